@@ -1,0 +1,28 @@
+"""Clocks that are passed in: monotonic time for durations, wall-clock time for event time only."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What a component may ask about time."""
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back. On Linux it is shared by all processes of a machine."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may jump."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
