@@ -1,0 +1,89 @@
+"""The one place that reads the environment.
+
+| variable | meaning | default |
+|---|---|---|
+| `FOREBAY_HOME` | what is kept between runs: the engine's environment, converted models, logs | `$XDG_CACHE_HOME/forebay` or `~/.cache/forebay` |
+| `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
+
+Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it
+at the moment of use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+MAX_SECRET_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where Forebay keeps things on this machine."""
+
+    home: Path
+    python: Path
+
+    @property
+    def engine_env(self) -> Path:
+        """The virtual environment that holds vLLM."""
+        return self.home / "engine"
+
+    @property
+    def models(self) -> Path:
+        """Converted models, one directory each."""
+        return self.home / "models"
+
+    @property
+    def run(self) -> Path:
+        """Logs and state files of local replicas."""
+        return self.home / "run"
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from `environ`, by default the process's environment."""
+    env = os.environ if environ is None else environ
+    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")
+    return Settings(
+        home=Path(env.get("FOREBAY_HOME") or cache / "forebay").expanduser(),
+        python=Path(env.get("FOREBAY_PYTHON") or sys.executable),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """Where a secret is, never the secret: exactly one of an environment variable and a file."""
+
+    env: str | None = None
+    file: str | None = None
+
+
+def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str:
+    """The secret that `ref` names, without surrounding white space; blocks on the file system.
+
+    Raises `SettingError`, naming the variable or the file but never its content, where it is missing,
+    empty or larger than 16 KiB.
+    """
+    env = os.environ if environ is None else environ
+    if ref.env is not None:
+        value = env.get(ref.env, "").strip()
+        if not value:
+            raise SettingError(f"environment variable {ref.env} is not set; put the API key into it")
+        return value
+    if ref.file is None:
+        raise SettingError("a secret needs the name of an environment variable or of a file")
+    path = Path(ref.file)
+    try:
+        if path.stat().st_size > MAX_SECRET_BYTES:
+            raise SettingError(f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes")
+        value = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"secret file {path} cannot be read: {type(error).__name__}") from None
+    if not value:
+        raise SettingError(f"secret file {path} is empty")
+    return value
