@@ -1,0 +1,300 @@
+"""One replica over HTTP: the OpenAI protocol, streaming, with every failure as one class of `errors`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import quote as percent_encode
+
+import aiohttp
+from yarl import URL
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
+from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
+from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, request_body
+from forebay.engine.sse import SseParser
+from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation, SettingError, Unreachable
+from forebay.records import Completion, ReplicaLoad, Request, Timing
+from forebay.settings import SecretRef, read_secret
+
+MAX_ANSWER_BYTES = 8 << 20
+MAX_ERROR_BYTES = 64 << 10
+MAX_ID_CHARS = 200
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 4.0
+"""How long an idle connection is kept: less than the 5 s after which vLLM closes its side."""
+CLOSE_GRACE_S = 1.0
+"""How long a finished answer may take to end its body before the connection is given up instead of kept."""
+
+
+class HttpEngine:
+    """An `Engine` that calls one replica.
+
+    Opens connections as needed without a limit of its own: the caller bounds what is in flight. Belongs to
+    the event loop that it is first used on. `stream` False asks for the answer in one piece: cheaper, but
+    without the moments of its tokens (and the only way in which vLLM sends its load header).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        stream: bool = True,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = replica_url(url)
+        self._stream = stream
+        self._connect_timeout_s = connect_timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        self._clock = clock or SystemClock()
+        self._quote = Quoter(api_key)
+        self._chat_url = URL(self.url + CHAT_PATH)
+        self._prompt_url = URL(self.url + PROMPT_PATH)
+        self._headers = request_headers(api_key) | {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if stream else "application/json",
+            LOAD_REQUEST_HEADER: "TEXT",
+        }
+        self._session: aiohttp.ClientSession | None = None
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"HttpEngine({self.url!r})"
+
+    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        if self._closed:
+            raise Unreachable(f"{self.url}: the client is closed")
+        body = request_body(request, stream=self._stream)
+        if timeout_s <= 0:
+            raise AttemptTimeout(f"{self.url}: no time is left for request {request.id}")
+        sent_s = self._clock.monotonic_s()
+        try:
+            response = await self._open().post(
+                self._chat_url if request.prompt is None else self._prompt_url,
+                data=body,
+                headers={"X-Request-Id": header_id(request.id)},
+                timeout=self._timeout(timeout_s),
+                allow_redirects=False,
+            )
+            try:
+                return await self._read(request, response, sent_s)
+            except BaseException:
+                # Cancelled or broken: a closed connection is what makes the replica drop the request.
+                response.close()
+                raise
+        except aiohttp.ConnectionTimeoutError:
+            failure: EngineError = Unreachable(
+                f"{self.url} took no connection within {self._connect_timeout_s:g} s"
+            )
+        except asyncio.TimeoutError:
+            failure = AttemptTimeout(f"{self.url} did not finish request {request.id} within {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            failure = transport_error(error, replica=self.url, quote=self._quote)
+        # Raised out here so that it drags no exception along that holds the request's headers.
+        raise failure
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _read(self, request: Request, response: aiohttp.ClientResponse, sent_s: float) -> Completion:
+        first_byte_s = self._clock.monotonic_s()
+        load = parse_load_header(response.headers.get(LOAD_HEADER), observed_s=first_byte_s)
+        if response.status != 200:
+            raise await self._refusal(request, response)
+        reader = AnswerReader(request, replica=self.url, quote=self._quote)
+        if self._stream:
+            return await self._read_stream(response, reader, sent_s, first_byte_s, load)
+        reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
+        timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
+        return Completion(reader.text, reader.finish_reason, reader.usage, timing, load)
+
+    async def _read_stream(
+        self,
+        response: aiohttp.ClientResponse,
+        reader: AnswerReader,
+        sent_s: float,
+        first_byte_s: float,
+        load: ReplicaLoad | None,
+    ) -> Completion:
+        kind = response.headers.get("Content-Type", "")
+        if not kind.startswith("text/event-stream"):
+            start = (await read_start(response, 1000)).decode("utf-8", "replace")
+            raise ProtocolViolation(
+                f"{self.url} sent no event stream but {self._quote(kind)[:80]!r}: {self._quote(start)}"
+            )
+        content = response.content
+        parser = SseParser()
+        chunks_s: list[float] = []
+        left = self._max_answer_bytes
+        done = False
+        try:
+            while not done and (chunk := await content.readany()):
+                left -= len(chunk)
+                if left < 0:
+                    raise ProtocolViolation(
+                        f"{self.url} sent an answer of more than {self._max_answer_bytes} bytes"
+                    )
+                now_s = self._clock.monotonic_s()
+                for data in parser.feed(chunk):
+                    if data == DONE:
+                        done = True
+                        break
+                    if reader.take_chunk(data):
+                        chunks_s.append(now_s)
+        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
+            # Cut after its last token: the answer is whole, at most its token counts are missing.
+            if reader.finish_reason is None:
+                raise
+            response.close()
+        if not done:
+            parser.end()
+            if reader.finish_reason is None:
+                raise Unreachable(f"{self.url} ended its answer before it was complete")
+        elif not reader.has_choice:
+            raise ProtocolViolation(f"{self.url} ended its stream without an answer")
+        done_s = self._clock.monotonic_s()
+        if not content.at_eof():
+            # The connection goes back to the pool by itself once the body ends, unless that takes too long.
+            asyncio.get_running_loop().call_later(CLOSE_GRACE_S, response.close)
+        timing = Timing(sent_s, done_s, first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s))
+        return Completion(reader.text, reader.finish_reason, reader.usage, timing, load)
+
+    async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> EngineError:
+        try:
+            body = await read_start(response, MAX_ERROR_BYTES)
+        except aiohttp.ClientError:
+            body = b""  # The status says enough.
+        return error_from_status(
+            response.status,
+            body,
+            replica=self.url,
+            model=request.model,
+            quote=self._quote,
+            retry_after_s=read_retry_after_s(
+                response.headers.get("Retry-After"), now_ms=self._clock.wall_ms()
+            ),
+        )
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = open_session(self._headers)
+        return self._session
+
+    def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(timeout_s)
+        if timeout is None:
+            if len(self._timeouts) > 100:
+                self._timeouts.clear()
+            # aiohttp would round times above its threshold up to whole seconds.
+            timeout = aiohttp.ClientTimeout(
+                total=timeout_s, sock_connect=self._connect_timeout_s, ceil_threshold=timeout_s + 1
+            )
+            self._timeouts[timeout_s] = timeout
+        return timeout
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEngineFactory:
+    """Opens an `HttpEngine`. Holds where the API key is, never the key; reads it when called.
+
+    Raises `SettingError` at construction for a URL that cannot be one, when called for a missing key.
+    """
+
+    url: str
+    api_key: SecretRef | None = None
+    stream: bool = True
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    max_answer_bytes: int = MAX_ANSWER_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", replica_url(self.url))
+
+    def __call__(self) -> HttpEngine:
+        return HttpEngine(
+            self.url,
+            api_key=None if self.api_key is None else read_secret(self.api_key),
+            stream=self.stream,
+            connect_timeout_s=self.connect_timeout_s,
+            max_answer_bytes=self.max_answer_bytes,
+        )
+
+
+def replica_url(url: str) -> str:
+    """`url` without a trailing slash or `/v1`. Raises `SettingError` where it cannot be a replica's."""
+    try:
+        parsed = URL(url.strip())
+        fit = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.port is not None
+    except (ValueError, TypeError):
+        raise SettingError("the engine's URL cannot be read; expected http://HOST:PORT") from None
+    if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
+        # Not quoted: this is where people put secrets.
+        raise SettingError(
+            "the engine's URL holds a user, a password, a query or a fragment; expected http://HOST:PORT"
+            " and the key named by `api_key`"
+        )
+    if not fit:
+        raise SettingError(f"the engine's URL is {url[:200]!r}; expected http://HOST:PORT or https://HOST")
+    return str(parsed).rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def request_headers(api_key: str | None) -> dict[str, str]:
+    """What every request to a replica carries. Raises `SettingError` for a key that no header can hold."""
+    # Answers are asked for as they are: short, and a compressed one could unpack to any size.
+    headers = {"Accept-Encoding": "identity", "User-Agent": "forebay"}
+    if api_key is not None:
+        if not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+            raise SettingError("the API key holds white space or characters that an HTTP header cannot carry")
+        headers["Authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
+    """A session of the running event loop: no limit of connections, no cookies, no proxy from outside."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        auto_decompress=False,
+    )
+
+
+def header_id(id: str) -> str:
+    """`id` as a header value: unchanged where it is short and plain, else percent-encoded and cut."""
+    if len(id) <= MAX_ID_CHARS and id.isascii() and id.isprintable():
+        return id
+    return percent_encode(id, errors="replace")[:MAX_ID_CHARS]
+
+
+async def read_start(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """At most `limit` bytes of the body. Closes the connection where there is more."""
+    parts: list[bytes] = []
+    left = limit
+    while left > 0 and (chunk := await response.content.read(left)):
+        parts.append(chunk)
+        left -= len(chunk)
+    if not response.content.at_eof():
+        response.close()
+    return b"".join(parts)
+
+
+async def read_bounded(response: aiohttp.ClientResponse, limit: int, *, replica: str) -> bytes:
+    """The whole body. Raises `ProtocolViolation` where it exceeds `limit` bytes."""
+    body = await read_start(response, limit + 1)
+    if len(body) > limit:
+        raise ProtocolViolation(f"{replica} sent an answer of more than {limit} bytes")
+    return body
+
+
+def transport_error(error: Exception, *, replica: str, quote: Quoter) -> EngineError:
+    """The error for what the HTTP library raised: broken bytes, or no whole exchange."""
+    said = f"{type(error).__name__}: {quote(str(error))}"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError):
+        return Unreachable(f"{replica}: {said}")
+    return ProtocolViolation(f"{replica} did not speak HTTP: {said}")

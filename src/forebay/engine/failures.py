@@ -1,0 +1,163 @@
+"""What a replica says when it fails, as one of the classes of `forebay.errors`.
+
+Sources of the wordings: OpenAI's error codes (`context_length_exceeded`), vLLM's and SGLang's messages for
+prompts that exceed the context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from forebay.errors import (
+    AttemptTimeout,
+    BadRequest,
+    EngineError,
+    ModelNotFound,
+    Overloaded,
+    PromptTooLong,
+    ProtocolViolation,
+    RateLimited,
+    ServerFault,
+    Unauthorized,
+)
+
+MAX_QUOTE_CHARS = 300
+MAX_RETRY_AFTER_S = 3600.0
+
+TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size|(maximum|model's) context length|context length is only"
+    r"|maximum model length|max_model_len|exceeds the available context|(prompt|input) is too long",
+    re.IGNORECASE,
+)
+
+CODES: Mapping[str, int] = {
+    "badrequesterror": 400,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "authenticationerror": 401,
+    "permissiondeniederror": 403,
+    "model_not_found": 404,
+    "notfounderror": 404,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "internalservererror": 500,
+    "server_error": 500,
+    "serviceunavailableerror": 503,
+    "overloaded_error": 503,
+}
+"""Words that servers put into `code` or `type` in place of a status."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Quoter:
+    """Makes a server's text fit for a message: one line, short, printable, without the API key."""
+
+    secret: str | None = None
+
+    def __call__(self, text: str) -> str:
+        line = " ".join("".join(c if c.isprintable() else " " for c in text[:100_000]).split())
+        if self.secret:
+            line = line.replace(self.secret, "[API key]")
+        return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + "…"
+
+
+def error_from_status(
+    status: int, body: bytes, *, replica: str, model: str, quote: Quoter, retry_after_s: float | None = None
+) -> EngineError:
+    """The error for an answer with a status other than 200. `body` may be cut; it is quoted in part."""
+    said, code = _read_body(body)
+    said = quote(said)
+    error = _from_code(
+        status, f"{replica} answered {status}", said, code, model=model, retry_after_s=retry_after_s
+    )
+    if error is not None:
+        return error
+    if 300 <= status < 400:
+        return ProtocolViolation(
+            f"{replica} answered {status}: redirects are not followed; give the final URL"
+        )
+    return ProtocolViolation(f"{replica} answered {status}, which is no answer to a completion: {said}")
+
+
+def error_from_object(error: object, *, replica: str, model: str, quote: Quoter) -> EngineError:
+    """The error for an `error` object in an answer that began well; `ServerFault` where it has no code."""
+    said, code = _read_error(error)
+    where = f"{replica} broke off with an error"
+    status = _status_of(code) or _status_of(error.get("type") if isinstance(error, Mapping) else None) or 500
+    found = _from_code(status, where, quote(said), code, model=model)
+    return found or ServerFault(f"{where}: {quote(said)}")
+
+
+def read_retry_after_s(value: str | None, *, now_ms: int) -> float | None:
+    """A `Retry-After` header (RFC 9110, 10.2.3) in seconds, 0 to 3600; None where it is unusable."""
+    if value is None:
+        return None
+    value = value.strip()[:64]
+    try:
+        seconds = float(value) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) else _until(value, now_ms)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+
+
+def _until(date: str, now_ms: int) -> float:
+    return parsedate_to_datetime(date).timestamp() - now_ms / 1000
+
+
+def _from_code(
+    status: int, where: str, said: str, code: object, *, model: str, retry_after_s: float | None = None
+) -> EngineError | None:
+    told = f"{where}: {said}" if said else where
+    if TOO_LONG.search(f"{code} {said}") and status in (400, 413, 422, 500):
+        return PromptTooLong(f"{told}; shorten the prompt or ask for fewer tokens")
+    match status:
+        case 401 | 403:
+            return Unauthorized(f"{told}; check the API key")
+        case 404:
+            return ModelNotFound(f"{told}; check the URL and that it serves the model {model[:200]!r}")
+        case 408:
+            return AttemptTimeout(told, retry_after_s=retry_after_s)
+        case 429:
+            return RateLimited(told, retry_after_s=retry_after_s)
+        case 502 | 503 | 504 | 529:
+            return Overloaded(told, retry_after_s=retry_after_s)
+    if 400 <= status < 500:
+        return BadRequest(told)
+    if 500 <= status < 600:
+        return ServerFault(told, retry_after_s=retry_after_s)
+    return None
+
+
+def _read_body(body: bytes) -> tuple[str, object]:
+    try:
+        parsed: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body.decode("utf-8", "replace"), None
+    if isinstance(parsed, Mapping):
+        return _read_error(parsed.get("error") or parsed)
+    return body.decode("utf-8", "replace"), None
+
+
+def _read_error(error: object) -> tuple[str, object]:
+    """Text and code of an error as OpenAI and vLLM write it, in today's and older shapes."""
+    if not isinstance(error, Mapping):
+        return str(error), None
+    said = error.get("message") or error.get("detail") or orjson.dumps(error, default=str).decode()
+    return (said if isinstance(said, str) else orjson.dumps(said, default=str).decode()), error.get("code")
+
+
+def _status_of(code: object) -> int | None:
+    if isinstance(code, bool):
+        return None
+    if isinstance(code, int):
+        return code
+    if isinstance(code, str):
+        return int(code) if re.fullmatch(r"[1-5][0-9]{2}", code) else CODES.get(code.lower())
+    return None

@@ -1,0 +1,164 @@
+"""The OpenAI protocol as vLLM speaks it: a request as a body, the bytes of an answer as a text.
+
+Nothing here does input or output. Chat (`/v1/chat/completions`) and plain completions (`/v1/completions`),
+each as one JSON document or as a stream of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from forebay.engine.failures import Quoter, error_from_object
+from forebay.errors import BadRequest, ProtocolViolation
+from forebay.records import Request, Usage
+
+CHAT_PATH = "/v1/chat/completions"
+PROMPT_PATH = "/v1/completions"
+DONE = b"[DONE]"
+NO_USAGE = Usage()
+
+
+def request_path(request: Request) -> str:
+    """Where `request` is sent, below the replica's URL."""
+    return CHAT_PATH if request.prompt is None else PROMPT_PATH
+
+
+def request_body(request: Request, *, stream: bool) -> bytes:
+    """`request` as the JSON body that it is sent with.
+
+    `sampling.extra` goes in last and so may override any field but `stream`. Raises `BadRequest` where the
+    request has both or neither of messages and prompt, or holds what JSON cannot.
+    """
+    if (request.prompt is None) == (not request.messages):
+        raise BadRequest(f"request {request.id} needs either messages or a prompt, and not both")
+    sampling = request.sampling
+    body: dict[str, Any] = {"model": request.model}
+    if request.prompt is None:
+        body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    else:
+        body["prompt"] = request.prompt
+    body["max_tokens"] = sampling.max_tokens
+    body["temperature"] = sampling.temperature
+    if sampling.top_p is not None:
+        body["top_p"] = sampling.top_p
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.stop:
+        body["stop"] = sampling.stop
+    if request.schema is not None:
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": request.schema, "strict": True},
+        }
+    body.update(sampling.extra)
+    body["stream"] = stream
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    try:
+        return orjson.dumps(body, default=_plain)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"request {request.id} cannot be written as JSON: {error}") from None
+
+
+class AnswerReader:
+    """Puts one answer together from the documents that the replica sends.
+
+    Raises `ProtocolViolation` where a document has the wrong shape, and the `EngineError` of the cause where
+    it is an error object.
+    """
+
+    __slots__ = ("_chat", "_model", "_parts", "_quote", "_replica", "finish_reason", "has_choice", "usage")
+
+    def __init__(self, request: Request, *, replica: str, quote: Quoter) -> None:
+        self._chat = request.prompt is None
+        self._model = request.model
+        self._replica = replica
+        self._quote = quote
+        self._parts: list[str] = []
+        self.finish_reason: str | None = None
+        self.has_choice = False
+        self.usage = NO_USAGE
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    def take_chunk(self, data: bytes) -> bool:
+        """Read one event of a stream. Says whether it brought content."""
+        return self._take(data, "delta")
+
+    def take_whole(self, data: bytes) -> None:
+        """Read the answer to a request that did not ask for a stream."""
+        self._take(data, "message")
+        if not self.has_choice:
+            raise self._wrong("it has no choice", data)
+
+    def _take(self, data: bytes, part: str) -> bool:
+        try:
+            document: Any = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise self._wrong(f"not JSON ({error})", data) from None
+        if not isinstance(document, dict):
+            raise self._wrong("not an object", data)
+        if "error" in document and document["error"] is not None:
+            raise self._error(document["error"])
+        choices = document.get("choices")
+        if choices is None and document.get("object") == "error":
+            raise self._error(document)
+        if not isinstance(choices, list):
+            raise self._wrong("it has no list of choices", data)
+        usage = document.get("usage")
+        if usage is not None:
+            self.usage = self._read_usage(usage, data)
+        return bool(choices) and self._take_choice(choices[0], part, data)
+
+    def _take_choice(self, choice: Any, part: str, data: bytes) -> bool:
+        if not isinstance(choice, dict):
+            raise self._wrong("a choice is not an object", data)
+        if choice.get("index", 0) != 0:
+            return False
+        self.has_choice = True
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            if not isinstance(reason, str):
+                raise self._wrong("finish_reason is not a string", data)
+            self.finish_reason = reason
+        if self._chat:
+            holder = choice.get(part)
+            if not isinstance(holder, dict):
+                raise self._wrong(f"a choice has no {part}", data)
+            text = holder.get("content")
+        else:
+            text = choice.get("text")
+        if text is None or text == "":
+            return False
+        if not isinstance(text, str):
+            raise self._wrong("the content is not a string", data)
+        self._parts.append(text)
+        return True
+
+    def _read_usage(self, usage: Any, data: bytes) -> Usage:
+        if not isinstance(usage, dict):
+            raise self._wrong("usage is not an object", data)
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        counts = [usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, cached or 0]
+        if not all(type(n) is int and n >= 0 for n in counts):
+            raise self._wrong("usage holds what is not a count", data)
+        return Usage(*counts)
+
+    def _error(self, error: object) -> Exception:
+        return error_from_object(error, replica=self._replica, model=self._model, quote=self._quote)
+
+    def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
+        said = self._quote(data[:1000].decode("utf-8", "replace"))
+        return ProtocolViolation(f"{self._replica} sent what is no completion: {what}: {said}")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")

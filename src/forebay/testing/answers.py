@@ -1,0 +1,106 @@
+"""What a scripted engine answers: a function of the prompt alone, so that tests can compare outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from hashlib import sha1
+from typing import Any
+
+import orjson
+
+from forebay.records import JSON, Request
+
+CHARS_PER_TOKEN = 4
+
+
+def request_text(request: Request) -> str:
+    """What the answer depends on: the prompt, or the contents of the messages, one after another."""
+    return request.prompt if request.prompt is not None else "\n".join(m.content for m in request.messages)
+
+
+def echo(text: str) -> str:
+    """The answer in free text: `echo:` and the first 12 hexadecimal digits of the SHA-1 of the prompt."""
+    return "echo:" + sha1(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def answer_text(text: str, schema: Mapping[str, JSON] | None) -> str:
+    """The whole answer to a prompt: its echo, or with a schema compact JSON that satisfies it."""
+    if schema is None:
+        return echo(text)
+    pick = int(echo(text)[5:], 16)
+    return orjson.dumps(instance(schema, pick, echo(text))).decode()
+
+
+def instance(schema: Any, pick: int, word: str) -> JSON:
+    """A value that satisfies `schema`; `pick` chooses among alternatives, `word` fills strings.
+
+    Knows const, enum, the types, the common bounds, `items`, `properties` (all of them are given), `anyOf`,
+    `oneOf` (their first branch) and local `$ref`s. Patterns, formats and `not` are beyond it.
+    """
+    return _instance(schema, pick, word, schema, 0)
+
+
+def _instance(schema: Any, pick: int, word: str, root: Any, depth: int) -> JSON:
+    if not isinstance(schema, Mapping) or depth > 20:
+        return None
+    if "$ref" in schema:
+        target = root
+        for part in schema["$ref"].lstrip("#/").split("/"):
+            target = target[part] if part else target
+        return _instance(target, pick, word, root, depth + 1)
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][pick % len(schema["enum"])]
+    for branches in ("anyOf", "oneOf"):
+        if schema.get(branches):
+            return _instance(schema[branches][0], pick, word, root, depth + 1)
+    kind = schema.get("type", "object" if "properties" in schema else "null")
+    match kind[0] if isinstance(kind, list) else kind:
+        case "object":
+            return {
+                name: _instance(sub, pick // 7 + i, word, root, depth + 1)
+                for i, (name, sub) in enumerate(schema.get("properties", {}).items())
+            }
+        case "array":
+            n = max(schema.get("minItems", 0), min(1, schema.get("maxItems", 1)))
+            return [
+                _instance(schema.get("items", {}), pick // 7 + i, word, root, depth + 1) for i in range(n)
+            ]
+        case "string":
+            return _string(schema, word)
+        case "integer":
+            return int(_number(schema, pick, whole=True))
+        case "number":
+            return _number(schema, pick, whole=False)
+        case "boolean":
+            return pick % 2 == 0
+    return None
+
+
+def _string(schema: Mapping[str, Any], word: str) -> str:
+    shortest = schema.get("minLength", 0)
+    text = word * (shortest // len(word) + 1)
+    return text[: max(shortest, min(len(word), schema.get("maxLength", len(word))))]
+
+
+def _number(schema: Mapping[str, Any], pick: int, *, whole: bool) -> float:
+    low = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf))
+    high = schema.get("maximum", schema.get("exclusiveMaximum", math.inf))
+    if whole:
+        low = math.floor(low) + 1 if "exclusiveMinimum" in schema else low
+        high = math.ceil(high) - 1 if "exclusiveMaximum" in schema else high
+        low = math.ceil(low) if math.isfinite(low) else (0 if high >= 0 else math.floor(high) - 9)
+        span = 10 if math.isinf(high) else min(10, math.floor(high) - low + 1)
+        return low + pick % max(1, span)
+    if math.isfinite(low) and math.isfinite(high):
+        return float(low + (high - low) * (0.25 + 0.5 * (pick % 100) / 100))
+    if math.isfinite(low):
+        return float(low + 1 + pick % 10)
+    return float(high - 1 - pick % 10) if math.isfinite(high) else float(pick % 10)
+
+
+def tokens(text: str) -> int:
+    """A stand-in for a tokenizer: one token for every four characters, at least one."""
+    return max(1, len(text) // CHARS_PER_TOKEN)

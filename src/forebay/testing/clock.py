@@ -1,0 +1,30 @@
+"""A clock that moves only when told to."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """A `Clock` for tests. `sleep` passes time instead of waiting, and remembers how much."""
+
+    def __init__(self, monotonic_s: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+        self._monotonic_s = monotonic_s
+        self._wall_ms = float(wall_ms)
+        self.slept_s: list[float] = []
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def wall_ms(self) -> int:
+        return int(self._wall_ms)
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks. Raises `ValueError` for a negative step: monotonic time never goes back."""
+        if seconds < 0:
+            raise ValueError(f"a clock cannot go back by {-seconds} s")
+        self._monotonic_s += seconds
+        self._wall_ms += seconds * 1000
+
+    async def sleep(self, seconds: float) -> None:
+        """A stand-in for `asyncio.sleep` that advances this clock at once."""
+        self.slept_s.append(seconds)
+        self.advance(seconds)

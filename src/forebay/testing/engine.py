@@ -1,0 +1,111 @@
+"""An engine inside the process, without HTTP: for tests of what stands on engines and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from forebay.errors import (
+    AttemptTimeout,
+    BadRequest,
+    EngineError,
+    ModelNotFound,
+    Overloaded,
+    PromptTooLong,
+    ProtocolViolation,
+    RateLimited,
+    ServerFault,
+    Unauthorized,
+    Unreachable,
+)
+from forebay.records import Completion, Request, Timing, Usage
+from forebay.testing.answers import answer_text, request_text, tokens
+from forebay.testing.delays import Delay, Mixture
+from forebay.testing.faults import Faults
+
+ERRORS: dict[str, type[EngineError]] = {
+    "400": BadRequest,
+    "401": Unauthorized,
+    "403": Unauthorized,
+    "404": ModelNotFound,
+    "422": BadRequest,
+    "429": RateLimited,
+    "500": ServerFault,
+    "502": Overloaded,
+    "503": Overloaded,
+    "504": Overloaded,
+    "too_long": PromptTooLong,
+    "refuse": Unreachable,
+    "cut": Unreachable,
+    "garbage": ProtocolViolation,
+    "binary": ProtocolViolation,
+    "huge": ProtocolViolation,
+    "error": ServerFault,
+}
+BROKEN_ANSWER = '{"broken": '
+"""What the fault `schema` answers: text that no schema takes."""
+
+
+class ScriptedEngine:
+    """An `Engine` whose answers, delays and faults are functions of the request.
+
+    It answers what `FakeReplica` with the same settings answers. `calls` counts calls by request id,
+    `in_flight` and `max_in_flight` those at one time, `aborted` those cancelled or timed out.
+    """
+
+    def __init__(self, delay: Delay | None = None, faults: Faults | None = None) -> None:
+        self._delay = delay or Mixture()
+        self._faults = faults or Faults()
+        self.calls: Counter[str] = Counter()
+        self.in_flight = 0
+        self.max_in_flight = 0
+        self.completed = 0
+        self.aborted = 0
+
+    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        loop = asyncio.get_running_loop()
+        sent_s = loop.time()
+        id = request.id
+        self.calls[id] += 1
+        text = request_text(request)
+        fault = self._faults.pick(id, text, self.calls[id])
+        delay_s = math.inf if fault == "hang" else self._delay(id)
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(min(delay_s, timeout_s))
+        except BaseException:
+            self.aborted += 1
+            raise
+        finally:
+            self.in_flight -= 1
+        if delay_s > timeout_s:
+            self.aborted += 1
+            raise AttemptTimeout(f"the scripted engine did not finish request {id} within {timeout_s:g} s")
+        if fault in ERRORS:
+            raise ERRORS[fault](f"scripted fault {fault}", retry_after_s=1.0 if fault == "429" else None)
+        self.completed += 1
+        answer = BROKEN_ANSWER if fault == "schema" else answer_text(text, request.schema)
+        done_s = loop.time()
+        return Completion(
+            text=answer,
+            finish_reason="stop",
+            usage=Usage(tokens(text), tokens(answer)),
+            timing=Timing(sent_s, done_s, done_s, done_s, (done_s,)),
+        )
+
+    async def close(self) -> None:
+        """Nothing to release; calls in flight run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedEngineFactory:
+    """Opens a `ScriptedEngine`; picklable."""
+
+    delay: Delay = field(default_factory=Mixture)
+    faults: Faults = field(default_factory=Faults)
+
+    def __call__(self) -> ScriptedEngine:
+        return ScriptedEngine(self.delay, self.faults)
