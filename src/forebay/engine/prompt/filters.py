@@ -1,0 +1,270 @@
+"""What a template may apply to a value: filters, tests and methods, each with bounded work.
+
+Everything here is an allow-list. A filter of Jinja that is missing was left out because its output can be
+many times its input (`center`, `format`, `batch`, `wordwrap`) or because it is made for HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+from jinja2 import filters as jinja_filters
+from jinja2 import pass_context
+from jinja2.environment import Environment
+from jinja2.runtime import LoopContext, Undefined
+from jinja2.tests import TESTS as JINJA_TESTS
+
+from forebay.engine.prompt.budget import NODE, Budgeted
+from forebay.errors import TemplateFailed
+
+MAX_NUMBER_CHARS = 400
+"""Longest text that `int` and `float` convert: longer ones cost quadratic time on some Pythons."""
+
+TESTS = {
+    name: JINJA_TESTS[name]
+    for name in (
+        *("defined", "undefined", "none", "boolean", "true", "false", "string", "number", "integer", "float"),
+        *("mapping", "sequence", "iterable", "odd", "even", "divisibleby"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "in", "==", "!=", "<", "<=", ">", ">="),
+    )
+}
+
+LOOP_ATTRIBUTES = frozenset(
+    (
+        *("index", "index0", "first", "last", "length", "revindex", "revindex0"),
+        *("previtem", "nextitem", "depth", "depth0"),
+    )
+)
+
+STR_METHODS = frozenset(
+    (
+        *("upper", "lower", "title", "capitalize", "strip", "lstrip", "rstrip", "startswith", "endswith"),
+        *("removeprefix", "removesuffix", "split", "rsplit", "splitlines", "partition", "rpartition"),
+        *("count", "find", "index", "isdigit", "isalpha", "isalnum", "isspace", "replace"),
+    )
+)
+DICT_METHODS = frozenset(("get", "items", "keys", "values"))
+LIST_METHODS = frozenset(("count", "index"))
+LOOP_METHODS = frozenset(("cycle", "changed"))
+METHODS = STR_METHODS | DICT_METHODS | LIST_METHODS | LOOP_METHODS
+
+
+def as_text(context: Budgeted, value: Any) -> str:
+    """`value` as it stands in a prompt: text as it is, lists and objects as JSON, the rest as Jinja does."""
+    if type(value) is str:
+        return value
+    if isinstance(value, dict | list | tuple):
+        return to_json(context, value)
+    return str(value)
+
+
+def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
+    """Compact JSON, or indented by two spaces where `indent` is given; characters are kept as they are."""
+    context.weigh(value)
+    if indent:
+        context.weigh(value)
+    try:
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
+    except orjson.JSONEncodeError as error:
+        raise TemplateFailed(f"a value cannot be written as JSON: {error}") from None
+
+
+def replaced(context: Budgeted, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = as_text(context, value), as_text(context, old), as_text(context, new)
+    times = text.count(old) if old else len(text) + 1
+    context.charge(2 * len(text) + times * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _join(context: Budgeted, value: Any, d: str = "", attribute: str | None = None) -> str:
+    if attribute is not None:
+        value = jinja_filters.sync_do_map(context, value, attribute=attribute)
+    separator = as_text(context, d)
+    parts = []
+    for item in value:
+        parts.append(as_text(context, item))
+        context.charge(NODE + len(parts[-1]) + len(separator))
+    return separator.join(parts)
+
+
+def _indent(context: Budgeted, value: Any, width: int = 4, first: bool = False) -> str:
+    text, width = as_text(context, value), min(max(int(width), 0), 1000)
+    context.charge(len(text) + (text.count("\n") + 1) * width)
+    pad = " " * width
+    return (pad if first else "") + text.replace("\n", "\n" + pad)
+
+
+def _truncate(
+    context: Budgeted, value: Any, length: int = 255, killwords: bool = False, end: str = "..."
+) -> str:
+    text = as_text(context, value)
+    return jinja_filters.do_truncate(context.environment, text, length, killwords, as_text(context, end), 0)
+
+
+def _number(convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    def number(context: Budgeted, value: Any, default: Any = 0) -> Any:
+        if isinstance(value, str) and len(value) > MAX_NUMBER_CHARS:
+            return default
+        try:
+            return convert(value)
+        except (TypeError, ValueError, OverflowError):
+            return default
+
+    return number
+
+
+def _to_int(value: Any) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        return int(float(value))
+
+
+def _round(context: Budgeted, value: Any, precision: int = 0, method: str = "common") -> Any:
+    if not isinstance(precision, int) or abs(precision) > 20:
+        raise TemplateFailed("round takes a precision of -20 to 20")
+    return jinja_filters.do_round(value, precision, method)  # type: ignore[arg-type]
+
+
+def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: float = 0) -> Any:
+    if attribute is not None:
+        value = jinja_filters.sync_do_map(context, value, attribute=attribute)
+    total = start
+    for item in value:
+        context.charge(NODE)
+        if not isinstance(item, int | float):
+            raise TemplateFailed(f"sum adds numbers, found {type(item).__name__}")
+        total += item
+    return total
+
+
+def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Jinja's `map`, `select` and their kin: the arguments are used again for every item."""
+
+    def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
+        before = context.work
+        context.weigh(args)
+        context.weigh(tuple(kwargs.values()))
+        context.charge((before - context.work) * len(value))
+        return function(context, value, *args, **kwargs)
+
+    return per_item
+
+
+def _with_environment(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda context, value, *args, **kwargs: function(context.environment, value, *args, **kwargs)
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda context, value, *args, **kwargs: function(value, *args, **kwargs)
+
+
+def _of_text(name: str) -> Callable[..., Any]:
+    return lambda context, value, *args: getattr(str, name)(as_text(context, value), *args)
+
+
+def _edge(index: int) -> Callable[..., Any]:
+    def edge(context: Budgeted, value: Any) -> Any:
+        items = list(value)
+        if items:
+            return items[index]
+        return context.environment.undefined(hint="an empty list has no first or last item")
+
+    return edge
+
+
+@pass_context
+def _default(context: Budgeted, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    return default_value if isinstance(value, Undefined) or (boolean and not value) else value
+
+
+def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """`value.name(*args)` for the methods in the allow-list."""
+    allowed: frozenset[str] = frozenset()
+    if isinstance(value, str):
+        if name == "replace":
+            return replaced(context, value, *args, **kwargs)
+        allowed = STR_METHODS
+    elif isinstance(value, dict):
+        allowed = DICT_METHODS
+    elif isinstance(value, list | tuple):
+        allowed = LIST_METHODS
+    elif isinstance(value, LoopContext):
+        allowed = LOOP_METHODS
+    if name not in allowed:
+        raise TemplateFailed(f"{_kind(value)} has no method {name!r}")
+    result = getattr(value, name)(*args, **kwargs)
+    return list(result) if isinstance(value, dict) and name != "get" else result
+
+
+def _kind(value: Any) -> str:
+    return {str: "a text", dict: "an object", list: "a list", LoopContext: "loop"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
+
+
+_UNBOUNDED: dict[str, Callable[..., Any]] = {
+    "abs": _plain(abs),
+    "capitalize": _of_text("capitalize"),
+    "count": _plain(len),
+    "dictsort": _plain(jinja_filters.do_dictsort),
+    "first": _edge(0),
+    "float": _number(float),
+    "indent": _indent,
+    "int": _number(_to_int),
+    "items": _plain(jinja_filters.do_items),
+    "join": _join,
+    "last": _edge(-1),
+    "length": _plain(len),
+    "list": _plain(list),
+    "lower": _of_text("lower"),
+    "map": _per_item(jinja_filters.sync_do_map),
+    "max": _with_environment(jinja_filters.do_max),
+    "min": _with_environment(jinja_filters.do_min),
+    "reject": _per_item(jinja_filters.sync_do_reject),
+    "rejectattr": _per_item(jinja_filters.sync_do_rejectattr),
+    "replace": replaced,
+    "reverse": _plain(lambda value: value[::-1] if isinstance(value, str) else list(value)[::-1]),
+    "round": _round,
+    "select": _per_item(jinja_filters.sync_do_select),
+    "selectattr": _per_item(jinja_filters.sync_do_selectattr),
+    "sort": _with_environment(jinja_filters.do_sort),
+    "string": as_text,
+    "sum": _sum,
+    "title": _of_text("title"),
+    "tojson": to_json,
+    "trim": _of_text("strip"),
+    "truncate": _truncate,
+    "unique": _with_environment(jinja_filters.do_unique),
+    "upper": _of_text("upper"),
+    "wordcount": lambda context, value: len(as_text(context, value).split()),
+}
+
+
+def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` that charges for what it is given and for what it gives, and never gives an iterator."""
+
+    @pass_context
+    def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
+        context.weigh(value)
+        if args:
+            context.weigh(args)
+        result = function(context, value, *args, **kwargs)
+        if isinstance(result, Iterator):
+            result = list(result)
+        context.weigh(result)
+        return result
+
+    return bounded
+
+
+FILTERS: dict[str, Callable[..., Any]] = {name: _bounded(function) for name, function in _UNBOUNDED.items()}
+FILTERS["default"] = FILTERS["d"] = _default
+
+
+def install(environment: Environment) -> None:
+    """Give `environment` these filters and tests and no others."""
+    environment.filters = dict(FILTERS)
+    environment.tests = dict(TESTS)

@@ -1,0 +1,349 @@
+"""A small language with Jinja's syntax: what a prompt needs, and nothing that reaches Python or grows unseen.
+
+Three fences, each an allow-list:
+
+- **Syntax.** `Fence` takes only the statements and expressions named in `ALLOWED`. There are no macros,
+  blocks, includes, imports, recursive loops, `namespace` or captured blocks, so a loop cannot carry a value
+  on to its next turn, and values cannot double at each.
+- **Reach.** No call survives compilation: `value.name(…)` becomes the filter `_method` with its own list,
+  `range(…)` becomes `_range`. An attribute is a key of a JSON object or a field of `loop`, never one of
+  Python's. A value in a template is always a JSON value, `loop` or undefined.
+- **Work.** Every operator, comparison of lists, literal list, slice and loop turn charges the rendering's
+  budget (`budget.Budgeted`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, cast
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, nodes, pass_context
+from jinja2.environment import Environment, Template
+from jinja2.runtime import Context, LoopContext, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing
+from jinja2.visitor import NodeTransformer
+
+from forebay.engine.prompt import filters
+from forebay.engine.prompt.budget import NODE, Budgeted
+from forebay.errors import SettingError, TemplateFailed
+
+MAX_SOURCE_CHARS = 65_536
+MAX_INT_BITS = 1024
+NODE_STEP = 8
+"""Units of one turn of a loop for every syntax node in its body."""
+
+ALLOWED: tuple[type[nodes.Node], ...] = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.With),
+    *(nodes.Name, nodes.Const, nodes.Tuple, nodes.List, nodes.Dict, nodes.Pair, nodes.Keyword),
+    *(nodes.CondExpr, nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.Concat),
+    *(
+        nodes.Getattr,
+        nodes.Getitem,
+        nodes.Slice,
+        nodes.Call,
+        nodes.And,
+        nodes.Or,
+        nodes.Not,
+        nodes.Neg,
+        nodes.Pos,
+    ),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow),
+)
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+}
+
+
+class MissingField(StrictUndefined):
+    """What a missing field is: any use of it but `is defined` and `default` fails, by name."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, hint: str | None = None, obj: Any = missing, name: str | None = None, exc: Any = None
+    ) -> None:
+        if hint is None and name is not None:
+            hint = f"field {name!r} is missing"
+        super().__init__(hint, obj, name, *([exc] if exc is not None else []))
+
+
+class PromptEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles templates of the small language. Nothing of it is shared with other environments."""
+
+    intercepted_binops = frozenset(OPERATORS)
+
+    def __init__(self) -> None:
+        super().__init__(
+            undefined=MissingField,
+            finalize=pass_context(_finalize),
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            cache_size=0,
+        )
+        filters.install(self)
+        for function in (_method, _range, _turns, _concat, _built, _compared):
+            self.filters[function.__name__] = function
+        self.globals = {}
+
+    def template(self, source: str, what: str) -> Template:
+        """Compile `source`. Raises `SettingError` that names `what`, the line and the problem."""
+        if len(source) > MAX_SOURCE_CHARS:
+            raise SettingError(f"{what} has {len(source)} characters; a template may have {MAX_SOURCE_CHARS}")
+        try:
+            tree = Fence(what).visit(self.parse(source))
+            return Template.from_code(self, self.compile(tree), {})
+        except TemplateSyntaxError as error:
+            raise SettingError(f"{what}, line {error.lineno}: {error.message}") from None
+        except (RecursionError, MemoryError, SyntaxError):
+            raise SettingError(f"{what}: the template is nested too deeply") from None
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, LoopContext) and attribute in filters.LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(obj, Undefined):
+            str(obj)  # raises for a missing field
+        if isinstance(obj, dict | list | tuple | str):
+            try:
+                return obj[argument]
+            except (LookupError, TypeError):
+                pass
+        return self.undefined(_why_missing(obj, argument), obj=obj, name=str(argument)[:100])
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        assert isinstance(context, Budgeted)
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        if operator == "**":
+            _check_power(left, right)
+        elif operator == "*" and not numbers:
+            _charge_repetition(context, left, right)
+        elif operator not in ("+", "*") and not numbers:
+            for value in (left, right):
+                if isinstance(value, Undefined):
+                    str(value)
+            raise TemplateFailed(f"{operator!r} takes numbers; it was given {_kinds(left, right)}")
+        elif not numbers:
+            context.weigh(left)
+            context.weigh(right)
+        result = OPERATORS[operator](left, right)
+        if isinstance(result, int) and result.bit_length() > MAX_INT_BITS:
+            raise TemplateFailed(f"{operator!r} gives a number of more than {MAX_INT_BITS} bits")
+        context.weigh(result)
+        return result
+
+    def call(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TemplateFailed("a template cannot call this")  # no call is ever compiled: see Fence.visit_Call
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return False
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        return False
+
+
+class Fence(NodeTransformer):
+    """Refuses what is not in `ALLOWED` and puts a charge on what may cost."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        if type(node) not in ALLOWED:
+            self.refuse(node, f"{type(node).__name__.lower()!r} is not available in prompt templates")
+        return super().visit(node, *args, **kwargs)
+
+    def refuse(self, node: nodes.Node, problem: str) -> NoReturn:
+        raise SettingError(f"{self.what}, line {node.lineno}: {problem}")
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        if node.name == "self":
+            self.refuse(node, "'self' is not available; write event['self'] for a field of that name")
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        if node.recursive:
+            self.refuse(node, "recursive loops are not available in prompt templates")
+        cost = NODE_STEP * (2 + sum(1 for _ in node.find_all(nodes.Node)))
+        cost += sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        self.generic_visit(node)
+        node.iter = _applied("_turns", node.iter, nodes.Const(cost))
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        if node.node is None:
+            self.refuse(node, "filter blocks are not available in prompt templates")
+        if node.name not in filters.FILTERS:
+            self.refuse(node, _unknown("filter", node.name, filters.FILTERS))
+        self.check_arguments(node)
+        return self.generic_visit(node)
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:
+        if node.name not in filters.TESTS:
+            self.refuse(node, _unknown("test", node.name, filters.TESTS))
+        self.check_arguments(node)
+        self.generic_visit(node)
+        node.args = [_applied("_compared", argument) for argument in node.args or ()]
+        if node.args:
+            node.node = _applied("_compared", node.node)
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        self.check_arguments(node)
+        target = node.node
+        if isinstance(target, nodes.Getattr):
+            if target.attr not in filters.METHODS:
+                self.refuse(node, _unknown("method", target.attr, filters.METHODS))
+            called = _applied("_method", target.node, nodes.Const(target.attr), *node.args)
+        elif isinstance(target, nodes.Name) and target.name == "range" and node.args:
+            called = _applied("_range", *node.args)
+        else:
+            name = f"{target.name}()" if isinstance(target, nodes.Name) else "this call"
+            self.refuse(node, f"{name} is not available in prompt templates; the only function is range(…)")
+        called.kwargs = cast("list[nodes.Pair]", node.kwargs)
+        return self.generic_visit(called)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _applied("_concat", nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _applied("_compared", node.expr)
+        for operand in node.ops:
+            operand.expr = _applied("_compared", operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _applied("_built", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return _applied("_built", self.generic_visit(node))
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return _applied("_built", node) if node.ctx == "load" else node
+
+    def check_arguments(self, node: nodes.Call | nodes.Filter | nodes.Test) -> None:
+        if node.dyn_args is not None or node.dyn_kwargs is not None:
+            self.refuse(node, "*arguments and **arguments are not available in prompt templates")
+
+
+def _applied(name: str, value: nodes.Node, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(cast(nodes.Expr, value), name, list(args), [], None, None, lineno=value.lineno)
+
+
+def _unknown(kind: str, name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    mend = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
+    return f"there is no {kind} {name!r} in prompt templates; {mend}"
+
+
+def _why_missing(obj: Any, argument: Any) -> str:
+    if isinstance(obj, dict):
+        return f"field {str(argument)[:100]!r} is missing; the object has {names_of(obj)}"
+    if isinstance(argument, str):
+        return f"field {argument[:100]!r} is missing; {_kinds(obj)} has no fields"
+    return f"item {str(argument)[:100]} is missing"
+
+
+def names_of(mapping: Any) -> str:
+    """The first keys of `mapping` for a message."""
+    names = [str(name)[:40] for _, name in zip(range(12), mapping, strict=False)]
+    return ", ".join(names) + (", …" if len(mapping) > len(names) else "") if names else "no fields"
+
+
+def _kinds(*values: Any) -> str:
+    return " and ".join(type(value).__name__ for value in values)
+
+
+def _check_power(left: Any, right: Any) -> None:
+    for value in (left, right):
+        if isinstance(value, Undefined):
+            str(value)
+        if not isinstance(value, int | float):
+            raise TemplateFailed(f"'**' takes numbers; it was given {_kinds(left, right)}")
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_INT_BITS:
+        raise TemplateFailed(f"'**' gives a number of more than {MAX_INT_BITS} bits")
+
+
+def _charge_repetition(context: Budgeted, left: Any, right: Any) -> None:
+    value, times = (right, left) if isinstance(left, int) else (left, right)
+    before = context.work
+    context.weigh(value)
+    context.weigh(times)
+    if isinstance(times, int):
+        context.charge((before - context.work) * max(times, 0))
+
+
+def _finalize(context: Budgeted, value: Any) -> str:
+    return filters.as_text(context, value)
+
+
+@pass_context
+def _method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(value, LoopContext):
+        return filters.method(context, value, name, *args, **kwargs)
+    context.weigh(value)
+    if args:
+        context.weigh(args)
+    result = filters.method(context, value, name, *args, **kwargs)
+    context.weigh(result)
+    return result
+
+
+@pass_context
+def _range(context: Budgeted, *args: Any) -> list[int]:
+    numbers = range(*args)
+    context.charge(NODE * len(numbers))
+    return list(numbers)
+
+
+@pass_context
+def _turns(context: Budgeted, value: Any, cost: int) -> Iterator[Any]:
+    """The items to loop over, each charged before its turn."""
+    if isinstance(value, Undefined):
+        str(value)
+    if not isinstance(value, list | tuple | dict | str):
+        raise TemplateFailed(f"a loop needs a list; it was given {_kinds(value)}")
+    return _charged(context, value, cost)
+
+
+def _charged(context: Budgeted, value: Any, cost: int) -> Iterator[Any]:
+    for item in value:
+        context.charge(cost)
+        yield item
+
+
+@pass_context
+def _concat(context: Budgeted, parts: list[Any]) -> str:
+    texts = [filters.as_text(context, part) for part in parts]
+    context.charge(sum(map(len, texts)))
+    return "".join(texts)
+
+
+@pass_context
+def _built(context: Budgeted, value: Any) -> Any:
+    context.weigh(value)
+    return value
+
+
+@pass_context
+def _compared(context: Budgeted, value: Any) -> Any:
+    if isinstance(value, str | list | tuple | dict):
+        context.weigh(value)
+    return value

@@ -1,0 +1,181 @@
+"""Prompt templates: the fields of an event in, the messages or the prompt of a request out.
+
+Variables: every field of the event by its name, `event` (the object of all fields, for names such as
+`event["user id"]`), `key` and `time_ms`. These three names win over fields that are called the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from jinja2 import TemplateError, UndefinedError
+from jinja2.environment import Template
+
+from forebay.engine.prompt.budget import Budgeted
+from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
+from forebay.errors import SettingError, TemplateFailed
+from forebay.records import JSON, Message
+
+MAX_PROMPT_CHARS = 1_048_576
+MAX_FIELD_CHARS = 1024
+MAX_MESSAGES = 64
+WORK_PER_CHAR = 16
+"""Units of work that a rendering may do for each character that its output may have."""
+
+Api = Literal["chat", "completions"]
+
+
+class PromptTemplate:
+    """Turns events into prompts. Immutable, picklable (compiles again when unpickled), safe to share.
+
+    Either one `prompt`, sent as a single user message (`api="chat"`) or as a plain completion
+    (`api="completions"`), or `messages` whose contents are templates, for the chat API only.
+
+    Raises `SettingError` at construction, naming the template, the line and the problem.
+    """
+
+    def __init__(
+        self,
+        prompt: str | None = None,
+        messages: Sequence[Message] = (),
+        *,
+        api: Api = "chat",
+        max_chars: int = MAX_PROMPT_CHARS,
+    ) -> None:
+        if (prompt is None) == (not messages):
+            raise SettingError("a prompt template needs either a prompt or messages, and not both")
+        if messages and api == "completions":
+            raise SettingError("messages need the chat API; give a prompt, or choose api: chat")
+        if len(messages) > MAX_MESSAGES:
+            raise SettingError(f"messages has {len(messages)} entries; at most {MAX_MESSAGES} are taken")
+        if max_chars < 1:
+            raise SettingError(f"max_chars must be at least 1, found {max_chars}")
+        self.prompt = prompt
+        self.messages = tuple(messages)
+        self.api: Api = api
+        self.max_chars = max_chars
+        environment = PromptEnvironment()
+        if prompt is not None:
+            self._parts = [("user", _Part(environment, prompt, "prompt"))]
+        else:
+            self._parts = [
+                (message.role, _Part(environment, message.content, f"messages[{i}].content"))
+                for i, message in enumerate(self.messages)
+            ]
+
+    def render(
+        self, fields: Mapping[str, JSON], *, key: str | None = None, time_ms: int | None = None
+    ) -> tuple[Message, ...] | str:
+        """The messages, or the prompt where `api` is completions, for an event with these fields.
+
+        Pure and bounded: the same input gives the same output or the same error. Raises `TemplateFailed`
+        that names the missing field or the limit that was hit.
+        """
+        names = {**fields, "event": fields, "key": key, "time_ms": time_ms}
+        left = self.max_chars
+        rendered = []
+        for role, part in self._parts:
+            text = part.render(names, left)
+            left -= len(text)
+            rendered.append((role, text))
+        if self.api == "completions":
+            return rendered[0][1]
+        return tuple(Message(role, text) for role, text in rendered)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "prompt": self.prompt,
+            "messages": self.messages,
+            "api": self.api,
+            "max_chars": self.max_chars,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        PromptTemplate.__init__(self, **state)
+
+
+class FieldTemplate:
+    """Turns events into one short text: a key or an id. Immutable, picklable, safe to share.
+
+    Variables are the fields, `event` and `time_ms`. White space around the text is cut. `what` names the
+    template in errors. With `required`, a text without characters is an error.
+    """
+
+    def __init__(
+        self, text: str, *, what: str = "key", required: bool = False, max_chars: int = MAX_FIELD_CHARS
+    ) -> None:
+        self.text = text
+        self.what = what
+        self.required = required
+        self.max_chars = max_chars
+        self._part = _Part(PromptEnvironment(), text, what)
+
+    def render(self, fields: Mapping[str, JSON], *, time_ms: int | None = None) -> str:
+        """The text, at most `max_chars` long. Raises `TemplateFailed` like `PromptTemplate.render`."""
+        text = self._part.render({**fields, "event": fields, "time_ms": time_ms}, self.max_chars).strip()
+        if self.required and not text:
+            raise TemplateFailed(f"{self.what} is empty for this record; it must have at least one character")
+        return text
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "what": self.what,
+            "required": self.required,
+            "max_chars": self.max_chars,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        FieldTemplate.__init__(self, **state)
+
+
+class _Part:
+    """One compiled text."""
+
+    def __init__(self, environment: PromptEnvironment, source: str, what: str) -> None:
+        self.what = what
+        self.environment = environment
+        self.template: Template = environment.template(source, what)
+
+    def render(self, names: dict[str, Any], max_chars: int) -> str:
+        context = Budgeted(self.environment, names, WORK_PER_CHAR * max(max_chars, MAX_FIELD_CHARS))
+        chunks: list[str] = []
+        length = 0
+        try:
+            for chunk in self.template.root_render_func(context):
+                length += len(chunk)
+                if length > max_chars:
+                    raise TemplateFailed(f"{self.what} is longer than {max_chars} characters for this record")
+                chunks.append(chunk)
+        except UndefinedError as error:
+            raise TemplateFailed(f"{self.what}: {error.message}{_at_top(error, names)}") from None
+        except TemplateFailed as error:
+            raise TemplateFailed(_named(self.what, str(error))) from None
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise TemplateFailed(f"{self.what}: {type(error).__name__}: {str(error)[:200]}") from None
+        except (AssertionError, AttributeError, RecursionError, MemoryError) as error:
+            raise TemplateFailed(f"{self.what}: {type(error).__name__}") from None
+        text = "".join(chunks)
+        if not text.isascii() and _has_lone_surrogate(text):
+            raise TemplateFailed(
+                f"{self.what} holds half a character (a lone surrogate) and is not valid text"
+            )
+        return text
+
+
+def _at_top(error: UndefinedError, names: dict[str, Any]) -> str:
+    event = names["event"]
+    return f"; the event has {names_of(event)}" if str(error.message).endswith("is missing") else ""
+
+
+def _named(what: str, message: str) -> str:
+    return message if message.startswith(what) else f"{what}: {message}"
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
