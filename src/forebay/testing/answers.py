@@ -12,6 +12,8 @@ import orjson
 from forebay.records import JSON, Request
 
 CHARS_PER_TOKEN = 4
+BROKEN_ANSWER = '{"broken": '
+"""What the fault `schema` answers: text that no schema takes."""
 
 
 def request_text(request: Request) -> str:
@@ -24,12 +26,23 @@ def echo(text: str) -> str:
     return "echo:" + sha1(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def answer_text(text: str, schema: Mapping[str, JSON] | None) -> str:
-    """The whole answer to a prompt: its echo, or with a schema compact JSON that satisfies it."""
+def answer_to(
+    text: str, schema: Mapping[str, JSON] | None, *, max_tokens: int, ignore_eos: bool = False
+) -> tuple[str, str]:
+    """The answer to a prompt and its finish reason.
+
+    Free text is `echo(text)`; with a schema it is compact JSON that satisfies it. It is cut at `max_tokens`
+    (reason `length`), and free text is filled up to them with dots where `ignore_eos` is set.
+    """
     if schema is None:
-        return echo(text)
-    pick = int(echo(text)[5:], 16)
-    return orjson.dumps(instance(schema, pick, echo(text))).decode()
+        answer = echo(text)
+        if ignore_eos:
+            return answer.ljust(max_tokens * CHARS_PER_TOKEN, ".")[: max_tokens * CHARS_PER_TOKEN], "length"
+    else:
+        answer = orjson.dumps(instance(schema, int(echo(text)[5:], 16), echo(text))).decode()
+    if tokens(answer) > max_tokens:
+        return answer[: max_tokens * CHARS_PER_TOKEN], "length"
+    return answer, "stop"
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:

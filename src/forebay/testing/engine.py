@@ -21,7 +21,7 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.records import Completion, Request, Timing, Usage
-from forebay.testing.answers import answer_text, request_text, tokens
+from forebay.testing.answers import BROKEN_ANSWER, answer_to, request_text, tokens
 from forebay.testing.delays import Delay, Mixture
 from forebay.testing.faults import Faults
 
@@ -44,8 +44,6 @@ ERRORS: dict[str, type[EngineError]] = {
     "huge": ProtocolViolation,
     "error": ServerFault,
 }
-BROKEN_ANSWER = '{"broken": '
-"""What the fault `schema` answers: text that no schema takes."""
 
 
 class ScriptedEngine:
@@ -87,11 +85,18 @@ class ScriptedEngine:
         if fault in ERRORS:
             raise ERRORS[fault](f"scripted fault {fault}", retry_after_s=1.0 if fault == "429" else None)
         self.completed += 1
-        answer = BROKEN_ANSWER if fault == "schema" else answer_text(text, request.schema)
+        answer, reason = answer_to(
+            text,
+            request.schema,
+            max_tokens=request.sampling.max_tokens,
+            ignore_eos=bool(request.sampling.extra.get("ignore_eos")),
+        )
+        if fault == "schema":
+            answer = BROKEN_ANSWER
         done_s = loop.time()
         return Completion(
             text=answer,
-            finish_reason="stop",
+            finish_reason=reason,
             usage=Usage(tokens(text), tokens(answer)),
             timing=Timing(sent_s, done_s, done_s, done_s, (done_s,)),
         )

@@ -1,0 +1,139 @@
+"""Where a fake replica runs: on a thread, or in a process that can be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+
+import orjson
+
+from forebay.errors import LaunchError
+from forebay.testing.replica.script import CallReport, ReplicaScript
+from forebay.testing.replica.server import FakeReplica
+
+START_TIMEOUT_S = 60.0
+
+
+class ReplicaThread:
+    """A fake replica on a thread of this process; a context manager. Shares this process's core."""
+
+    def __init__(self, script: ReplicaScript | None = None, *, port: int = 0) -> None:
+        self._script = script or ReplicaScript()
+        self.port = port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-replica", daemon=True)
+        self._replica: FakeReplica | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def report(self) -> CallReport:
+        return fetch_report(self.url)
+
+    def __enter__(self) -> ReplicaThread:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._replica is not None:
+            asyncio.run_coroutine_threadsafe(self._replica.stop(), self._loop).result(START_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_TIMEOUT_S)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._replica = FakeReplica(self._script, port=self.port)
+        await self._replica.start()
+        self.port = self._replica.port
+
+
+class ReplicaProcess:
+    """A fake replica in a process of its own; a context manager. The process ends with its parent.
+
+    `start` blocks until it listens; after `kill` (SIGKILL) or `stop` it may be started again and then has
+    the same port and no memory of earlier calls.
+    """
+
+    def __init__(self, script: ReplicaScript | None = None, *, port: int = 0) -> None:
+        self._script = script or ReplicaScript()
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def report(self) -> CallReport:
+        return fetch_report(self.url)
+
+    def start(self) -> None:
+        """Raises `LaunchError` where it does not listen within a minute."""
+        if self._process is not None:
+            raise LaunchError(f"the fake replica at {self.url} is running; stop it first")
+        command = [sys.executable, "-m", "forebay.testing.replica", "--port", str(self.port)]
+        command += ["--script", "-", "--parent", str(os.getpid())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # By a pipe and not by an argument, which every user of the machine can read: it may hold a key.
+        self._process.stdin.write(self._script.to_json().encode())
+        self._process.stdin.close()
+        ready, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        line = self._process.stdout.readline() if ready else b""
+        if not line.startswith(b"http://"):
+            self.kill()
+            raise LaunchError(f"the fake replica did not start on port {self.port}; see its standard error")
+        self.port = int(line.rsplit(b":", 1)[1])
+
+    def stop(self) -> None:
+        """End it with SIGTERM, and wait."""
+        self._end(subprocess.Popen.terminate)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, and wait."""
+        self._end(subprocess.Popen.kill)
+
+    def __enter__(self) -> ReplicaProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            how(process)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def fetch_report(url: str) -> CallReport:
+    """The report of the fake replica at `url`; blocks for at most 10 s."""
+    with urllib.request.urlopen(f"{url}/_calls", timeout=10) as answer:
+        return CallReport(**orjson.loads(answer.read()))
+
+
+def exit_with_parent(parent: int, *, poll_s: float = 0.5) -> None:
+    """End this process at once when `parent` is no longer its parent. Watches on a daemon thread."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -1,0 +1,75 @@
+"""What a fake replica does, as one value that can be handed to another process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from forebay.testing.delays import Fixed, Mixture
+from forebay.testing.faults import Faults
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaScript:
+    """The behaviour of a fake replica.
+
+    An answer takes `delay(request id)` seconds to its first token, plus `prefill_s_per_char` for each
+    character of the prompt that the prefix cache does not hold, plus `token_s` per token of the answer;
+    its content comes in `chunks` pieces spread over that last part. `slots` requests run at a time, further
+    ones queue, and where `max_queue` of them wait already the next gets a 503. The prefix cache holds blocks
+    of `block_chars` characters, `cache_blocks` of them, least recently used out first; 0 switches it off.
+    Prompts whose tokens (4 characters each) and `max_tokens` exceed `max_model_len` get a 400.
+
+    `load_header_on_streams`: vLLM sends its load header only with answers that are not streamed; so does
+    the fake, unless this is set.
+    """
+
+    models: tuple[str, ...] = ("fake",)
+    delay: Fixed | Mixture = field(default_factory=Mixture)
+    token_s: float = 0.0
+    chunks: int = 1
+    slots: int | None = None
+    max_queue: int | None = None
+    prefill_s_per_char: float = 0.0
+    block_chars: int = 512
+    cache_blocks: int = 0
+    max_model_len: int = 32_768
+    retry_after_s: float = 1.0
+    api_key: str | None = field(default=None, repr=False)
+    load_header_on_streams: bool = False
+    faults: Faults = field(default_factory=Faults)
+
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> ReplicaScript:
+        values: dict[str, Any] = orjson.loads(text)
+        delay, faults = values["delay"], values["faults"]
+        values["delay"] = (
+            Fixed(**delay) if "seconds" in delay else Mixture(_pairs(delay["parts"]), delay["seed"])
+        )
+        values["faults"] = Faults(_pairs(faults["shares"]), faults["seed"])
+        values["models"] = tuple(values["models"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """What a fake replica has seen since it started.
+
+    `calls`: tries by request id, in the order in which the ids first came. `in_flight` and `max_in_flight`
+    count running and queued requests; `aborted` those whose client went away before the answer was whole.
+    """
+
+    calls: dict[str, int]
+    in_flight: int
+    max_in_flight: int
+    completed: int
+    aborted: int
+
+
+def _pairs(values: list[list[Any]]) -> tuple[tuple[Any, Any], ...]:
+    return tuple((first, second) for first, second in values)

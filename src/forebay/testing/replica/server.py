@@ -1,0 +1,289 @@
+"""The fake replica's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from forebay.records import Usage
+from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
+from forebay.testing.faults import STATUSES
+from forebay.testing.replica import wire
+from forebay.testing.replica.cache import PrefixCache
+from forebay.testing.replica.script import CallReport, ReplicaScript
+from forebay.testing.replica.wire import Answered, Asked
+
+MAX_BODY_BYTES = 64 << 20
+KEEPALIVE_S = 5.0
+"""vLLM's own default."""
+EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
+CHAT_PATH, PROMPT_PATH = "/v1/chat/completions", "/v1/completions"
+
+
+class FakeReplica:
+    """Serves `script` on the running event loop between `start` and `stop`; an async context manager too.
+
+    Besides vLLM's paths, `GET /_calls` answers a `CallReport` as JSON.
+    """
+
+    def __init__(
+        self, script: ReplicaScript | None = None, *, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self.script = script or ReplicaScript()
+        self.host = host
+        self.port = port
+        self._runner: web.ServerRunner | None = None
+        self._slots = None if self.script.slots is None else asyncio.Semaphore(self.script.slots)
+        self._cache = PrefixCache(self.script.block_chars, self.script.cache_blocks)
+        self._calls: Counter[str] = Counter()
+        self._waiting = 0
+        self._running = 0
+        self._max_in_flight = 0
+        self._completed = 0
+        self._aborted = 0
+        self._totals: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen. `port` is the one that was found where it was 0."""
+        server = web.Server(
+            self._handle,  # type: ignore[arg-type]
+            request_factory=_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.host, self.port, backlog=4096).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and every connection; requests in flight are cut."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> FakeReplica:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    def report(self) -> CallReport:
+        return CallReport(
+            calls=dict(self._calls),
+            in_flight=self._running + self._waiting,
+            max_in_flight=self._max_in_flight,
+            completed=self._completed,
+            aborted=self._aborted,
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if path in (CHAT_PATH, PROMPT_PATH):
+            if request.method != "POST":
+                return _error(405, "Method Not Allowed", "MethodNotAllowed")
+            return await self._complete(request, chat=path == CHAT_PATH)
+        match path:
+            case "/health" | "/ping":
+                return web.Response()
+            case "/v1/models":
+                return self._unauthorized(request) or _json(orjson.dumps(self._models()))
+            case "/metrics":
+                return web.Response(text=self._metrics(), content_type="text/plain")
+            case "/version":
+                return _json(b'{"version":"0.0.0+fake"}')
+            case "/_calls":
+                return _json(orjson.dumps(asdict(self.report())))
+        return _error(404, "Not Found", "NotFoundError")
+
+    async def _complete(self, request: web.BaseRequest, *, chat: bool) -> web.StreamResponse:
+        script = self.script
+        refusal = self._unauthorized(request)
+        if refusal is not None:
+            return refusal
+        try:
+            asked = wire.read_body(await request.read(), chat=chat)
+        except ValueError as error:
+            return _error(400, f"the body cannot be read: {error}", "BadRequestError")
+        if asked.model not in script.models:
+            return _error(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
+        id = request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
+        self._calls[id] += 1
+        fault = script.faults.pick(id, asked.text, self._calls[id])
+        if fault in STATUSES:
+            return self._status(int(fault))
+        if fault == "too_long" or tokens(asked.text) + asked.max_tokens > script.max_model_len:
+            return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
+        if script.max_queue is not None and self._waiting >= script.max_queue and self._full():
+            return _error(503, "the queue is full", "ServiceUnavailableError")
+        self._waiting += 1
+        self._max_in_flight = max(self._max_in_flight, self._running + self._waiting)
+        try:
+            if self._slots is not None:
+                await self._slots.acquire()
+        except asyncio.CancelledError:
+            self._aborted += 1
+            raise
+        finally:
+            self._waiting -= 1
+        self._running += 1
+        try:
+            response = await self._answer(request, asked, id, fault)
+        except (asyncio.CancelledError, ConnectionError):
+            self._aborted += 1
+            raise
+        finally:
+            self._running -= 1
+            if self._slots is not None:
+                self._slots.release()
+        self._completed += fault in (None, "schema")
+        return response
+
+    async def _answer(
+        self, request: web.BaseRequest, asked: Asked, id: str, fault: str | None
+    ) -> web.StreamResponse:
+        script = self.script
+        if fault == "hang":
+            await asyncio.Event().wait()
+        cached = self._cache.take(asked.text)
+        text, reason = answer_to(
+            asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
+        )
+        if fault == "schema":
+            text = BROKEN_ANSWER
+        usage = Usage(tokens(asked.text), tokens(text), cached // CHARS_PER_TOKEN)
+        answer = Answered(id, text, reason, usage)
+        decode_s = script.token_s * usage.completion_tokens
+        first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
+        # The request id decides how long an answer takes, the try does not: a retry is no new draw.
+        await asyncio.sleep(first_s if asked.stream else first_s + decode_s)
+        if fault == "refuse":
+            _hang_up(request)
+            return web.Response()
+        if fault is not None and fault != "schema":
+            return await self._break(request, asked, answer, fault)
+        self._count(usage)
+        if not asked.stream:
+            return _json(wire.document(asked, answer), headers=self._load_headers(request))
+        headers = EVENT_STREAM
+        if script.load_header_on_streams:
+            headers = headers | self._load_headers(request)
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        pieces = list(wire.events(asked, answer, script.chunks))
+        for piece in pieces[:-1]:
+            await response.write(piece)
+            await asyncio.sleep(decode_s / max(1, len(pieces) - 1))
+        if len(pieces) == 1 and decode_s:
+            await asyncio.sleep(decode_s)
+        await response.write_eof(pieces[-1])
+        return response
+
+    async def _break(
+        self, request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
+    ) -> web.StreamResponse:
+        """Begin well, then fail as `fault` says."""
+        response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
+        await response.prepare(request)
+        begun = (
+            next(iter(wire.events(asked, answer, 2))) if asked.stream else wire.document(asked, answer)[:40]
+        )
+        match fault:
+            case "cut":
+                await response.write(begun)
+                _hang_up(request)
+            case "garbage":
+                await response.write(begun + b"data: {not json\n\n" if asked.stream else begun)
+            case "binary":
+                await response.write(bytes(range(256)) * 8)
+            case "huge":
+                while True:
+                    await response.write(begun * 200)
+            case "error":
+                body = wire.error_body(500, "scripted error in mid-stream", "InternalServerError")
+                await response.write(begun + b"data: " + body + b"\n\n" + wire.DONE if asked.stream else body)
+        return response
+
+    def _status(self, status: int) -> web.Response:
+        headers = {"Retry-After": f"{self.script.retry_after_s:g}"} if status == 429 else None
+        return _error(status, f"scripted fault {status}", "ScriptedError", headers=headers)
+
+    def _unauthorized(self, request: web.BaseRequest) -> web.Response | None:
+        key = self.script.api_key
+        if key is None or request.headers.get("Authorization") == f"Bearer {key}":
+            return None
+        return _error(401, "Unauthorized", "AuthenticationError")
+
+    def _full(self) -> bool:
+        return self._slots is not None and self._slots.locked()
+
+    def _count(self, usage: Usage) -> None:
+        self._totals["prompt_tokens"] += usage.prompt_tokens
+        self._totals["generation_tokens"] += usage.completion_tokens
+        if self.script.cache_blocks:
+            self._totals["prefix_cache_queries"] += usage.prompt_tokens
+            self._totals["prefix_cache_hits"] += usage.cached_tokens
+
+    def _kv_usage(self) -> float:
+        return min(1.0, self._running / (self.script.slots or 1024))
+
+    def _load_headers(self, request: web.BaseRequest) -> dict[str, str]:
+        if request.headers.get("endpoint-load-metrics-format", "").upper() != "TEXT":
+            return {}
+        load = (
+            f"TEXT named_metrics.num_requests_waiting={float(self._waiting)},"
+            f" named_metrics.kv_cache_usage_perc={self._kv_usage()}"
+        )
+        return {"endpoint-load-metrics": load}
+
+    def _models(self) -> dict[str, Any]:
+        length = self.script.max_model_len
+        models = [
+            {"id": name, "object": "model", "owned_by": "forebay", "max_model_len": length}
+            for name in self.script.models
+        ]
+        return {"object": "list", "data": models}
+
+    def _metrics(self) -> str:
+        labels = f'{{engine="0",model_name="{self.script.models[0]}"}}'
+        gauges = {
+            "num_requests_running": self._running,
+            "num_requests_waiting": self._waiting,
+            "kv_cache_usage_perc": self._kv_usage(),
+        }
+        lines: list[str] = []
+        for name, value in gauges.items():
+            lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{labels} {float(value)}"]
+        names = ("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries")
+        for name in (*names, "prefix_cache_hits"):
+            lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
+        return "\n".join(lines) + "\n"
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
+
+
+def _json(body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _error(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> web.Response:
+    return _json(wire.error_body(status, message, kind), status=status, headers=headers)
+
+
+def _hang_up(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.close()

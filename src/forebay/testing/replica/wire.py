@@ -1,0 +1,142 @@
+"""The bytes that a fake replica answers with, in vLLM's shapes. Nothing here waits or sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from forebay.records import Usage
+from forebay.testing.answers import tokens
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request's body asked for."""
+
+    chat: bool
+    model: str
+    text: str
+    max_tokens: int
+    stream: bool
+    include_usage: bool
+    ignore_eos: bool
+    schema: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A finished answer, before it becomes bytes."""
+
+    id: str
+    text: str
+    reason: str
+    usage: Usage
+
+
+def read_body(body: bytes, *, chat: bool) -> Asked:
+    """The request in `body`. Raises `ValueError`, with words for the client, where it is none."""
+    document: Any = orjson.loads(body)
+    try:
+        model = document["model"]
+        text = (
+            "\n".join(message["content"] for message in document["messages"]) if chat else document["prompt"]
+        )
+        form = document.get("response_format") or {}
+        return Asked(
+            chat=chat,
+            model=model,
+            text=text,
+            max_tokens=int(document.get("max_tokens") or 16),
+            stream=bool(document.get("stream")),
+            include_usage=bool((document.get("stream_options") or {}).get("include_usage")),
+            ignore_eos=bool(document.get("ignore_eos")),
+            schema=form["json_schema"]["schema"] if form.get("type") == "json_schema" else None,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
+    """The events of a streamed answer: role and first content, further contents, usage and the end."""
+    size = max(1, -(-len(answer.text) // max(1, chunks)))
+    pieces = [answer.text[i : i + size] for i in range(0, len(answer.text), size)] or [""]
+    head = _head(asked, answer, stream=True)
+    for i, piece in enumerate(pieces):
+        last = i == len(pieces) - 1
+        reason = b'"' + answer.reason.encode() + b'"' if last else b"null"
+        event = head + _content(asked, piece) + b',"finish_reason":' + reason + b"}]}\n\n"
+        if i == 0 and asked.chat:
+            opening = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+            event = head + b'[{"index":0,"delta":' + opening + event
+        if last:
+            if asked.include_usage:
+                event += head + b'[],"usage":' + orjson.dumps(_usage(answer.usage)) + b"}\n\n"
+            event += DONE
+        yield event
+
+
+def document(asked: Asked, answer: Answered) -> bytes:
+    """The body of an answer that is not streamed."""
+    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": answer.reason}
+    if asked.chat:
+        choice["message"] = {"role": "assistant", "content": answer.text, "tool_calls": []}
+    else:
+        choice["text"] = answer.text
+    return (
+        _head(asked, answer, stream=False)
+        + orjson.dumps([choice])
+        + b',"usage":'
+        + orjson.dumps(_usage(answer.usage))
+        + b"}"
+    )
+
+
+def error_body(status: int, message: str, kind: str) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})
+
+
+def too_long(asked: Asked, max_model_len: int) -> str:
+    """vLLM's words for a prompt that exceeds the context."""
+    n = tokens(asked.text)
+    return (
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested"
+        f" {asked.max_tokens} output tokens and your prompt contains at least {n} input tokens, for a total"
+        f" of at least {n + asked.max_tokens} tokens. Please reduce the length of the input prompt or the number"
+        " of requested output tokens."
+    )
+
+
+def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
+    name = (
+        ("chat.completion.chunk" if stream else "chat.completion") if asked.chat else "text_completion"
+    ).encode()
+    kind = b"chatcmpl-" if asked.chat else b"cmpl-"
+    start = b'data: {"id":' if stream else b'{"id":'
+    id = orjson.dumps(kind.decode() + answer.id)
+    return b'%b%b,"object":"%b","created":0,"model":%b,"choices":' % (
+        start,
+        id,
+        name,
+        orjson.dumps(asked.model),
+    )
+
+
+def _content(asked: Asked, piece: str) -> bytes:
+    text = orjson.dumps(piece)
+    if asked.chat:
+        return b'[{"index":0,"delta":{"content":' + text + b'},"logprobs":null'
+    return b'[{"index":0,"text":' + text + b',"logprobs":null'
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens} if usage.cached_tokens else None,
+    }
