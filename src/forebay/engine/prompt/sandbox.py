@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes, pass_context
-from jinja2.environment import Environment, Template
+from jinja2.environment import Template
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
