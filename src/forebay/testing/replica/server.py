@@ -55,7 +55,7 @@ class FakeReplica:
     async def start(self) -> None:
         """Listen. `port` is the one that was found where it was 0."""
         server = web.Server(
-            self._handle,  # type: ignore[arg-type]
+            self._handle,
             request_factory=_request,
             handler_cancellation=True,
             access_log=None,

@@ -106,8 +106,8 @@ def too_long(asked: Asked, max_model_len: int) -> str:
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, you requested"
         f" {asked.max_tokens} output tokens and your prompt contains at least {n} input tokens, for a total"
-        f" of at least {n + asked.max_tokens} tokens. Please reduce the length of the input prompt or the number"
-        " of requested output tokens."
+        f" of at least {n + asked.max_tokens} tokens. Please reduce the length of the input prompt or the"
+        " number of requested output tokens."
     )
 
 

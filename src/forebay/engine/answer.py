@@ -1,0 +1,135 @@
+"""Does an answer keep its schema? Not every engine constrains its output, and none when it is cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+from jsonschema import ValidationError
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from forebay.errors import InvalidAnswer, SettingError
+from forebay.records import JSON
+
+MAX_ANSWER_CHARS = 1 << 20
+MAX_DEPTH = 64
+MAX_QUOTE_CHARS = 200
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class AnswerCheck:
+    """Parses answers and checks them against one schema, compiled once. Picklable; safe on many threads.
+
+    `where` names the setting that the schema came from. Raises `SettingError` where it is no valid JSON
+    schema, or refers to anything outside itself: nothing is ever fetched.
+    """
+
+    def __init__(self, schema: Mapping[str, JSON], *, where: str = "output.schema") -> None:
+        self._schema = _plain(schema, where, 0)
+        self._where = where
+        cls = validator_for(self._schema, default=Draft202012Validator)
+        try:
+            cls.check_schema(self._schema)
+        except SchemaError as error:
+            at = error.json_path.removeprefix("$")
+            raise SettingError(f"{where}{at} is no JSON schema: {_short(error.message)}") from None
+        _check_references(self._schema, where)
+        self._validator: Any = cls(self._schema, registry=Registry())
+        try:
+            self._validator.is_valid(None)
+        except RecursionError:
+            raise SettingError(f"{where} refers to itself without end") from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._schema, self._where)
+
+    def __call__(self, text: str, *, finish_reason: str | None = None) -> JSON:
+        """The JSON value in `text`, which may only have white space around it.
+
+        Raises `InvalidAnswer` with the path and the problem where it is none or breaks the schema.
+        `finish_reason` is the completion's; it explains an answer that was cut.
+        """
+        if len(text) > MAX_ANSWER_CHARS:
+            raise InvalidAnswer(f"the answer has {len(text)} characters, more than {MAX_ANSWER_CHARS}")
+        try:
+            value = orjson.loads(text.strip())
+        except orjson.JSONDecodeError as error:
+            cut = "; it was cut at max_tokens" if finish_reason == "length" else ""
+            raise InvalidAnswer(f"the answer is not JSON ({error}){cut}: {_short(text)}") from None
+        if _deeper_than(value, MAX_DEPTH):
+            raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
+        try:
+            broken: ValidationError | None = next(self._validator.iter_errors(value), None)
+        except (RecursionError, Unresolvable) as error:
+            raise InvalidAnswer(f"the answer cannot be checked: {type(error).__name__}") from None
+        if broken is not None:
+            raise InvalidAnswer(
+                f"the answer breaks the schema at {_short(broken.json_path)}: {_short(broken.message)}"
+            )
+        return value
+
+
+def _restore(schema: Mapping[str, JSON], where: str) -> AnswerCheck:
+    return AnswerCheck(schema, where=where)
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    """`value` with plain dicts and lists, which is what the validator knows."""
+    if depth > MAX_DEPTH:
+        raise SettingError(f"{where} is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        return {key: _plain(item, where, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, where, depth + 1) for item in value]
+    return value
+
+
+def _check_references(schema: Any, where: str) -> None:
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for path, reference in _references(schema, where):
+        if not reference.startswith("#"):
+            raise SettingError(
+                f"{path} refers to {_short(reference)!r}; only references within the schema (#/…) work"
+            )
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            raise SettingError(
+                f"{path} refers to {_short(reference)!r}, which the schema does not hold"
+            ) from None
+
+
+def _references(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in REFERENCES and isinstance(item, str):
+                yield f"{path}.{key}", item
+            else:
+                yield from _references(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _references(item, f"{path}[{i}]")
+
+
+def _deeper_than(value: JSON, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, dict | list)
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _short(text: str) -> str:
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: MAX_QUOTE_CHARS * 4]).split())
+    return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + "…"

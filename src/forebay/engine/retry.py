@@ -1,0 +1,163 @@
+"""One request until it is answered or given up: which errors are tried again, how often and how far apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.base import Engine
+from forebay.errors import (
+    AttemptTimeout,
+    EngineError,
+    InvalidAnswer,
+    Overloaded,
+    RateLimited,
+    SettingError,
+    Unreachable,
+)
+from forebay.records import JSON, Completion, Request
+
+OnRetry = Callable[[EngineError, int, float], None]
+"""Told the error, the number of the try that failed (from 1) and the seconds until the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When the same request is sent again.
+
+    Errors that say nothing about the request (`Unreachable`, `Overloaded`, `RateLimited`) are retried until
+    the deadline; `InvalidAnswer` until `max_invalid_answers` tries were made, all other retryable ones until
+    `max_attempts`; the rest never. The n-th retry waits `base_s * factor^(n-1)` seconds, at most
+    `max_backoff_s`, less a random part of up to the share `jitter` of it: 1 is full jitter, 0 none.
+    """
+
+    max_attempts: int = 5
+    max_invalid_answers: int = 3
+    base_s: float = 0.25
+    factor: float = 2.0
+    max_backoff_s: float = 15.0
+    jitter: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.max_invalid_answers < 1:
+            raise SettingError("retry: max_attempts and max_invalid_answers must be at least 1 (1: no retry)")
+        if not (self.base_s > 0 and self.factor >= 1 and self.max_backoff_s >= self.base_s):
+            raise SettingError("retry: expected base_s > 0, factor >= 1 and max_backoff_s >= base_s")
+        if not 0 <= self.jitter <= 1:
+            raise SettingError(f"retry: jitter is {self.jitter}; expected a share of 0 to 1")
+
+    def next_delay_s(
+        self,
+        error: EngineError,
+        *,
+        attempt: int,
+        elapsed_s: float,
+        deadline_s: float | None,
+        jitter_unit: float,
+    ) -> float | None:
+        """Seconds to wait after the `attempt`-th try (from 1) failed with `error`; None to give up.
+
+        `elapsed_s` and `deadline_s` count from the same moment, and the wait always ends before the deadline.
+        A wait of our own that would not is shortened to half of the time that is left, so that the last
+        chances are used; where the replica itself asked for a longer one (`Retry-After`), there is none.
+        `jitter_unit` is a number in [0, 1).
+        """
+        if not error.retryable or attempt >= self._attempts(error):
+            return None
+        # The exponent is bounded so that a long outage cannot overflow a float.
+        backoff_s = min(self.max_backoff_s, self.base_s * self.factor ** min(attempt - 1, 64))
+        delay_s = backoff_s * (1 - self.jitter * jitter_unit)
+        asked_s = error.retry_after_s
+        if asked_s is not None:
+            # Spread over a little time what was told to come back at the same moment.
+            delay_s = max(delay_s, asked_s + self.base_s * jitter_unit)
+        if deadline_s is None:
+            return delay_s
+        left_s = deadline_s - elapsed_s
+        if delay_s < left_s:
+            return delay_s
+        if left_s < self.base_s or (asked_s is not None and asked_s >= left_s / 2):
+            return None
+        return left_s / 2
+
+    def _attempts(self, error: EngineError) -> float:
+        if isinstance(error, Unreachable | Overloaded | RateLimited):
+            return float("inf")
+        return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended: `completion` and `answer`, or the last `error`; never both.
+
+    `answer` is the parsed JSON value where the answer was checked, else the text. `attempts` counts the
+    calls that were made, `elapsed_s` the time from the first call to the end, `called_s` that of the last
+    call.
+    """
+
+    attempts: int
+    elapsed_s: float
+    called_s: float
+    completion: Completion | None = None
+    answer: JSON = None
+    error: EngineError | None = None
+
+
+async def complete_with_retry(
+    engine: Engine,
+    request: Request,
+    *,
+    policy: RetryPolicy,
+    timeout_s: float,
+    deadline_s: float | None = None,
+    check: AnswerCheck | None = None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    on_retry: OnRetry | None = None,
+) -> Outcome:
+    """Call `engine` until `request` is answered, or the policy or the deadline ends it.
+
+    `timeout_s` bounds each call, `deadline_s` all of it, both in seconds from now. With the deadline already
+    past, no call is made and the outcome holds an `AttemptTimeout`. `check` refuses answers that break the
+    schema. Engine errors never leave this function; cancellation does, and aborts the call.
+    """
+    time = clock or SystemClock()
+    started_s = time.monotonic_s()
+    if deadline_s is not None and deadline_s <= 0:
+        return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
+    attempt = 0
+    while True:
+        attempt += 1
+        sent_s = time.monotonic_s()
+        left_s = timeout_s if deadline_s is None else min(timeout_s, deadline_s - (sent_s - started_s))
+        try:
+            completion = await engine.complete(request, timeout_s=left_s)
+            answer: JSON = completion.text
+            if check is not None:
+                answer = check(completion.text, finish_reason=completion.finish_reason)
+            ended_s = time.monotonic_s()
+            return Outcome(attempt, ended_s - started_s, completion.timing.latency_s, completion, answer)
+        except EngineError as error:
+            failed_s = time.monotonic_s()
+            delay_s = policy.next_delay_s(
+                error,
+                attempt=attempt,
+                elapsed_s=failed_s - started_s,
+                deadline_s=deadline_s,
+                jitter_unit=jitter_unit(request.id, attempt),
+            )
+            if delay_s is None:
+                return Outcome(attempt, failed_s - started_s, failed_s - sent_s, error=error)
+            if on_retry is not None:
+                on_retry(error, attempt, delay_s)
+        await sleep(delay_s)
+
+
+def jitter_unit(request_id: str, attempt: int) -> float:
+    """A number in [0, 1) that is the same for the same request and try, and spread evenly over them."""
+    name = f"{attempt}\0{request_id}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(name, digest_size=6).digest(), "big") / 2**48
