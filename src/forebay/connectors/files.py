@@ -1,0 +1,163 @@
+"""Files as a stream: JSON lines, text lines, CSV, and dead letters that are fed in again."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
+from pyflink.datastream.state import ValueStateDescriptor
+
+from forebay.connectors.formats import BOM, Format
+from forebay.connectors.rows import LineReader, Progress, quote_open
+from forebay.errors import SettingError
+
+BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
+PICKLED = Types.PICKLED_BYTE_ARRAY()
+"""For state: in thread mode a byte array there would become a tuple of numbers, and None an error."""
+
+LATIN = "ISO-8859-1"
+"""Maps each byte to one character and back: what a line holds survives, UTF-8 or not."""
+
+END_OF_INPUT_MS = 2**63 - 2
+"""An event-time timer here fires with the final watermark."""
+
+MAX_HEADER_LINES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """One file, or every file under a directory (names that start with `.` or `_` are left out).
+
+    With `follow` the source never ends and takes up files that appear; a file must be complete when it
+    appears (write it elsewhere and move it in). `letters`: the lines are dead letters as the sink writes
+    them; the record in each is read as `format` says. Compressed files (.gz, .bz2, .xz, .deflate) are read.
+
+    Lines end with LF, CRLF or CR, as Java has it; a record's `raw` is without its line's end, and inside a
+    CSV row of several lines the ends are LF. A line is held in memory whole before its size is checked, up
+    to Flink's heap.
+    """
+
+    path: Path
+    format: Format = field(default_factory=Format)
+    follow: bool = False
+    every_s: float = 1.0
+    letters: bool = False
+    limit: int | None = None
+
+
+def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
+    """Each record of `config` as the bytes of an `Event`, or of a `DeadLetter` where it cannot be read.
+
+    Read in order, by one subtask; positions are `name@line`, where the lines of a directory are counted
+    through in the order read. Raises `SettingError` where nothing can be read or a header is needed and
+    missing.
+    """
+    reader = line_reader(config)
+    lines = FileSource.for_record_stream_format(
+        StreamFormat.text_line_format(LATIN), config.path.absolute().as_uri()
+    )
+    if config.follow:
+        lines = lines.monitor_continuously(Duration.of_millis(round(config.every_s * 1000)))
+    else:
+        lines = lines.process_static_file_set()
+    stream = env.from_source(lines.build(), WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
+    return (
+        stream.set_parallelism(1)
+        .key_by(_one_key, Types.LONG())
+        .process(ReadLines(reader), BYTES)
+        .set_parallelism(1)
+        .name(f"read {config.format.kind}")
+    )
+
+
+def line_reader(config: Files) -> LineReader:
+    """What `config` makes of each line; reads the header where the format needs one (blocking)."""
+    if not config.path.exists():
+        raise SettingError(f"source path {config.path} does not exist")
+    if config.limit is not None and config.limit < 1:
+        raise SettingError(f"limit must be at least 1, found {config.limit}")
+    form, header = config.format, False
+    if form.kind == "csv" and not form.columns:
+        if config.letters:
+            raise SettingError("dead letters of CSV rows hold no header: name the columns")
+        form, header = replace(form, columns=read_header(config.path, form)), True
+    return LineReader(
+        name=config.path.name, format=form, header=header, letters=config.letters, limit=config.limit
+    )
+
+
+def read_header(path: Path, form: Format) -> tuple[str, ...]:
+    """The first row of the first file (by name) under `path`."""
+    first = next(_data_files(path), None)
+    if first is None:
+        raise SettingError(f"{path} holds no file to take the CSV header from: name the columns")
+    try:
+        with first.open("rb") as file:
+            text = b""
+            for _ in range(MAX_HEADER_LINES):
+                line = file.readline(form.max_record_bytes)
+                inside = bool(text)
+                text += line
+                if not line or not quote_open(line, form.delimiter, inside=inside):
+                    break
+        rows = list(
+            csv.reader([text.removeprefix(BOM).decode("utf-8").rstrip("\r\n")], delimiter=form.delimiter)
+        )
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SettingError(f"the CSV header of {first} cannot be read: {error}") from None
+    columns = tuple(rows[0]) if rows else ()
+    if not columns or len(set(columns)) != len(columns):
+        raise SettingError(f"the CSV header of {first} needs distinct column names, found {list(columns)}")
+    return columns
+
+
+def _data_files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden:
+            yield file
+
+
+class ReadLines(KeyedProcessFunction):
+    """Lines (as Latin-1 text) to encoded records; progress is state, so positions survive a restore."""
+
+    def __init__(self, reader: LineReader) -> None:
+        self._reader = reader
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_state(ValueStateDescriptor("progress", PICKLED))
+
+    def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        packed = self._state.value()
+        if packed is None:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        at, record = self._reader.step(_unpack(packed), value.encode("latin-1"))
+        self._state.update(_pack(at))
+        if record is not None:
+            yield record
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        at, record = self._reader.end(_unpack(self._state.value()))
+        self._state.update(_pack(at))
+        if record is not None:
+            yield record
+
+
+def _one_key(_: object) -> int:
+    return 0
+
+
+def _pack(at: Progress) -> tuple[int, int, bytes, int]:
+    return at.lines, at.records, at.partial, at.partial_lines
+
+
+def _unpack(packed: tuple[int, int, bytes, int] | None) -> Progress:
+    return Progress() if packed is None else Progress(*packed)

@@ -1,0 +1,86 @@
+"""A record's bytes into an event, or into a dead letter that says why not. Pure; nothing is dropped."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+
+from forebay.codec import encode
+from forebay.connectors.times import EventTime
+from forebay.errors import MalformedRecord, RecordError
+from forebay.records import JSON, DeadLetter, Event
+
+MAX_RECORD_BYTES = 1 << 20
+BOM = b"\xef\xbb\xbf"
+
+Kind = Literal["jsonl", "text", "csv"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the bytes of one record are read.
+
+    `jsonl`: a JSON object (an integer beyond 64 bits is read as a float). `text`: one field, `text`.
+    `csv`: a row whose fields are named by `columns`, all of them text (a field is at most 128 KiB, the limit
+    of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With `time`, the event's
+    time comes from that field, and a record without a valid one becomes a dead letter.
+    """
+
+    kind: Kind = "jsonl"
+    time: EventTime | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+    columns: tuple[str, ...] = ()
+    delimiter: str = ","
+
+    def read(self, raw: bytes, position: str | None = None) -> Event | DeadLetter:
+        """The event in `raw`, or a dead letter with cause `malformed_record`; no content makes it raise."""
+        try:
+            if len(raw) > self.max_record_bytes:
+                raise MalformedRecord(
+                    f"the record has {len(raw)} bytes, the limit is {self.max_record_bytes}"
+                )
+            fields = self._fields(raw.removeprefix(BOM))
+            time_ms = self.time.of(fields) if self.time is not None else None
+            event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
+            encode(event)
+        except RecordError as error:
+            return DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
+        return event
+
+    def _fields(self, data: bytes) -> Mapping[str, JSON]:
+        if self.kind == "jsonl":
+            return _json_object(data)
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(f"not UTF-8: {error}") from None
+        return {"text": text} if self.kind == "text" else self._row(text)
+
+    def _row(self, text: str) -> Mapping[str, JSON]:
+        try:
+            rows = list(csv.reader([text], delimiter=self.delimiter, strict=True))
+        except csv.Error as error:
+            raise MalformedRecord(f"not a CSV row: {error}") from None
+        row = rows[0] if len(rows) == 1 else []
+        if len(row) != len(self.columns):
+            raise MalformedRecord(f"the row has {len(row)} columns, the header has {len(self.columns)}")
+        return dict(zip(self.columns, row, strict=True))
+
+
+def _json_object(data: bytes) -> Mapping[str, JSON]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise MalformedRecord(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise MalformedRecord(f"a JSON object is needed, found {_json_type(value)}")
+    return value
+
+
+def _json_type(value: JSON) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

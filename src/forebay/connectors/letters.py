@@ -1,0 +1,60 @@
+"""Results and dead letters as JSON lines, and dead letters back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import asdict
+
+import orjson
+
+from forebay.errors import MalformedRecord
+from forebay.records import DeadLetter, Result
+
+
+def result_json(result: Result) -> str:
+    """One line of JSON. Raises `MalformedRecord` where a field is not a JSON value."""
+    try:
+        return orjson.dumps(asdict(result)).decode("utf-8")
+    except TypeError as error:
+        raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
+
+
+def dead_letter_json(letter: DeadLetter) -> str:
+    """One line of JSON. The untouched record stands in `input` where it is UTF-8, else in `input_base64`."""
+    line: dict[str, object] = {
+        "cause": letter.cause,
+        "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
+        "attempts": letter.attempts,
+        "id": letter.id,
+        "key": letter.key,
+        "time_ms": letter.time_ms,
+        "position": letter.position,
+    }
+    try:
+        line["input"] = letter.raw.decode("utf-8")
+    except UnicodeDecodeError:
+        line["input_base64"] = base64.b64encode(letter.raw).decode("ascii")
+    return orjson.dumps(line).decode("utf-8")
+
+
+def parse_dead_letter(line: bytes | str) -> DeadLetter:
+    """The dead letter that `dead_letter_json` wrote; `MalformedRecord` where it is none."""
+    try:
+        value = orjson.loads(line)
+        if "input" in value:
+            raw = value["input"].encode("utf-8")
+        else:
+            raw = base64.b64decode(value["input_base64"], validate=True)
+        return DeadLetter(
+            raw=raw,
+            cause=str(value["cause"]),
+            detail=str(value["detail"]),
+            attempts=int(value.get("attempts", 0)),
+            id=value.get("id"),
+            key=value.get("key"),
+            time_ms=value.get("time_ms"),
+            position=value.get("position"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None

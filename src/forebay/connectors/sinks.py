@@ -1,0 +1,69 @@
+"""Where JSON lines go: files that hold each result exactly once, or standard output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyflink.common import Encoder
+from pyflink.datastream import DataStream
+from pyflink.datastream.connectors.file_system import (
+    BucketAssigner,
+    FileSink,
+    OutputFileConfig,
+    RollingPolicy,
+)
+
+COMMITTED = re.compile(r"part-.+\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlFiles:
+    """A directory of `part-*.jsonl` files.
+
+    A file appears under its name when a checkpoint has completed, and never changes after; until then it is
+    hidden (its name starts with a dot). Without checkpoints, files appear when a bounded job ends.
+    """
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StandardOutput:
+    """Lines on the standard output of the process that runs the job: at least once after a failure."""
+
+    prefix: str = ""
+
+
+def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
+    """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution."""
+    sink = (
+        FileSink.for_row_format(config.path.absolute().as_uri(), Encoder.simple_string_encoder("UTF-8"))
+        .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+        .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+        .with_output_file_config(
+            OutputFileConfig.builder().with_part_prefix("part").with_part_suffix(".jsonl").build()
+        )
+        .build()
+    )
+    stream.sink_to(sink).name(f"files {config.path.name}")
+
+
+def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
+    """Print each string of `stream` as a line."""
+    (stream.print(config.prefix) if config.prefix else stream.print()).name("standard output")
+
+
+def committed_parts(path: Path) -> list[Path]:
+    """The committed files of a JSONL sink, by name; none where the directory does not exist."""
+    return sorted(file for file in path.glob("part-*.jsonl") if COMMITTED.fullmatch(file.name))
+
+
+def read_jsonl_sink(path: Path) -> Iterator[bytes]:
+    """The committed lines of a JSONL sink, without their ends; their order over files says nothing."""
+    for part in committed_parts(path):
+        with part.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")
