@@ -1,0 +1,1 @@
+"""Pipelines as files: their specification, checked as a whole before anything starts."""

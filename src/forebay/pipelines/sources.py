@@ -1,0 +1,215 @@
+"""Where events come from: one class per `type`. A new source is a class here and its name in `Source`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from forebay.pipelines.fields import (
+    AnyInt,
+    FieldPath,
+    Headers,
+    HttpUrl,
+    Location,
+    Model,
+    NotNegativeFloat,
+    OneCharacter,
+    PositiveFloat,
+    PositiveInt,
+    Switch,
+    WebSocketUrl,
+    wrong,
+)
+from forebay.settings import SecretRef
+
+TimeFormat = str
+
+TIME_FORMATS = ("auto", "iso", "epoch_s", "epoch_ms", "epoch_us")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "wikimedia": {
+        "url": "https://stream.wikimedia.org/v2/stream/recentchange",
+        "time": "meta.dt",
+        "time_format": "iso",
+    },
+    "jetstream": {
+        "url": "wss://jetstream2.us-east.bsky.network/subscribe?wantedCollections=app.bsky.feed.post",
+        "time": "time_us",
+        "time_format": "epoch_us",
+        "cursor_field": "time_us",
+        "cursor_parameter": "cursor",
+    },
+}
+"""What a `preset` fills in; a key that the file gives wins."""
+
+
+class Replay(Model):
+    """Records at the distances in time at which they were recorded."""
+
+    speed: PositiveFloat = Field(1.0, description="How many times faster than recorded.")
+
+
+class Burst(Model):
+    """A stretch of a generator's stream in which many speak of one thing."""
+
+    start_s: NotNegativeFloat = Field(description="Start, in seconds of event time after the first event.")
+    duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
+    factor: PositiveFloat = Field(10.0, description="Rate during the burst as a multiple of `rate`.")
+    topic: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="What the burst's posts speak of; null lets the seed choose."
+    )
+
+
+class Timed(Model):
+    """What sources of recorded events share."""
+
+    time: FieldPath | None = Field(
+        None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
+    )
+    time_format: TimeFormat = Field(
+        "auto",
+        description="How `time` is written: `auto` (ISO 8601, or a number of seconds, milliseconds or "
+        "microseconds since 1970, told apart by size), `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, or a "
+        "pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
+    )
+    limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
+    max_record_bytes: PositiveInt = Field(
+        1_048_576, le=16_777_216, description="A longer record becomes a dead letter."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if self.time_format not in TIME_FORMATS and "%" not in self.time_format:
+            raise wrong(
+                f"time_format: expected one of {', '.join(TIME_FORMATS)} or a strptime pattern such as "
+                f"'%Y-%m-%d %H:%M:%S', found {self.time_format[:60]!r}"
+            )
+
+
+class FileSource(Timed):
+    """What JSONL and CSV files share."""
+
+    path: Location = Field(
+        description="A file, or a directory whose files are read in the order of their names; "
+        "relative to the pipeline file."
+    )
+    follow: Switch = Field(
+        False,
+        description="true: go on watching the directory for new files; false: end with the last record.",
+    )
+    replay: Replay | None = Field(
+        None,
+        description="`{speed: 10}` replays at the recorded times, ten times faster; null: as fast as the "
+        "engine takes it. Needs `time`.",
+    )
+
+
+class JsonlSource(FileSource):
+    """One JSON object a line."""
+
+    type: Literal["jsonl"]
+
+
+class CsvSource(FileSource):
+    """Comma-separated values; every field is a text."""
+
+    type: Literal["csv"]
+    delimiter: OneCharacter = Field(",", description="Character between fields.")
+    quote: OneCharacter = Field('"', description="Character around a field; doubled inside one.")
+    columns: tuple[str, ...] | None = Field(
+        None, description="Names of the columns; null: the first line of each file holds them."
+    )
+
+
+class GeneratorSource(Model):
+    """Made-up posts of a social network: same seed, same posts."""
+
+    type: Literal["generator"]
+    seed: AnyInt = Field(1, description="Seed of the random numbers.")
+    rate: PositiveFloat = Field(20.0, le=1_000_000, description="Events per second of event time.")
+    count: PositiveInt | None = Field(None, description="How many events; null: without end.")
+    burst: Burst | None = Field(None, description="A burst planted in the stream.")
+    replay: Replay | None = Field(
+        Replay(speed=1.0),
+        description="`{speed: 1}`: real time, `rate` events a second; null: as fast as the engine takes it.",
+    )
+
+
+class FeedSource(Timed):
+    """What live feeds share. Both reconnect by themselves and go on from a cursor held in state."""
+
+    headers: Headers = Field(
+        default_factory=dict,
+        description="Headers of the request. All but a few harmless ones are given as `{env: NAME}` or "
+        "`{file: PATH}`.",
+    )
+    cursor: Annotated[str, Field(min_length=1, max_length=65_536)] | None = Field(
+        None,
+        description="Where to begin on the first start; null: now. A restart goes on from its own cursor.",
+    )
+    idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after so long without a byte.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("preset"), str):
+            return {**PRESETS.get(data["preset"], {}), **data}
+        return data
+
+    def header_values(self) -> dict[str, str | SecretRef]:
+        """The headers; a secret as the place where it is."""
+        return {name: v if isinstance(v, str) else v.ref() for name, v in self.headers.items()}
+
+
+class SseSource(FeedSource):
+    """A feed of server-sent events; the cursor is the last event's id."""
+
+    type: Literal["sse"]
+    preset: Literal["wikimedia"] | None = Field(
+        None,
+        description="`wikimedia`: recent changes of all wikis; fills in `url`, `time` and `time_format`.",
+    )
+    url: HttpUrl = Field(description="Address of the feed.")
+
+
+class WebSocketSource(FeedSource):
+    """A feed of JSON messages over a WebSocket."""
+
+    type: Literal["websocket"]
+    preset: Literal["jetstream"] | None = Field(
+        None,
+        description="`jetstream`: posts on Bluesky; fills in `url`, `time`, `time_format` and the cursor.",
+    )
+    url: WebSocketUrl = Field(description="Address of the feed.")
+    cursor_field: FieldPath | None = Field(None, description="Field of a message that is its cursor.")
+    cursor_parameter: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = Field(
+        None, description="Parameter of the URL that takes the cursor when connecting again."
+    )
+
+
+class DeadLetterSource(Model):
+    """Dead letters, fed in again as the records that they were."""
+
+    type: Literal["dead_letters"]
+    path: Location = Field(description="The dead letters' file or directory; relative to the pipeline file.")
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
+    delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
+    quote: OneCharacter = Field('"', description="For csv: character around a field.")
+    columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
+    causes: tuple[str, ...] | None = Field(
+        None, description="Only dead letters of these causes, such as `timeout`; null: all."
+    )
+    limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
+    max_record_bytes: PositiveInt = Field(
+        1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if self.format == "csv" and self.columns is None:
+            raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
+
+
+Source = Annotated[
+    JsonlSource | CsvSource | GeneratorSource | SseSource | WebSocketSource | DeadLetterSource,
+    Field(discriminator="type"),
+]

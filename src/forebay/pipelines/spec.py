@@ -1,0 +1,345 @@
+"""A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
+
+Build it with `forebay.pipelines.load` (which turns every mistake into one `SettingError`), or directly in
+Python, where pydantic's `ValidationError` names the mistakes without showing values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from typing import Annotated, Any, Literal
+
+import jsonschema
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.errors import SettingError
+from forebay.pipelines.fields import (
+    AnyInt,
+    HttpUrl,
+    LocalPath,
+    Location,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Scalar,
+    SecretField,
+    wrong,
+)
+from forebay.pipelines.sources import FileSource, Source, Timed
+from forebay.records import Message, Sampling
+from forebay.settings import SecretRef
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise wrong(f"expected at most 63 of a-z, 0-9 and '-', not '-' first; found {value[:80]!r}")
+    return value
+
+
+def _schema(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    stack: list[Any] = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            for name in ("$ref", "$dynamicRef"):
+                target = node.get(name)
+                if isinstance(target, str) and not target.startswith("#"):
+                    raise wrong(f"expected a {name} within this schema ('#/…'), found {target[:80]!r}")
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+    try:
+        jsonschema.Draft202012Validator.check_schema(value)
+    except jsonschema.SchemaError as error:
+        raise wrong(f"expected a JSON schema; at {error.json_path}: {error.message[:200]}") from None
+    return value
+
+
+def _prompt(text: str) -> str:
+    return _compiles(lambda: PromptTemplate(text), text)
+
+
+def _field_template(text: str, info: ValidationInfo) -> str:
+    return _compiles(lambda: FieldTemplate(text, what=info.field_name or "template"), text)
+
+
+def _compiles(compile_: Any, text: str) -> str:
+    try:
+        compile_()
+    except SettingError as error:
+        raise wrong(f"expected a template; {error}") from None
+    return text
+
+
+PromptText = Annotated[str, Field(min_length=1), AfterValidator(_prompt)]
+FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
+
+
+class MessageSpec(Model):
+    """One message of the prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: PromptText = Field(description="Template of what is said.")
+
+
+class OutputSpec(Model):
+    """The form of an answer."""
+
+    json_schema: Annotated[dict[str, JsonValue], AfterValidator(_schema)] = Field(
+        alias="schema",
+        description="JSON schema (draft 2020-12) that answers must satisfy; the engine is held to it.",
+    )
+
+
+class EngineSpec(Model):
+    """The engine that answers."""
+
+    url: HttpUrl | None = Field(
+        None,
+        description="Address of an OpenAI-compatible server; null: the local engine that Forebay starts.",
+    )
+    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
+        None, description="Name of the model; null: the only one that the engine serves."
+    )
+    api: Literal["chat", "completions"] = Field(
+        "chat", description="Which call of the OpenAI protocol is used."
+    )
+    api_key: SecretField | None = Field(
+        None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."
+    )
+
+    def secret(self) -> SecretRef | None:
+        """Where the API key is; None where the engine needs none."""
+        return self.api_key.ref() if self.api_key is not None else None
+
+
+class SamplingSpec(Model):
+    """How the engine picks tokens."""
+
+    max_tokens: PositiveInt = Field(128, description="Longest answer, in tokens.")
+    temperature: NotNegativeFloat = Field(0.0, description="0: always the likeliest token.")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Choose among the likeliest tokens that together have this probability."
+    )
+    seed: AnyInt | None = Field(None, description="Seed of the engine's random numbers.")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Texts that end the answer."
+    )
+    extra: dict[str, JsonValue] = Field(
+        default_factory=dict, description="More keys of the request, passed on as they are (`ignore_eos`)."
+    )
+
+    def value(self) -> Sampling:
+        return Sampling(**dict(self))
+
+
+class RetrySpec(Model):
+    """When and how often a failed call is made again. Only failures that may pass are."""
+
+    max_attempts: PositiveInt = Field(5, description="Calls per record, the first one counted.")
+    base_s: PositiveFloat = Field(0.25, description="Longest wait before the second call.")
+    factor: Annotated[float, Field(ge=1)] = Field(
+        2.0, description="How much longer each wait may be than the last."
+    )
+    max_backoff_s: PositiveFloat = Field(20.0, description="Longest wait of all.")
+
+
+class JournalSpec(Model):
+    """Answers kept on disk: the same request gets the same answer without a second call."""
+
+    path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
+    max_entries: PositiveInt = Field(1_000_000, description="The oldest answers go beyond so many.")
+    max_mb: PositiveInt = Field(1024, description="The oldest answers go beyond so many MB (10^6 bytes).")
+    max_age_s: PositiveFloat | None = Field(604_800.0, description="Answers older than this go; null: never.")
+
+
+class JsonlSink(Model):
+    """JSON lines, each exactly once, in files that appear with each checkpoint."""
+
+    type: Literal["jsonl"]
+    path: Location = Field(description="Directory; relative to the pipeline file.")
+
+
+class StdoutSink(Model):
+    """JSON lines on standard output; after a recovery, lines since the last checkpoint come again."""
+
+    type: Literal["stdout"]
+
+
+Sink = Annotated[JsonlSink | StdoutSink, Field(discriminator="type")]
+
+
+class EventTimeSpec(Model):
+    """Watermarks: how far event time has come."""
+
+    out_of_orderness_s: NotNegativeFloat = Field(
+        5.0, description="How late an event may be behind a newer one."
+    )
+    idle_s: PositiveFloat | None = Field(
+        None,
+        description="A source that is silent for so long no longer holds event time back; null: it does.",
+    )
+
+
+class CheckpointSpec(Model):
+    """Where and how often the job's state is saved."""
+
+    dir: Location = Field(
+        description="Directory; default `.forebay/<name>/checkpoints` beside the pipeline file."
+    )
+    interval_s: Annotated[float, Field(ge=0.01)] = Field(
+        5.0, description="Time from one checkpoint to the next."
+    )
+    timeout_s: PositiveFloat = Field(600.0, description="A checkpoint that takes longer is given up.")
+
+
+class PipelineSpec(Model):
+    """A whole pipeline: events, a prompt for each, an engine, and where the answers go."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(
+        description="Name of the job and of its state: a-z, 0-9 and '-', at most 63 characters."
+    )
+    source: Source = Field(description="Where events come from.")
+    prompt: PromptText | None = Field(
+        None, description="Template of the prompt, sent as one user message. Either this or `messages`."
+    )
+    messages: Annotated[tuple[MessageSpec, ...], Field(max_length=64)] = Field(
+        (), description="Templates of the messages of a chat. Either this or `prompt`."
+    )
+    output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
+    engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine that answers.")
+    sampling: SamplingSpec = Field(default_factory=SamplingSpec, description="How the engine picks tokens.")
+    key: FieldText | None = Field(
+        None, description="Template of an event's key, by which order is kept; null: events have no key."
+    )
+    id: FieldText | None = Field(
+        None,
+        description="Template of an event's id, different for each event; null: its position in the source, "
+        "or a hash of its bytes where the source has no positions.",
+    )
+    capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
+    shards: PositiveInt = Field(8, le=32_768, description="Flink keys that state is spread over.")
+    timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
+    deadline_s: PositiveFloat = Field(300.0, description="Time for one record, all calls and waits counted.")
+    retry: RetrySpec = Field(default_factory=RetrySpec, description="Calls after a failed one.")
+    ordering: Literal["unordered", "key"] = Field(
+        "unordered",
+        description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
+    )
+    journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
+    sink: Sink = Field(description="Where results go.")
+    dead_letters: JsonlSink = Field(
+        description="Where records go that were given up; default: a directory named like the sink's with "
+        "`-dead-letters` added, or `<name>-dead-letters` where the sink is standard output."
+    )
+    event_time: EventTimeSpec | None = Field(
+        None, description="Watermarks; null: the pipeline knows no event time. Needs a source with times."
+    )
+    parallelism: PositiveInt = Field(1, le=32_768, description="Subtasks of the job; at most `shards`.")
+    checkpoint: CheckpointSpec = Field(description="Where and how often state is saved.")
+    mode: Literal["thread", "process"] = Field(
+        "thread", description="Where Python runs: in a thread of the JVM, or in a process of its own."
+    )
+    flink: dict[str, Scalar] = Field(
+        default_factory=dict,
+        description="Options of Flink, passed on as they are; they win over Forebay's own.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_places(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        name = data.get("name") if isinstance(data.get("name"), str) else "pipeline"
+        checkpoint = data.get("checkpoint") or {}
+        if isinstance(checkpoint, dict):
+            data["checkpoint"] = {"dir": f".forebay/{name}/checkpoints", **checkpoint}
+        if data.get("dead_letters") is None:
+            sink = data.get("sink")
+            place = sink.get("path") if isinstance(sink, dict) else getattr(sink, "path", None)
+            stem = place.rstrip("/") if isinstance(place, str) else name
+            data["dead_letters"] = {"type": "jsonl", "path": f"{stem or name}-dead-letters"}
+        return data
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PipelineSpec:
+        problems = list(self._problems())
+        if problems:
+            message = "; ".join(f"{key}: {text}" for key, text in problems)
+            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+        return self
+
+    def _problems(self) -> Any:
+        source = self.source
+        if self.prompt is None and not self.messages:
+            yield "prompt", "expected a template here or under 'messages', found neither"
+        if self.prompt is not None and self.messages:
+            yield "messages", "expected either 'prompt' or 'messages', found both"
+        if self.messages and self.engine.api == "completions":
+            yield "messages", "expected 'prompt' with engine.api completions, found messages"
+        if self.parallelism > self.shards:
+            yield "parallelism", f"expected at most shards ({self.shards}), found {self.parallelism}"
+        if self.timeout_s > self.deadline_s:
+            yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
+        if self.ordering == "key" and self.key is None:
+            yield "ordering", "expected a 'key' template with ordering: key, found none"
+        if isinstance(source, FileSource) and source.replay is not None:
+            if source.time is None:
+                yield (
+                    "source.replay",
+                    "expected source.time with replay, found none; name the field with the time",
+                )
+            if source.follow:
+                yield (
+                    "source.replay",
+                    "expected null with follow: true; a growing directory is read as it grows",
+                )
+        if self.event_time is not None and isinstance(source, Timed) and source.time is None:
+            yield (
+                "event_time",
+                "expected source.time with event_time, found none; name the field with the time",
+            )
+        written = {"dead_letters.path": self.dead_letters.path}
+        if isinstance(self.sink, JsonlSink):
+            if _within(self.sink.path, self.dead_letters.path) or _within(
+                self.dead_letters.path, self.sink.path
+            ):
+                yield (
+                    "dead_letters.path",
+                    "expected a directory apart from sink.path, found one within the other",
+                )
+            written["sink.path"] = self.sink.path
+        read = getattr(source, "path", None)
+        if read is not None:
+            for key, path in written.items():
+                if _within(path, read):
+                    yield key, "expected a directory apart from source.path, found the same or one within it"
+
+    def prompt_template(self) -> PromptTemplate:
+        messages = tuple(Message(m.role, m.content) for m in self.messages)
+        return PromptTemplate(self.prompt, messages, api=self.engine.api)
+
+    def key_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.key, what="key") if self.key is not None else None
+
+    def id_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
+
+
+def _within(inner: str, outer: str) -> bool:
+    a, b = posixpath.normpath(inner), posixpath.normpath(outer)
+    return a == b or a.startswith(b.rstrip("/") + "/")
+
+
+def fingerprint(spec: PipelineSpec) -> str:
+    """16 hex digits that change with any setting and with nothing else. Secrets are not in it."""
+    plain = spec.model_dump(mode="json", by_alias=True)
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

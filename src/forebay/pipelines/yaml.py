@@ -1,0 +1,137 @@
+"""A small part of YAML 1.2: mappings with text keys, lists, texts, numbers, true, false, null.
+
+No anchors, aliases, merge keys or tags; no key twice; bounded in size and depth. Dates stay texts. Every key
+and item keeps the line on which it stands, so that a later mistake can be shown where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from forebay.errors import SettingError
+
+MAX_BYTES = 1_048_576
+MAX_DEPTH = 64
+
+Path = tuple[str | int, ...]
+
+INTEGER = re.compile(r"[-+]?[0-9]{1,100}")
+FLOAT = re.compile(r"[-+]?(\.[0-9]{1,100}|[0-9]{1,100}(\.[0-9]{0,100})?)([eE][-+]?[0-9]{1,3})?")
+CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+def parse_yaml(text: str, name: str) -> tuple[Any, dict[Path, int]]:
+    """The document's value and the line (from 1) of every key and item by its path.
+
+    Raises `SettingError` that names `name`, the line and the problem, and never quotes a value.
+    """
+    size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_BYTES:
+        raise SettingError(f"{name} has {size} bytes; a pipeline file may have {MAX_BYTES}")
+    reader = _Reader(text, name)
+    try:
+        value = reader.document()
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}" if mark is not None else ""
+        raise SettingError(f"{name}{where}: not valid YAML: {error.problem or error.context}") from None
+    except YAMLError as error:
+        raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
+    except RecursionError:
+        raise SettingError(f"{name}: nested deeper than {MAX_DEPTH} levels") from None
+    return value, reader.lines
+
+
+class _Reader:
+    """Builds values from the parser's events."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.lines: dict[Path, int] = {}
+        self.events: Iterator[Any] = iter(YAML(typ="safe", pure=True).parse(text))
+
+    def document(self) -> Any:
+        value: Any = None
+        documents = 0
+        for event in self.events:
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self.refuse(event, "a second document; a file holds one pipeline")
+                value = self.value(next(self.events), ())
+        return value
+
+    def value(self, event: Any, path: Path) -> Any:
+        self.check(event, path)
+        self.lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, MappingStartEvent):
+            return self.mapping(path)
+        if isinstance(event, SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(item := next(self.events), SequenceEndEvent):
+                items.append(self.value(item, (*path, len(items))))
+            return items
+        return self.scalar(event)
+
+    def mapping(self, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        while not isinstance(key := next(self.events), MappingEndEvent):
+            self.check(key, path)
+            if not isinstance(key, ScalarEvent):
+                self.refuse(key, "a key that is not a text")
+            plain = key.style is None
+            if plain and key.value == "<<":
+                self.refuse(key, "a merge key '<<'; write the keys out")
+            if plain and not isinstance(self.scalar(key), str):
+                self.refuse(key, "a key that is not a text; put it in quotes")
+            if key.value in result:
+                self.refuse(key, f"key {key.value[:60]!r} a second time in the same mapping")
+            inner = (*path, key.value)
+            self.lines[inner] = key.start_mark.line + 1
+            result[key.value] = self.value(next(self.events), inner)
+        return result
+
+    def scalar(self, event: Any) -> Any:
+        text = event.value
+        if event.style is not None:
+            return text
+        if text in CONSTANTS:
+            return CONSTANTS[text]
+        if INTEGER.fullmatch(text):
+            return int(text)
+        if FLOAT.fullmatch(text):
+            return float(text)
+        return text
+
+    def check(self, event: Any, path: Path) -> None:
+        if isinstance(event, AliasEvent):
+            self.refuse(
+                event, "an alias (*); write the value out, or in quotes where the text begins with '*'"
+            )
+        if getattr(event, "anchor", None) is not None:
+            self.refuse(event, "an anchor (&); put a text that begins with '&' in quotes")
+        if getattr(event, "ctag", None) is not None:
+            self.refuse(event, "a tag (!); put a text that begins with '!' in quotes")
+        if len(path) >= MAX_DEPTH:
+            self.refuse(event, f"more than {MAX_DEPTH} levels of nesting")
+
+    def refuse(self, event: Any, found: str) -> None:
+        raise SettingError(f"{self.name}:{event.start_mark.line + 1}: found {found}")
