@@ -1,0 +1,41 @@
+"""The `forebay` command."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+
+from forebay.cli.doctor import doctor
+from forebay.cli.engine import engine
+from forebay.cli.setup import setup
+from forebay.errors import ForebayError
+
+USAGE_STATUS = 2
+INTERRUPTED_STATUS = 130
+
+
+def application() -> typer.Typer:
+    """The command line with all its commands."""
+    app = typer.Typer(
+        help="Stateful, continuous, exactly-once LLM inference over event streams.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.command()(setup)
+    app.command()(doctor)
+    app.add_typer(engine, name="engine")
+    return app
+
+
+def main() -> None:
+    """Run the command line; errors that Forebay raises on purpose become one message and status 2."""
+    try:
+        application()()
+    except ForebayError as error:
+        Console(stderr=True).print(
+            f"forebay: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
+        raise SystemExit(USAGE_STATUS) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED_STATUS) from None

@@ -1,0 +1,31 @@
+"""The local engine: its environment, its default model, and replicas that never outlive their owner."""
+
+from forebay.engine.launch.ending import end_kept
+from forebay.engine.launch.local import (
+    EngineOptions,
+    LocalEngine,
+    ensure_engine,
+    local_replicas,
+    machine_registry,
+)
+from forebay.engine.launch.progress import ConsoleProgress, Progress, Silent
+from forebay.engine.launch.registry import Registry, Replica
+from forebay.engine.launch.replicas import Replicas, is_healthy
+from forebay.engine.launch.spec import parse_cores
+
+__all__ = [
+    "ConsoleProgress",
+    "EngineOptions",
+    "LocalEngine",
+    "Progress",
+    "Registry",
+    "Replica",
+    "Replicas",
+    "Silent",
+    "end_kept",
+    "ensure_engine",
+    "is_healthy",
+    "local_replicas",
+    "machine_registry",
+    "parse_cores",
+]

@@ -1,0 +1,65 @@
+"""Files that survive a crash in the middle: atomic writes, stamps and locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+MAX_STATE_BYTES = 1 << 20
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`: a reader, or a crash, sees the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_stamp(path: Path, content: Mapping[str, object]) -> None:
+    """Write `content` as JSON; the last act of what it vouches for."""
+    write_atomic(path, orjson.dumps(dict(content), option=orjson.OPT_INDENT_2))
+
+
+def read_stamp(path: Path) -> dict[str, object]:
+    """The stamp's content; empty where it is missing, unreadable, too large or no JSON object."""
+    try:
+        if path.stat().st_size > MAX_STATE_BYTES:
+            return {}
+        content = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Hold a lock on `path` between processes; blocks, after calling `on_wait`, while another has it.
+
+    Yields the lock's descriptor. A child that is given it (`pass_fds`) keeps the lock until it ends too,
+    so that what a killed command left running is not disturbed by the next one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

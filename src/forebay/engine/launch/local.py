@@ -1,0 +1,133 @@
+"""The local engine in two calls: make sure that it is installed, then run replicas of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.engine.launch.environment import engine_python, ensure_environment
+from forebay.engine.launch.machine import available_memory_gib, usable_cores
+from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model
+from forebay.engine.launch.progress import Progress, Silent
+from forebay.engine.launch.registry import Registry
+from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
+from forebay.engine.launch.spec import Launch, ReplicaSpec, kv_cache_share_gib, share_cores, vllm_launch
+from forebay.errors import SettingError
+from forebay.settings import Settings, load_settings
+
+MAX_REPLICAS = 64
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """What `ensure_engine` made sure of: the Python that has vLLM, and the default model's directory."""
+
+    python: Path
+    model: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How local replicas are run. None means: chosen from what the machine has free.
+
+    `model` is `default`, a directory, or a hub's OWNER/NAME; `cores` are shared out over the replicas;
+    `extra` goes to vLLM as it is, after everything else.
+    """
+
+    model: str = "default"
+    served_name: str | None = None
+    cores: tuple[int, ...] | None = None
+    port_base: int = PORT_BASE
+    kv_cache_gib: float | None = None
+    max_model_len: int = 2048
+    max_num_seqs: int = 128
+    eager: bool = True
+    extra: tuple[str, ...] = ()
+    timeout_s: float = START_TIMEOUT_S
+
+
+def ensure_engine(settings: Settings, progress: Progress | None = None) -> LocalEngine:
+    """Install the engine's environment and the default model where they are missing.
+
+    Returns at once when both are there, and blocks for minutes when not. Safe to call from several
+    processes at once, and again after an interruption. Raises `SetupError`.
+    """
+    shown = progress or Silent()
+    ensure_environment(settings, shown)
+    return LocalEngine(engine_python(settings), ensure_default_model(settings, shown))
+
+
+def machine_registry(settings: Settings) -> Registry:
+    """The registry of this machine's local replicas."""
+    return Registry(settings.run / "replicas.json")
+
+
+@contextmanager
+def local_replicas(
+    count: int = 1,
+    options: EngineOptions | None = None,
+    *,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Replicas]:
+    """Run `count` vLLM replicas on this machine for the length of the block.
+
+    The engine is installed first where it is missing. The block is entered when all replicas are healthy; the
+    value is the sequence of their URLs. They end with the block, and also when this process is killed. Raises
+    `SettingError`, `SetupError` or `LaunchError`.
+    """
+    chosen, home = options or EngineOptions(), settings or load_settings()
+    if not 1 <= count <= MAX_REPLICAS:
+        raise SettingError(f"{count} replicas were asked for; expected 1 to {MAX_REPLICAS}")
+    directory, name = resolve_model(chosen.model, home)
+    if chosen.kv_cache_gib is not None and chosen.kv_cache_gib <= 0:
+        raise SettingError(f"a KV cache of {chosen.kv_cache_gib:g} GiB was asked for; expected more than 0")
+    shares = share_cores(_checked(chosen.cores), count)
+    engine = ensure_engine(home, progress)
+    spec = ReplicaSpec(
+        model=directory,
+        served_name=chosen.served_name or name,
+        max_model_len=chosen.max_model_len,
+        max_num_seqs=chosen.max_num_seqs,
+        kv_cache_gib=chosen.kv_cache_gib or kv_cache_share_gib(available_memory_gib(), count),
+        eager=chosen.eager,
+        extra=chosen.extra,
+    )
+
+    def launch(port: int, cores: tuple[int, ...]) -> Launch:
+        return vllm_launch(engine.python, spec, port=port, cores=cores)
+
+    with Replicas(machine_registry(home), launch, model=spec.served_name) as replicas:
+        replicas.start(shares, port_base=chosen.port_base, timeout_s=chosen.timeout_s, progress=progress)
+        yield replicas
+
+
+def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
+    """What vLLM loads and the name it is served under. Raises `SettingError` for what cannot be a model."""
+    if model == "default":
+        return str(settings.models / DEFAULT_MODEL), DEFAULT_MODEL
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise SettingError(
+                f"{path} holds no config.json; --model takes a directory as transformers saves it"
+            )
+        return str(path.resolve()), path.resolve().name
+    if HUB_NAME.fullmatch(model):
+        return model, model
+    raise SettingError(
+        f"model {model[:200]!r} is no directory; expected default, a directory, or a hub's OWNER/NAME"
+    )
+
+
+def _checked(cores: tuple[int, ...] | None) -> tuple[int, ...]:
+    usable = usable_cores()
+    if cores is None:
+        return usable
+    if missing := sorted(set(cores) - set(usable)):
+        raise SettingError(f"cores {missing} cannot be used here; usable are {list(usable)}")
+    return cores

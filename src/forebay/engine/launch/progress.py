@@ -1,0 +1,75 @@
+"""How long steps are shown: a protocol, one that shows nothing, one for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import Event, Thread
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import Progress as RichBar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+STILL_AT_IT_S = 30.0
+
+
+class Progress(Protocol):
+    """Told of each long step."""
+
+    def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]:
+        """Entered when the step begins, left when it ends; the function takes a line of detail."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        yield lambda detail: None
+
+
+class ConsoleProgress:
+    """A spinner with elapsed time on a terminal; elsewhere a line at begin and end, and one every 30 s."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        begin = time.monotonic()
+        with self._bar(title) if self._console.is_terminal else self._lines(title) as detail:
+            yield detail
+        self._console.print(f"{title}: done in {time.monotonic() - begin:.0f} s", highlight=False)
+
+    @contextmanager
+    def _bar(self, title: str) -> Iterator[Callable[[str], None]]:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[detail]}", markup=True),
+        )
+        with RichBar(*columns, console=self._console, transient=True) as bar:
+            task = bar.add_task(title, total=None, detail="")
+            width = max(20, self._console.width - len(title) - 20)
+            yield lambda detail: bar.update(task, detail=detail[:width].replace("[", "\\["))
+
+    @contextmanager
+    def _lines(self, title: str) -> Iterator[Callable[[str], None]]:
+        self._console.print(f"{title} …", highlight=False)
+        begin, ended = time.monotonic(), Event()
+
+        def remind() -> None:
+            while not ended.wait(STILL_AT_IT_S):
+                self._console.print(f"{title} … {time.monotonic() - begin:.0f} s", highlight=False)
+
+        thread = Thread(target=remind, name="forebay-progress", daemon=True)
+        thread.start()
+        try:
+            yield lambda detail: None
+        finally:
+            ended.set()
+            thread.join()

@@ -1,0 +1,94 @@
+"""The replicas of this machine, in one JSON file that several commands read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from forebay.engine.launch.files import locked, read_stamp, write_stamp
+from forebay.engine.launch.processes import birth_s, descendants, is_same, session_members
+
+VERSION = 1
+
+
+class Replica(BaseModel):
+    """One local replica. `pid` is its supervisor, which leads the session of all its processes.
+
+    `born_s`, seconds from boot, tells the supervisor from a later process of the same number. `kept` says
+    that it outlives the command that started it. `members` are the processes seen when it was healthy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    url: str
+    port: int
+    model: str
+    cores: tuple[int, ...] = ()
+    log: Path
+    pid: int
+    born_s: float
+    owner_pid: int
+    kept: bool = False
+    members: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its supervisor lives. It ends with the server, so this is whether the server runs."""
+        return is_same(self.pid, self.born_s)
+
+    def processes(self) -> set[psutil.Process]:
+        """Its living processes, also those whose parents died. Never a stranger with a recycled number."""
+        if self.alive:
+            return session_members(self.pid) | descendants(self.pid)
+        # A member that still lives proves that the session's number was not given to strangers.
+        known = any(is_same(pid, born_s) for pid, born_s in self.members)
+        return session_members(self.pid) if known else set()
+
+    def with_members(self) -> Replica:
+        """The same, with the processes it has now."""
+        seen = ((process.pid, birth_s(process.pid)) for process in self.processes())
+        return self.model_copy(
+            update={"members": tuple((pid, born) for pid, born in seen if born is not None)}
+        )
+
+
+class Registry:
+    """The file. Every write is a locked read-modify-write that replaces the file at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[Replica]:
+        """What is registered; empty where there is no file or none that this version can read."""
+        content = read_stamp(self.path)
+        listed = content.get("replicas")
+        if content.get("version") != VERSION or not isinstance(listed, list):
+            return []
+        replicas = []
+        for entry in listed:
+            try:
+                replicas.append(Replica.model_validate(entry))
+            except ValidationError:
+                continue
+        return replicas
+
+    def kept(self, replica_id: str) -> bool:
+        """Whether the replica is to outlive its owner."""
+        return any(replica.id == replica_id and replica.kept for replica in self.read())
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[str, Replica]]:
+        """The replicas by id, to be changed in place; written when the block ends without an error.
+
+        Replicas that died with their owner are dropped on the way.
+        """
+        with locked(self.path.with_suffix(".lock")):
+            replicas = {replica.id: replica for replica in self.read() if replica.kept or replica.alive}
+            yield replicas
+            listed = [replica.model_dump(mode="json") for replica in replicas.values()]
+            write_stamp(self.path, {"version": VERSION, "replicas": listed})

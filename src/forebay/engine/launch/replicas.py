@@ -1,0 +1,226 @@
+"""Starts local replicas and sees to it that they end: with this process, or when told to."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import overload
+
+from forebay.engine.launch.commands import tail
+from forebay.engine.launch.ending import GRACE_S, end_processes
+from forebay.engine.launch.ports import free_ports
+from forebay.engine.launch.processes import birth_s, kill, wait_gone
+from forebay.engine.launch.progress import Progress, Silent
+from forebay.engine.launch.registry import Registry, Replica
+from forebay.engine.launch.spec import LOOPBACK, Launch
+from forebay.engine.launch.supervisor import Order
+from forebay.errors import LaunchError
+
+PORT_BASE = 8100
+START_TIMEOUT_S = 600.0
+POLL_S = 0.25
+KEPT_LOGS = 50
+
+LaunchFor = Callable[[int, tuple[int, ...]], Launch]
+"""The process to start for a port and the cores that it may use."""
+
+
+class Replicas(Sequence[str]):
+    """Local replicas, as the sequence of their URLs, owned by this process until `keep`.
+
+    They end with `close`, and also when this process ends in whatever way. Not for several threads.
+    """
+
+    def __init__(
+        self, registry: Registry, launch: LaunchFor, *, model: str, grace_s: float = GRACE_S
+    ) -> None:
+        self.model = model
+        """The name under which every replica serves its model."""
+        self._registry = registry
+        self._logs = registry.path.parent / "logs"
+        self._launch = launch
+        self._grace_s = grace_s
+        # Supervisors wait for the end of this pipe, which comes when its one writer, this process, is gone.
+        self._alive_read, self._alive_write = os.pipe()
+        self._replicas: list[Replica] = []
+        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
+        self._kept = self._closed = False
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return self.urls[index]
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """`http://127.0.0.1:PORT` of each replica."""
+        return tuple(replica.url for replica in self._replicas)
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """What is registered of each."""
+        return tuple(self._replicas)
+
+    def start(
+        self,
+        shares: Sequence[tuple[int, ...]],
+        *,
+        port_base: int = PORT_BASE,
+        timeout_s: float = START_TIMEOUT_S,
+        progress: Progress | None = None,
+    ) -> None:
+        """Start one replica for each share of cores; blocks until all are healthy. Called once.
+
+        Raises `LaunchError`, with the end of the log, where one dies first or takes longer than `timeout_s`.
+        """
+        with self._registry.changing() as registered:
+            taken = {replica.port for replica in registered.values()}
+            for share, port in zip(shares, free_ports(port_base, len(shares), taken), strict=True):
+                replica = self._spawn(port, share)
+                self._replicas.append(replica)
+                registered[replica.id] = replica
+        self._await_health(self._replicas, timeout_s, progress or Silent())
+
+    def kill(self, index: int) -> None:
+        """SIGKILL all processes of one replica, as a crash would; blocks until they are gone."""
+        replica = self._replicas[index]
+        processes = replica.processes()
+        kill(processes)
+        wait_gone(processes, self._grace_s)
+        self._reap(replica)
+
+    def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Bring one replica back on its port and cores, ending it first if it runs; blocks until healthy."""
+        old = self._replicas[index]
+        end_processes([old], self._grace_s)
+        self._reap(old)
+        with self._registry.changing() as registered:
+            registered.pop(old.id, None)
+            replica = self._spawn(old.port, old.cores)
+            self._replicas[index] = registered[replica.id] = replica
+        self._await_health([replica], timeout_s, Silent())
+
+    def keep(self) -> None:
+        """Hand the replicas over, all or none: they outlive this process, until `forebay engine down`."""
+        kept = [replica.with_members().model_copy(update={"kept": True}) for replica in self._replicas]
+        with self._registry.changing() as registered:
+            registered.update({replica.id: replica for replica in kept})
+        self._replicas = kept
+        self._kept = True
+
+    def close(self) -> None:
+        """End the replicas, unless they are kept; blocks until they are gone. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._kept:
+                end_processes(self._replicas, self._grace_s)
+                with self._registry.changing() as registered:
+                    for replica in self._replicas:
+                        registered.pop(replica.id, None)
+                        self._reap(replica)
+        finally:
+            os.close(self._alive_write)
+            os.close(self._alive_read)
+
+    def __enter__(self) -> Replicas:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _spawn(self, port: int, cores: tuple[int, ...]) -> Replica:
+        launch = self._launch(port, cores)
+        replica_id = f"{port}-{secrets.token_hex(4)}"
+        log = self._new_log(replica_id)
+        order = Order(
+            replica_id=replica_id,
+            registry=str(self._registry.path),
+            owner_pid=os.getpid(),
+            command=launch.command,
+            environment=dict(launch.environment),
+            cores=launch.cores,
+            grace_s=self._grace_s,
+        )
+        with log.open("ab") as file:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "forebay.engine.launch.supervisor", order.encode()],
+                stdin=self._alive_read,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._supervisors[replica_id] = supervisor
+        return Replica(
+            id=replica_id,
+            url=f"http://{LOOPBACK}:{port}",
+            port=port,
+            model=self.model,
+            cores=cores,
+            log=log,
+            pid=supervisor.pid,
+            born_s=birth_s(supervisor.pid) or 0.0,
+            owner_pid=os.getpid(),
+        )
+
+    def _new_log(self, replica_id: str) -> Path:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        old = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        for path in old[: max(0, len(old) - KEPT_LOGS + 1)]:
+            path.unlink(missing_ok=True)
+        return self._logs / f"{replica_id}.log"
+
+    def _await_health(self, replicas: Iterable[Replica], timeout_s: float, progress: Progress) -> None:
+        waiting = list(replicas)
+        deadline = time.monotonic() + timeout_s
+        with progress.step(f"Starting {len(waiting)} replica(s) of {self.model}") as detail:
+            while waiting:
+                for replica in waiting:
+                    # Asked first: a stranger on the port may be healthy while our server could not bind it.
+                    status = self._supervisors[replica.id].poll()
+                    if status is not None:
+                        raise LaunchError(
+                            f"the replica on port {replica.port} ended with status {status} before it was "
+                            f"healthy; the end of {replica.log}:\n{tail(replica.log)}"
+                        )
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"the replica on port {waiting[0].port} was not healthy within {timeout_s:g} s; "
+                        f"the end of {waiting[0].log}:\n{tail(waiting[0].log)}"
+                    )
+                waiting = [replica for replica in waiting if not is_healthy(replica)]
+                if waiting:
+                    detail(tail(waiting[0].log, 1))
+                    time.sleep(POLL_S)
+
+    def _reap(self, replica: Replica) -> None:
+        supervisor = self._supervisors.pop(replica.id, None)
+        if supervisor is not None:
+            supervisor.wait(self._grace_s)
+
+
+def is_healthy(replica: Replica, timeout_s: float = 2.0) -> bool:
+    """Whether its `/health` answers 200. Goes straight to the port: proxies are for other hosts."""
+    connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

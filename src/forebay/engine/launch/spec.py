@@ -1,0 +1,106 @@
+"""What a replica is to be, and the command line and shares of the machine that follow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+LOOPBACK = "127.0.0.1"
+GIB = 2**30
+# Weights, runtime and three Python processes of a small model, measured beside its KV cache.
+OVERHEAD_GIB = 2.6
+MIN_KV_GIB, MAX_KV_GIB = 0.5, 2.0
+# xgrammar must be named: only a fixed backend may forbid white space, with which small models fill answers.
+COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """How one vLLM replica is started. `extra` is handed to vLLM last, so that it wins."""
+
+    model: str
+    served_name: str
+    max_model_len: int = 2048
+    max_num_seqs: int = 128
+    kv_cache_gib: float = 1.0
+    eager: bool = True
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process to start: its command, what it adds to the environment, the cores it may run on."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+
+
+def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int]) -> Launch:
+    """The vLLM server for `spec` on a loopback port and on `cores`."""
+    command = [
+        str(python), "-I", "-m", "vllm.entrypoints.openai.api_server",
+        "--model", spec.model,
+        "--served-model-name", spec.served_name,
+        "--host", LOOPBACK,
+        "--port", str(port),
+        "--dtype", "bfloat16",
+        "--max-model-len", str(spec.max_model_len),
+        "--max-num-seqs", str(spec.max_num_seqs),
+        "--kv-cache-memory-bytes", str(int(spec.kv_cache_gib * GIB)),
+        "--structured-outputs-config", COMPACT_JSON,
+    ]  # fmt: skip
+    if spec.eager:
+        command.append("--enforce-eager")
+    environment = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in cores),
+    }
+    if Path(spec.model).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    return Launch(tuple(command) + spec.extra, environment, tuple(cores))
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """`0-2,5` as core numbers in that order. Raises `SettingError`."""
+    cores: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isascii() or not first.isdigit() or (dash and not last.isdigit()) or len(part) > 12:
+            raise SettingError(f"cores are {text[:80]!r}; expected numbers and ranges such as 0-3,6")
+        low, high = int(first), int(last or first)
+        if high < low or high > 4095:
+            raise SettingError(f"cores {part.strip()!r} are no range of 0 to 4095")
+        cores.extend(range(low, high + 1))
+    if len(set(cores)) != len(cores):
+        raise SettingError(f"cores {text[:80]!r} name a core twice")
+    return tuple(cores)
+
+
+def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
+    """Each replica's own cores, neighbours together and as even as can be.
+
+    With fewer cores than replicas, cores are shared by turns: every replica gets one.
+    """
+    if replicas >= len(cores):
+        return [(cores[i % len(cores)],) for i in range(replicas)]
+    bounds = [i * len(cores) // replicas for i in range(replicas + 1)]
+    return [tuple(cores[low:high]) for low, high in pairwise(bounds)]
+
+
+def kv_cache_share_gib(available_gib: float, replicas: int) -> float:
+    """KV cache for each of `replicas`: half of what is free past their fixed needs, 0.5 to 2 GiB.
+
+    Raises `SettingError` where not even the least fits.
+    """
+    free = available_gib / replicas - OVERHEAD_GIB
+    if free < MIN_KV_GIB:
+        raise SettingError(
+            f"{available_gib:.1f} GiB of memory are free and {replicas} replicas of the default size need "
+            f"{replicas * (OVERHEAD_GIB + MIN_KV_GIB):.1f}; start fewer, or set the KV cache's size yourself"
+        )
+    return round(min(MAX_KV_GIB, max(MIN_KV_GIB, free / 2)), 2)

@@ -1,0 +1,124 @@
+"""The process between an owner and its replica; it lives exactly as long as the replica may.
+
+It leads a session of its own, starts the server in it, and adopts the server's orphans (Linux). It ends them
+all when it is told to (SIGTERM), when the server ends, and when its owner dies, which it learns from the end
+of its standard input, a pipe that only the owner holds open: no SIGKILL can prevent that. It stays after its
+owner only where the registry says `kept`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+import psutil
+
+from forebay.engine.launch.processes import descendants, kill, session_members, terminate, wait_gone
+from forebay.engine.launch.registry import Registry
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a supervisor is told, as JSON in its only argument."""
+
+    replica_id: str
+    registry: str
+    owner_pid: int
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+    grace_s: float = 10.0
+
+    def encode(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    @staticmethod
+    def decode(text: str) -> Order:
+        return Order(**orjson.loads(text))
+
+
+def main() -> int:
+    order = Order.decode(sys.argv[1])
+    told_to_stop = [False]
+
+    def stop(signum: int, frame: object) -> None:
+        told_to_stop[0] = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    _adopt_orphans()
+    if order.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, order.cores)
+    server = _start(order)
+    registry, owned = Registry(Path(order.registry)), True
+    while server.poll() is None and not told_to_stop[0]:
+        if not owned:
+            select.select([], [], [], LOOK_S)
+        elif _owner_is_gone(order.owner_pid):
+            if not registry.kept(order.replica_id):
+                break
+            owned = False
+    status = server.poll()
+    _end_all(order.grace_s)
+    server.poll()
+    return status if status is not None and status >= 0 else 1
+
+
+def _start(order: Order) -> subprocess.Popen[bytes]:
+    libc = _libc()
+
+    def die_with_supervisor() -> None:
+        # Last resort, should the supervisor itself be killed: the server gets a SIGTERM from the kernel.
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return subprocess.Popen(
+        order.command,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **order.environment},
+        preexec_fn=die_with_supervisor,  # noqa: PLW1509 - this process has one thread
+    )
+
+
+def _owner_is_gone(owner_pid: int) -> bool:
+    # The parent's number also catches an owner whose forked children hold the pipe open.
+    readable, _, _ = select.select([0], [], [], LOOK_S)
+    return bool(readable) or os.getppid() != owner_pid
+
+
+def _end_all(grace_s: float) -> None:
+    terminate(_others())
+    wait_gone(_others(), grace_s)
+    # Looked for again: a process may have been born while the others were ending.
+    while left := _others():
+        kill(left)
+        wait_gone(left, 1.0)
+
+
+def _others() -> set[psutil.Process]:
+    me = os.getpid()
+    return {process for process in session_members(me) | descendants(me) if process.pid != me}
+
+
+def _adopt_orphans() -> None:
+    libc = _libc()
+    if libc is not None:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
