@@ -14,17 +14,12 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.rows import LineReader, Progress, quote_open
+from forebay.connectors.ticks import one_key
+from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
 from forebay.errors import SettingError
-
-BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
-PICKLED = Types.PICKLED_BYTE_ARRAY()
-"""For state: in thread mode a byte array there would become a tuple of numbers, and None an error."""
 
 LATIN = "ISO-8859-1"
 """Maps each byte to one character and back: what a line holds survives, UTF-8 or not."""
-
-END_OF_INPUT_MS = 2**63 - 2
-"""An event-time timer here fires with the final watermark."""
 
 MAX_HEADER_LINES = 100
 
@@ -68,7 +63,7 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     stream = env.from_source(lines.build(), WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
     return (
         stream.set_parallelism(1)
-        .key_by(_one_key, Types.LONG())
+        .key_by(one_key, Types.LONG())
         .process(ReadLines(reader), BYTES)
         .set_parallelism(1)
         .name(f"read {config.format.kind}")
@@ -149,10 +144,6 @@ class ReadLines(KeyedProcessFunction):
         self._state.update(_pack(at))
         if record is not None:
             yield record
-
-
-def _one_key(_: object) -> int:
-    return 0
 
 
 def _pack(at: Progress) -> tuple[int, int, bytes, int]:
