@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from jsonschema import ValidationError
 from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -32,12 +33,14 @@ class AnswerCheck:
     def __init__(self, schema: Mapping[str, JSON], *, where: str = "output.schema") -> None:
         self._schema = _plain(schema, where, 0)
         self._where = where
-        cls = validator_for(self._schema, default=Draft202012Validator)
+        cls = _dialect(self._schema, where)
         try:
             cls.check_schema(self._schema)
         except SchemaError as error:
             at = error.json_path.removeprefix("$")
             raise SettingError(f"{where}{at} is no JSON schema: {_short(error.message)}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SettingError(f"{where} is no JSON schema: {_short(str(error))}") from None
         _check_references(self._schema, where)
         self._validator: Any = cls(self._schema, registry=Registry())
         try:
@@ -76,6 +79,20 @@ class AnswerCheck:
 
 def _restore(schema: Mapping[str, JSON], where: str) -> AnswerCheck:
     return AnswerCheck(schema, where=where)
+
+
+def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
+    if "$schema" not in schema:
+        return Draft202012Validator
+    name = schema["$schema"]
+    cls: type[Validator] | None = (
+        validator_for({"$schema": name}, default=None) if isinstance(name, str) else None
+    )
+    if cls is None:
+        raise SettingError(
+            f"{where}.$schema is {_short(str(name))!r}; expected the URL of a JSON schema draft"
+        )
+    return cls
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:

@@ -125,12 +125,12 @@ class HttpEngine:
     ) -> Completion:
         kind = response.headers.get("Content-Type", "")
         if not kind.startswith("text/event-stream"):
-            start = (await read_start(response, 1000)).decode("utf-8", "replace")
+            start = (await read_start(response, MAX_ERROR_BYTES)).decode("utf-8", "replace")
             raise ProtocolViolation(
-                f"{self.url} sent no event stream but {self._quote(kind)[:80]!r}: {self._quote(start)}"
+                f"{self.url} sent no event stream but {self._quote(kind)!r}: {self._quote(start)}"
             )
         content = response.content
-        parser = SseParser()
+        parser = SseParser(replica=self.url, quote=self._quote)
         chunks_s: list[float] = []
         left = self._max_answer_bytes
         done = False

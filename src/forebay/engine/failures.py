@@ -62,10 +62,13 @@ class Quoter:
     secret: str | None = None
 
     def __call__(self, text: str) -> str:
-        line = " ".join("".join(c if c.isprintable() else " " for c in text[:100_000]).split())
-        if self.secret:
-            line = line.replace(self.secret, "[API key]")
+        # Before anything is cut, as half a key is a secret too; and after, as white space may hide one.
+        line = " ".join("".join(c if c.isprintable() else " " for c in self._hide(text)[:10_000]).split())
+        line = self._hide(line)
         return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + "…"
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self.secret, "[API key]") if self.secret else text
 
 
 def error_from_status(

@@ -46,7 +46,7 @@ async def list_models(
         document: Any = orjson.loads(body)
         return tuple(_model(entry) for entry in document["data"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        said = Quoter(api_key)(body[:1000].decode("utf-8", "replace"))
+        said = Quoter(api_key)(body.decode("utf-8", "replace"))
         raise ProtocolViolation(f"{url}/v1/models answered no list of models: {said}") from None
 
 

@@ -154,7 +154,7 @@ class AnswerReader:
         return error_from_object(error, replica=self._replica, model=self._model, quote=self._quote)
 
     def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
-        said = self._quote(data[:1000].decode("utf-8", "replace"))
+        said = self._quote(data.decode("utf-8", "replace"))
         return ProtocolViolation(f"{self._replica} sent what is no completion: {what}: {said}")
 
 

@@ -8,6 +8,7 @@ from one that is merely short.
 
 from __future__ import annotations
 
+from forebay.engine.failures import Quoter
 from forebay.errors import ProtocolViolation
 
 MAX_EVENT_BYTES = 1 << 20
@@ -21,9 +22,11 @@ class SseParser:
     Holds at most `max_event_bytes` of an unfinished event. Linear in the number of bytes fed.
     """
 
-    __slots__ = ("_at_start", "_data", "_data_bytes", "_max_event_bytes", "_rest")
+    __slots__ = ("_at_start", "_data", "_data_bytes", "_max_event_bytes", "_quote", "_replica", "_rest")
 
-    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(self, *, replica: str, quote: Quoter, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._replica = replica
+        self._quote = quote
         self._max_event_bytes = max_event_bytes
         self._rest = bytearray()
         self._data: list[bytes] = []
@@ -76,9 +79,11 @@ class SseParser:
             self._data_bytes += len(value) + 1
             self._bound()
         elif name and name not in OTHER_FIELDS:
-            quoted = line[:80].decode("ascii", "backslashreplace")
-            raise ProtocolViolation(f"not an event stream: a line starts with {quoted!r}")
+            said = self._quote(line.decode("utf-8", "replace"))
+            raise ProtocolViolation(f"{self._replica} sent what is not an event stream: {said}")
 
     def _bound(self) -> None:
         if self._data_bytes + len(self._rest) > self._max_event_bytes:
-            raise ProtocolViolation(f"an event of the stream exceeds {self._max_event_bytes} bytes")
+            raise ProtocolViolation(
+                f"{self._replica} sent an event of more than {self._max_event_bytes} bytes"
+            )

@@ -1,0 +1,141 @@
+import json
+import pickle
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.engine.answer import MAX_ANSWER_CHARS, AnswerCheck
+from forebay.errors import InvalidAnswer, SettingError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}, "tags": {"type": "array", "items": {"type": "string"}}},
+    "required": ["mood"],
+    "additionalProperties": False,
+}
+TREE = {"type": "array", "items": {"$ref": "#"}}
+
+
+def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
+    assert AnswerCheck(SCHEMA)(' \n{"mood": "good", "tags": ["a"]}\t') == {"mood": "good", "tags": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ('```json\n{"mood": "good"}\n```', "not JSON"),
+        ('{"mood": "good"} and more', "not JSON"),
+        ('{"mood": NaN}', "not JSON"),
+        ('"\\ud800"', "not JSON"),
+        ("[" * 2000, "not JSON"),
+        ("[" * 100 + "]" * 100, "nested deeper than 64"),
+        ("{}", r"at \$: 'mood' is a required"),
+        ('{"mood": "so-so"}', r"at \$\.mood: 'so-so' is not one of"),
+        ('{"mood": "good", "tags": ["a", 1]}', r"at \$\.tags\[1\]: 1 is not of type 'string'"),
+        ('{"mood": "good", "x": 1}', "Additional properties"),
+        (" " * (MAX_ANSWER_CHARS + 1), "more than 1048576"),
+        (json.dumps({"mood": "x" * 10_000}), r"\$\.mood"),
+        (json.dumps({"mood": "good", "x" * 10_000: 1}), "Additional"),
+    ],
+)
+def test_an_answer_that_breaks_the_schema_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidAnswer, match=problem) as caught:
+        AnswerCheck(SCHEMA)(text)
+    assert len(str(caught.value)) < 600
+    assert str(caught.value).isprintable()
+
+
+def test_an_answer_that_was_cut_says_so() -> None:
+    with pytest.raises(InvalidAnswer, match="cut at max_tokens"):
+        AnswerCheck(SCHEMA)('{"mood": "go', finish_reason="length")
+
+
+def test_a_schema_may_refer_to_itself() -> None:
+    check = AnswerCheck(TREE)
+    assert check("[[], [[]]]") == [[], [[]]]
+    with pytest.raises(InvalidAnswer):
+        check("[[1]]")
+
+
+def test_a_check_can_be_pickled_and_its_schema_be_read_only() -> None:
+    check = pickle.loads(
+        pickle.dumps(AnswerCheck(MappingProxyType({"properties": MappingProxyType({"a": False})})))
+    )
+    with pytest.raises(InvalidAnswer):
+        check('{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "strng"}, r"answer\.schema\.type is no JSON schema: 'strng'"),
+        ({"properties": {"a": {"pattern": "["}}}, r"answer\.schema\.properties\.a\.pattern"),
+        ({"$ref": "https://example.org/schema.json"}, r"answer\.schema\.\$ref .*only references within"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, r"answer\.schema\.properties\.a\.\$ref"),
+        ({"anyOf": [{"$dynamicRef": "other.json"}]}, r"answer\.schema\.anyOf\[0\]\.\$dynamicRef"),
+        ({"$ref": "#/$defs/missing"}, "does not hold"),
+        ({"$ref": "#"}, "refers to itself without end"),
+        ({"$schema": {}}, r"answer\.schema\.\$schema"),
+        ({"$schema": "https://example.org/mine"}, r"answer\.schema\.\$schema is 'https://example"),
+    ],
+)
+def test_a_wrong_schema_stops_the_start(schema: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
+        AnswerCheck(schema, where="answer.schema")
+
+
+def test_a_schema_nested_too_deep_stops_the_start() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(200):
+        schema = {"items": schema}
+    with pytest.raises(SettingError, match="nested deeper"):
+        AnswerCheck(schema)
+
+
+def test_older_drafts_are_followed() -> None:
+    check = AnswerCheck(
+        {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True}
+    )
+    with pytest.raises(InvalidAnswer):
+        check("1")
+
+
+@given(st.text())
+def test_any_text_is_a_value_or_an_invalid_answer(text: str) -> None:
+    try:
+        value = AnswerCheck({})(text)
+    except InvalidAnswer:
+        return
+    assert json.dumps(value)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(values)
+def test_any_json_value_comes_back_as_it_was(value: object) -> None:
+    assert AnswerCheck({})(json.dumps(value)) == value
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["type", "properties", "items", "$ref", "enum", "minimum", "$schema"]), values
+    )
+)
+def test_any_schema_is_taken_or_refused(schema: dict[str, Any]) -> None:
+    try:
+        check = AnswerCheck(schema)
+    except SettingError:
+        return
+    try:
+        check("[]")
+    except InvalidAnswer:
+        return

@@ -1,0 +1,466 @@
+"""The client against a fake replica, and against bytes that no HTTP library would send."""
+
+import asyncio
+import pickle
+import socket
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from forebay import errors
+from forebay.engine.client import HttpEngine, HttpEngineFactory, header_id, replica_url
+from forebay.records import Completion, Message, Request, Sampling
+from forebay.settings import SecretRef
+from forebay.testing.answers import echo
+from forebay.testing.delays import Fixed
+from forebay.testing.faults import FAULTS
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+KEY = "sk-very-secret-key"
+NOW = ReplicaScript(delay=Fixed(0.0))
+SCHEMA = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}, "score": {"type": "integer"}},
+    "required": ["mood", "score"],
+}
+
+
+def ask(text: str, id: str = "r1", **fields: object) -> Request:
+    return Request(id, "fake", messages=(Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def serving(
+    script: ReplicaScript = NOW, **settings: object
+) -> AsyncIterator[tuple[HttpEngine, FakeReplica]]:
+    async with FakeReplica(script) as replica:
+        engine = HttpEngine(replica.url, **settings)  # type: ignore[arg-type]
+        try:
+            yield engine, replica
+        finally:
+            await engine.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (what is waited for is in another task's plain fields)
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_chat_is_answered(stream: bool) -> None:
+    async with serving(stream=stream) as (engine, replica):
+        completion = await engine.complete(ask("hello"), timeout_s=30)
+    assert completion.text == echo("hello")
+    assert completion.finish_reason == "stop"
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (1, 4)
+    assert replica.report().calls == {"r1": 1}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_plain_prompt_is_answered(stream: bool) -> None:
+    async with serving(stream=stream) as (engine, _):
+        completion = await engine.complete(Request("r1", "fake", prompt="hello"), timeout_s=30)
+    assert completion.text == echo("hello")
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 17])
+async def test_every_chunk_with_content_has_its_moment_in_order(chunks: int) -> None:
+    script = ReplicaScript(delay=Fixed(0.01), chunks=chunks, token_s=0.005)
+    async with serving(script) as (engine, _):
+        completion = await engine.complete(ask("hello"), timeout_s=30)
+    timing = completion.timing
+    assert completion.text == echo("hello")
+    assert timing.first_byte_s is not None
+    assert len(timing.chunks_s) == len(range(0, 17, -(-17 // chunks)))
+    moments = [timing.sent_s, timing.first_byte_s, *timing.chunks_s, timing.done_s]
+    assert moments == sorted(moments)
+    assert timing.first_token_s == timing.chunks_s[0]
+
+
+async def test_the_load_header_is_read() -> None:
+    async with serving(stream=False) as (engine, _):
+        whole = await engine.complete(ask("hello"), timeout_s=30)
+    async with serving(ReplicaScript(delay=Fixed(0.0), load_header_on_streams=True)) as (engine, _):
+        streamed = await engine.complete(ask("hello"), timeout_s=30)
+    async with serving() as (engine, _):
+        silent = await engine.complete(ask("hello"), timeout_s=30)
+    for completion in (whole, streamed):
+        assert completion.load is not None
+        assert completion.load.waiting == 0.0
+        assert completion.load.kv_cache_usage is not None
+    assert silent.load is None
+
+
+async def test_connections_are_kept_and_used_again() -> None:
+    async with serving() as (engine, _):
+        for i in range(20):
+            await engine.complete(ask("hello", f"r{i}"), timeout_s=30)
+        assert engine._session is not None
+        pools = engine._session.connector._conns  # type: ignore[union-attr]
+        assert sum(len(pool) for pool in pools.values()) == 1
+
+
+async def test_a_thousand_calls_run_at_once() -> None:
+    script = ReplicaScript(delay=Fixed(0.3))
+    async with serving(script) as (engine, replica):
+        calls = [engine.complete(ask(str(i), f"r{i}"), timeout_s=60) for i in range(1000)]
+        answers = await asyncio.gather(*calls)
+    assert [a.text for a in answers] == [echo(str(i)) for i in range(1000)]
+    assert replica.report().max_in_flight > 128  # aiohttp's own limit is 100
+
+
+async def test_tokens_beyond_the_limit_are_cut() -> None:
+    async with serving() as (engine, _):
+        request = ask("hello", sampling=Sampling(max_tokens=2))
+        completion = await engine.complete(request, timeout_s=30)
+    assert (completion.text, completion.finish_reason) == (echo("hello")[:8], "length")
+
+
+CAUSES = [
+    ("400", errors.BadRequest),
+    ("401", errors.Unauthorized),
+    ("403", errors.Unauthorized),
+    ("404", errors.ModelNotFound),
+    ("422", errors.BadRequest),
+    ("429", errors.RateLimited),
+    ("500", errors.ServerFault),
+    ("502", errors.Overloaded),
+    ("503", errors.Overloaded),
+    ("504", errors.Overloaded),
+    ("too_long", errors.PromptTooLong),
+    ("hang", errors.AttemptTimeout),
+    ("refuse", errors.Unreachable),
+    ("cut", errors.Unreachable),
+    ("garbage", errors.ProtocolViolation),
+    ("binary", errors.ProtocolViolation),
+    ("huge", errors.ProtocolViolation),
+    ("error", errors.ServerFault),
+]
+
+
+def test_every_fault_of_the_fake_replica_is_tested() -> None:
+    assert {fault for fault, _ in CAUSES} | {"schema"} == FAULTS
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("fault", "cls"), CAUSES)
+async def test_each_fault_has_its_error(fault: str, cls: type[errors.EngineError], stream: bool) -> None:
+    script = ReplicaScript(delay=Fixed(0.0), api_key=KEY)
+    async with serving(script, api_key=KEY, stream=stream, max_answer_bytes=100_000) as (engine, replica):
+        timeout_s = 0.2 if fault == "hang" else 30
+        with pytest.raises(errors.EngineError) as caught:
+            await engine.complete(ask(f"[[fault:{fault}]] {KEY}"), timeout_s=timeout_s)
+        assert type(caught.value) is cls
+        assert caught.value.retry_after_s == (1.0 if fault == "429" else None)
+        assert replica.url in str(caught.value)
+        # The engine is as good as before.
+        assert (await engine.complete(ask("hello", "r2"), timeout_s=30)).text == echo("hello")
+        assert replica.report().calls == {"r1": 1, "r2": 1}
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(engine)
+    assert KEY not in shown
+    assert caught.value.__context__ is None or KEY not in repr(caught.value.__context__)
+
+
+async def test_a_wrong_key_is_unauthorized_and_not_shown() -> None:
+    async with serving(ReplicaScript(api_key="other"), api_key=KEY) as (engine, _):
+        with pytest.raises(errors.Unauthorized, match="check the API key") as caught:
+            await engine.complete(ask("hello"), timeout_s=30)
+    assert KEY not in str(caught.value)
+
+
+async def test_a_wrong_model_is_named() -> None:
+    async with serving() as (engine, _):
+        with pytest.raises(errors.ModelNotFound, match="gpt-9"):
+            await engine.complete(Request("r1", "gpt-9", prompt="hello"), timeout_s=30)
+
+
+async def test_a_prompt_longer_than_the_model_takes() -> None:
+    async with serving(ReplicaScript(max_model_len=200)) as (engine, _):
+        with pytest.raises(errors.PromptTooLong, match="maximum context length is 200"):
+            await engine.complete(ask("x" * 400), timeout_s=30)
+
+
+async def test_an_answer_that_breaks_the_schema_is_still_a_completion() -> None:
+    async with serving() as (engine, _):
+        completion = await engine.complete(ask("[[fault:schema]]", schema=SCHEMA), timeout_s=30)
+    assert completion.text == '{"broken": '
+
+
+async def test_a_fault_for_the_first_two_tries_only() -> None:
+    async with serving() as (engine, replica):
+        for _ in range(2):
+            with pytest.raises(errors.ServerFault):
+                await engine.complete(ask("[[fault:500x2]]"), timeout_s=30)
+        await engine.complete(ask("[[fault:500x2]]"), timeout_s=30)
+    assert replica.report().calls == {"r1": 3}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_cancelling_aborts_the_request_at_the_replica(stream: bool) -> None:
+    async with serving(stream=stream) as (engine, replica):
+        call = asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60))
+        await until(lambda: replica.report().in_flight == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: replica.report().in_flight == 0)
+        assert replica.report().aborted == 1
+
+
+async def test_cancelling_in_mid_answer_aborts_the_request() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), chunks=17, token_s=60.0)
+    async with serving(script) as (engine, replica):
+        call = asyncio.ensure_future(engine.complete(ask("hello"), timeout_s=600))
+        await until(lambda: replica.report().in_flight == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: replica.report().in_flight == 0)
+        assert replica.report().aborted == 1
+
+
+async def test_a_timeout_aborts_the_request_at_the_replica() -> None:
+    async with serving() as (engine, replica):
+        with pytest.raises(errors.AttemptTimeout, match=r"0\.1 s"):
+            await engine.complete(ask("[[fault:hang]]"), timeout_s=0.1)
+        await until(lambda: replica.report().in_flight == 0)
+
+
+async def test_without_time_nothing_is_sent() -> None:
+    async with serving() as (engine, replica):
+        with pytest.raises(errors.AttemptTimeout):
+            await engine.complete(ask("hello"), timeout_s=0)
+        assert replica.report().calls == {}
+
+
+async def test_closing_ends_calls_in_flight_and_refuses_new_ones() -> None:
+    async with serving() as (engine, replica):
+        call = asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60))
+        await until(lambda: replica.report().in_flight == 1)
+        await engine.close()
+        with pytest.raises(errors.Unreachable):
+            await call
+        with pytest.raises(errors.Unreachable, match="closed"):
+            await engine.complete(ask("hello"), timeout_s=30)
+
+
+async def test_a_refused_connection_is_unreachable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        engine = HttpEngine(url)
+        with pytest.raises(errors.Unreachable, match=url):
+            await engine.complete(ask("hello"), timeout_s=30)
+        await engine.close()
+
+
+async def test_a_replica_that_comes_back_is_used_again() -> None:
+    async with serving() as (engine, replica):
+        await engine.complete(ask("hello"), timeout_s=30)
+        await replica.stop()
+        with pytest.raises(errors.Unreachable):
+            await engine.complete(ask("hello"), timeout_s=30)
+        await replica.start()
+        assert (await engine.complete(ask("hello"), timeout_s=30)).text == echo("hello")
+
+
+# --- answers as bytes -------------------------------------------------------------------------------------
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+TO_THE_END = OK + b"Connection: close\r\n\r\n"
+CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+async def answer_of(
+    answer: bytes,
+    *,
+    then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None,
+    **settings: object,
+) -> Completion:
+    """What the client makes of a server that answers these bytes and closes (or does `then`)."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
+        )
+        await reader.readexactly(length)
+        writer.write(answer)
+        if then is not None:
+            await then(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine = HttpEngine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", **settings)  # type: ignore[arg-type]
+    try:
+        return await engine.complete(ask("hello"), timeout_s=30)
+    finally:
+        await engine.close()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_a_stream_that_ends_with_its_connection() -> None:
+    completion = await answer_of(TO_THE_END + CONTENT + STOP + DONE)
+    assert (completion.text, completion.finish_reason) == ("hi", "stop")
+
+
+async def test_a_finish_reason_is_enough() -> None:
+    assert (await answer_of(TO_THE_END + CONTENT + STOP)).text == "hi"
+
+
+async def test_done_is_enough() -> None:
+    assert (await answer_of(TO_THE_END + CONTENT + DONE)).finish_reason is None
+
+
+async def test_keep_alive_comments_are_skipped() -> None:
+    assert (
+        await answer_of(TO_THE_END + b": keep-alive\n\n" + CONTENT + b": x\n\n" + STOP + DONE)
+    ).text == "hi"
+
+
+async def test_a_cut_after_the_last_token_is_an_answer() -> None:
+    head = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+    body = CONTENT + STOP
+    assert (await answer_of(head + b"%x\r\n%b\r\n" % (len(body), body))).text == "hi"
+
+
+async def test_an_end_without_done_or_finish_reason_is_unreachable() -> None:
+    with pytest.raises(errors.Unreachable, match="before it was complete"):
+        await answer_of(TO_THE_END + CONTENT)
+
+
+async def test_a_cut_in_mid_answer_is_unreachable() -> None:
+    head = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+    with pytest.raises(errors.Unreachable):
+        await answer_of(head + b"%x\r\n%b\r\n" % (len(CONTENT), CONTENT))
+
+
+async def test_done_without_any_answer_is_a_violation() -> None:
+    with pytest.raises(errors.ProtocolViolation, match="without an answer"):
+        await answer_of(TO_THE_END + DONE)
+
+
+async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -> None:
+    async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # Until the client has gone.
+
+    head = OK + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n"
+    assert (await answer_of(head + CONTENT + STOP + DONE, then=then)).text == "hi"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\xff garbage\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n" + b"X-A: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X-A: a\r\n" * 50_000 + b"\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+        TO_THE_END + b"data: {\n\n",
+        TO_THE_END + b"<html>\n",
+        TO_THE_END + b"<html>",
+        TO_THE_END + b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n',
+        TO_THE_END + b"data: " + b"x" * 2_000_000,
+        TO_THE_END + CONTENT * 3000 + STOP,
+    ],
+)
+async def test_bytes_that_are_not_the_protocol(answer: bytes) -> None:
+    with pytest.raises(errors.ProtocolViolation) as caught:
+        await answer_of(answer, max_answer_bytes=100_000 if len(answer) < 1_000_000 else 8 << 20)
+    assert len(str(caught.value)) < 700
+    assert str(caught.value).isprintable()
+
+
+async def test_an_endless_error_body_is_bounded() -> None:
+    async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(b"no" * 10_000)
+                await writer.drain()
+        except ConnectionError:
+            return
+
+    head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\n"
+    with pytest.raises(errors.ServerFault, match="nonono"):
+        await answer_of(head, then=then)
+
+
+async def test_a_retry_after_date_is_read() -> None:
+    head = b"HTTP/1.1 429 X\r\nRetry-After: Wed, 14 Nov 2122 22:13:20 GMT\r\nContent-Length: 0\r\n\r\n"
+    with pytest.raises(errors.RateLimited) as caught:
+        await answer_of(head)
+    assert caught.value.retry_after_s == 3600.0
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def test_the_factory_is_picklable_and_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+    factory = HttpEngineFactory("http://host:8000/v1/", SecretRef(env="SOME_KEY"))
+    data = pickle.dumps(factory)
+    assert KEY.encode() not in data
+    again = pickle.loads(data)
+    assert again == factory
+    assert again.url == "http://host:8000"
+    assert KEY not in repr(factory) + repr(again())
+
+
+def test_the_key_is_read_when_the_factory_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = HttpEngineFactory("http://host:8000", SecretRef(env="SOME_KEY"))
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(errors.SettingError, match="SOME_KEY"):
+        factory()
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(errors.SettingError) as caught:
+        HttpEngine("http://host:8000", api_key=key)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "clean"),
+    [
+        ("http://host:8000", "http://host:8000"),
+        (" http://host:8000/ ", "http://host:8000"),
+        ("https://host/v1", "https://host"),
+        ("http://[::1]:8000/base/v1/", "http://[::1]:8000/base"),
+    ],
+)
+def test_urls_that_are_taken(url: str, clean: str) -> None:
+    assert replica_url(url) == clean
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:8000", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://h:x", "/v1"]
+)
+def test_urls_that_cannot_be_a_replicas(url: str) -> None:
+    with pytest.raises(errors.SettingError, match="http://HOST:PORT"):
+        replica_url(url)
+
+
+@pytest.mark.parametrize("url", ["http://user:hidden@host", "http://host/?key=hidden", "http://host/#hidden"])
+def test_urls_that_may_hold_a_secret_are_refused_unquoted(url: str) -> None:
+    with pytest.raises(errors.SettingError) as caught:
+        HttpEngineFactory(url)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("id", ["a\r\nX-Evil: 1", "ü" * 300, "\ud800", "x" * 5000])
+async def test_any_id_fits_into_a_header(id: str) -> None:
+    value = header_id(id)
+    assert value.isascii()
+    assert value.isprintable()
+    assert len(value) <= 200
+    async with serving() as (engine, replica):
+        await engine.complete(ask("hello", id), timeout_s=30)
+        assert list(replica.report().calls) == [value]

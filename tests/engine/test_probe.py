@@ -1,0 +1,95 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from forebay import errors
+from forebay.engine.client import HttpEngine
+from forebay.engine.load import ReplicaCounters
+from forebay.engine.probe import ServedModel, fetch_metrics, is_healthy, list_models
+from forebay.records import ReplicaLoad, Request
+from forebay.testing.clock import ManualClock
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+KEY = "sk-very-secret-key"
+
+
+@asynccontextmanager
+async def answering(body: bytes, status: int = 200) -> AsyncIterator[str]:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=body, status=status)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_models_that_a_replica_serves() -> None:
+    async with FakeReplica(ReplicaScript(models=("a", "b"), max_model_len=2048)) as replica:
+        assert await list_models(replica.url) == (ServedModel("a", 2048), ServedModel("b", 2048))
+
+
+async def test_a_server_that_names_no_length() -> None:
+    async with answering(b'{"object": "list", "data": [{"id": "gpt"}]}') as url:
+        assert await list_models(url + "/v1/") == (ServedModel("gpt", None),)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"data": 1}', b'{"data": [1]}', b'{"data": [{"id": 1}]}', b"\xff"]
+)
+async def test_no_list_of_models_is_a_protocol_violation(body: bytes) -> None:
+    async with answering(body) as url:
+        with pytest.raises(errors.ProtocolViolation):
+            await list_models(url)
+
+
+async def test_a_wrong_key_is_unauthorized_and_not_shown() -> None:
+    async with FakeReplica(ReplicaScript(api_key="other")) as replica:
+        with pytest.raises(errors.Unauthorized) as caught:
+            await list_models(replica.url, api_key=KEY)
+        assert await list_models(replica.url, api_key="other")
+    assert KEY not in str(caught.value)
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    async with FakeReplica() as replica:
+        url = replica.url
+    with pytest.raises(errors.Unreachable):
+        await list_models(url)
+    assert not await is_healthy(url)
+
+
+async def test_too_large_a_list_is_a_protocol_violation() -> None:
+    async with answering(b" " * (2 << 20)) as url:
+        with pytest.raises(errors.ProtocolViolation, match="more than"):
+            await list_models(url)
+
+
+async def test_load_and_counters() -> None:
+    clock = ManualClock(monotonic_s=5.0)
+    async with FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica:
+        engine = HttpEngine(replica.url)
+        await engine.complete(Request("r1", "fake", prompt="x" * 40), timeout_s=30)
+        await engine.close()
+        load, counters = await fetch_metrics(replica.url, clock=clock)
+    assert load == ReplicaLoad(5.0, 0.0, 0.0, 0.0)
+    assert counters == ReplicaCounters(10.0, 4.0, 0.0, 0.0, 0.0)
+
+
+async def test_a_replica_without_metrics_is_an_error_of_its_status() -> None:
+    async with answering(b"", status=404) as url:
+        with pytest.raises(errors.ModelNotFound):
+            await fetch_metrics(url)
+
+
+async def test_health() -> None:
+    async with FakeReplica() as replica:
+        assert await is_healthy(replica.url)
+    async with answering(b"", status=503) as url:
+        assert not await is_healthy(url)

@@ -1,0 +1,226 @@
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from forebay import errors
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry, jitter_unit
+from forebay.records import Completion, Request, Timing, Usage
+from forebay.testing.clock import ManualClock
+
+POLICY = RetryPolicy()
+REQUEST = Request("r1", "m", prompt="hi")
+NEVER = [errors.BadRequest, errors.PromptTooLong, errors.Unauthorized, errors.ModelNotFound]
+TO_THE_DEADLINE = [errors.Unreachable, errors.Overloaded, errors.RateLimited]
+COUNTED = [errors.ServerFault, errors.AttemptTimeout, errors.ProtocolViolation]
+ALL = [*NEVER, *TO_THE_DEADLINE, *COUNTED, errors.InvalidAnswer]
+
+units = st.floats(0, 1, exclude_max=True)
+seconds = st.floats(0, 1e4)
+
+
+def delay(error: errors.EngineError, attempt: int = 1, **given: Any) -> float | None:
+    about = {"elapsed_s": 0.0, "deadline_s": None, "jitter_unit": 0.0} | given
+    return POLICY.next_delay_s(error, attempt=attempt, **about)
+
+
+def test_every_class_of_error_has_a_rule() -> None:
+    assert {*ALL, errors.EngineError} == {
+        cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.EngineError)
+    }
+
+
+@pytest.mark.parametrize("cls", NEVER)
+def test_what_cannot_succeed_is_not_sent_again(cls: type[errors.EngineError]) -> None:
+    assert delay(cls("x", retry_after_s=1.0)) is None
+
+
+@pytest.mark.parametrize("cls", TO_THE_DEADLINE)
+def test_what_says_nothing_of_the_request_is_retried_without_a_count(cls: type[errors.EngineError]) -> None:
+    assert delay(cls("x"), attempt=100_000) == POLICY.max_backoff_s
+
+
+@pytest.mark.parametrize(("cls", "tries"), [(cls, 5) for cls in COUNTED] + [(errors.InvalidAnswer, 3)])
+def test_the_rest_is_retried_a_number_of_times(cls: type[errors.EngineError], tries: int) -> None:
+    assert [delay(cls("x"), attempt=n) is None for n in range(1, 8)] == [n >= tries for n in range(1, 8)]
+
+
+def test_waits_grow_up_to_the_limit() -> None:
+    waits = [delay(errors.Unreachable("x"), attempt=n) for n in range(1, 9)]
+    assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+
+
+def test_jitter_takes_up_to_its_share() -> None:
+    assert delay(errors.Unreachable("x"), attempt=3, jitter_unit=0.5) == pytest.approx(0.6)
+
+
+def test_the_replicas_own_wish_is_respected() -> None:
+    assert delay(errors.RateLimited("x", retry_after_s=40.0)) == 40.0
+    assert delay(errors.RateLimited("x", retry_after_s=0.1)) == 0.25
+    assert delay(errors.RateLimited("x", retry_after_s=40.0), deadline_s=30.0) is None
+
+
+def test_the_last_chances_before_the_deadline_are_used() -> None:
+    assert delay(errors.Unreachable("x"), attempt=9, elapsed_s=90.0, deadline_s=100.0) == 5.0
+    assert delay(errors.Unreachable("x"), attempt=9, elapsed_s=99.9, deadline_s=100.0) is None
+
+
+@given(
+    st.sampled_from(ALL),
+    st.none() | seconds,
+    st.integers(1, 10_000),
+    st.fixed_dictionaries({"elapsed_s": seconds, "deadline_s": st.none() | seconds, "jitter_unit": units}),
+)
+def test_a_wait_keeps_every_bound(
+    cls: type[errors.EngineError],
+    asked_s: float | None,
+    attempt: int,
+    about: dict[str, Any],
+) -> None:
+    wait = delay(cls("x", retry_after_s=asked_s), attempt, **about)
+    assume(wait is not None)
+    assert wait is not None
+    assert cls.retryable
+    assert wait >= (asked_s or 0.0)
+    assert wait <= max(POLICY.max_backoff_s, (asked_s or 0.0) + POLICY.base_s)
+    if about["deadline_s"] is not None:
+        assert about["elapsed_s"] + wait < about["deadline_s"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_attempts": 0},
+        {"max_invalid_answers": 0},
+        {"base_s": 0.0},
+        {"factor": 0.5},
+        {"max_backoff_s": 0.1},
+        {"jitter": 1.1},
+        {"base_s": float("nan")},
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(errors.SettingError, match="retry"):
+        RetryPolicy(**wrong)
+
+
+def test_jitter_is_the_same_for_the_same_try_and_spread_over_requests() -> None:
+    assert jitter_unit("r1", 1) == jitter_unit("r1", 1) != jitter_unit("r1", 2)
+    mean = sum(jitter_unit(f"r{i}", 1) for i in range(1000)) / 1000
+    assert 0.45 < mean < 0.55
+
+
+class Replay:
+    """An engine that gives one outcome per call, each taking a second of the clock."""
+
+    def __init__(self, clock: ManualClock, outcomes: Iterable[errors.EngineError | str]) -> None:
+        self.clock = clock
+        self.outcomes = list(outcomes)
+        self.timeouts_s: list[float] = []
+
+    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        self.timeouts_s.append(timeout_s)
+        outcome = self.outcomes.pop(0)
+        sent_s = self.clock.monotonic_s()
+        self.clock.advance(min(1.0, timeout_s))
+        if isinstance(outcome, errors.EngineError):
+            raise outcome
+        return Completion(outcome, "stop", Usage(1, 2), Timing(sent_s, self.clock.monotonic_s()))
+
+    async def close(self) -> None: ...
+
+
+async def run(
+    outcomes: Iterable[errors.EngineError | str], **given: Any
+) -> tuple[Outcome, Replay, list[Any]]:
+    clock = ManualClock()
+    engine = Replay(clock, outcomes)
+    seen: list[Any] = []
+    settings = {"policy": POLICY, "timeout_s": 10.0, "clock": clock, "sleep": clock.sleep} | given
+    outcome = await complete_with_retry(
+        engine, REQUEST, on_retry=lambda *about: seen.append(about), **settings
+    )
+    return outcome, engine, seen
+
+
+async def test_an_answer_at_the_first_try() -> None:
+    outcome, engine, seen = await run(["hi"])
+    assert (outcome.answer, outcome.attempts, outcome.error) == ("hi", 1, None)
+    assert outcome.completion is not None
+    assert (outcome.elapsed_s, outcome.called_s) == (1.0, 1.0)
+    assert (engine.timeouts_s, seen) == ([10.0], [])
+
+
+async def test_an_answer_after_failures() -> None:
+    failures = [errors.Unreachable("a"), errors.ServerFault("b")]
+    outcome, engine, seen = await run([*failures, "hi"])
+    assert (outcome.answer, outcome.attempts) == ("hi", 3)
+    assert [(error, attempt) for error, attempt, _ in seen] == [(failures[0], 1), (failures[1], 2)]
+    assert engine.clock.slept_s == [wait for _, _, wait in seen]
+    assert outcome.elapsed_s == pytest.approx(3.0 + sum(engine.clock.slept_s))
+    assert outcome.called_s == 1.0
+
+
+async def test_an_error_that_no_retry_mends() -> None:
+    outcome, engine, _ = await run([errors.BadRequest("no")])
+    assert isinstance(outcome.error, errors.BadRequest)
+    assert (outcome.completion, outcome.answer, outcome.attempts) == (None, None, 1)
+    assert engine.clock.slept_s == []
+
+
+async def test_the_answer_is_checked_and_asked_for_again() -> None:
+    check = AnswerCheck({"type": "integer"})
+    outcome, _, _ = await run(["{", '"x"', " 7 "], check=check)
+    assert (outcome.answer, outcome.attempts) == (7, 3)
+    outcome, _, _ = await run(["{"] * 3, check=check)
+    assert isinstance(outcome.error, errors.InvalidAnswer)
+    assert (outcome.answer, outcome.completion, outcome.attempts) == (None, None, 3)
+
+
+async def test_an_outage_is_waited_for_until_the_deadline_and_not_beyond() -> None:
+    outcome, engine, _ = await run([errors.Unreachable("x")] * 100, deadline_s=60.0)
+    assert isinstance(outcome.error, errors.Unreachable)
+    assert 55 < outcome.elapsed_s <= 60
+    assert all(timeout_s > 0 for timeout_s in engine.timeouts_s)
+
+
+async def test_a_call_gets_no_more_time_than_the_deadline_leaves() -> None:
+    outcome, engine, _ = await run([errors.AttemptTimeout("x")], timeout_s=10.0, deadline_s=0.5)
+    assert engine.timeouts_s == [0.5]
+    assert (outcome.attempts, outcome.elapsed_s) == (1, 0.5)
+    assert isinstance(outcome.error, errors.AttemptTimeout)
+
+
+async def test_after_the_deadline_nothing_is_called() -> None:
+    outcome, engine, _ = await run(["hi"], deadline_s=0.0)
+    assert isinstance(outcome.error, errors.AttemptTimeout)
+    assert (outcome.attempts, engine.timeouts_s) == (0, [])
+
+
+async def test_cancellation_and_bugs_pass_through() -> None:
+    class Broken(Replay):
+        def __init__(self, error: BaseException) -> None:
+            super().__init__(ManualClock(), [])
+            self.error = error
+
+        async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+            raise self.error
+
+    for error in (asyncio.CancelledError(), ZeroDivisionError()):
+        with pytest.raises(type(error)):
+            await complete_with_retry(Broken(error), REQUEST, policy=POLICY, timeout_s=1.0)
+
+
+@given(st.lists(st.sampled_from(ALL), max_size=12), st.none() | st.floats(0.1, 100))
+def test_every_run_ends_with_an_answer_or_an_error_within_the_deadline(
+    classes: list[type[errors.EngineError]], deadline_s: float | None
+) -> None:
+    outcome, engine, seen = asyncio.run(run([*(cls("x") for cls in classes), "hi"], deadline_s=deadline_s))
+    assert (outcome.error is None) == (outcome.answer == "hi")
+    assert outcome.attempts == len(seen) + 1 == len(engine.timeouts_s)
+    if deadline_s is not None:
+        assert outcome.elapsed_s <= deadline_s + 1e-6
