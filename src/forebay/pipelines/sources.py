@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, Strict, model_validator
 
+from forebay.connectors.times import EventTime
+from forebay.errors import SettingError
 from forebay.pipelines.fields import (
     AnyInt,
     FieldPath,
     Headers,
     HttpUrl,
-    Location,
+    LocalPath,
     Model,
     NotNegativeFloat,
     OneCharacter,
@@ -23,25 +25,29 @@ from forebay.pipelines.fields import (
 )
 from forebay.settings import SecretRef
 
-TimeFormat = str
-
-TIME_FORMATS = ("auto", "iso", "epoch_s", "epoch_ms", "epoch_us")
-
 PRESETS: dict[str, dict[str, Any]] = {
     "wikimedia": {
         "url": "https://stream.wikimedia.org/v2/stream/recentchange",
         "time": "meta.dt",
-        "time_format": "iso",
+        "time_format": "iso8601",
     },
     "jetstream": {
         "url": "wss://jetstream2.us-east.bsky.network/subscribe?wantedCollections=app.bsky.feed.post",
         "time": "time_us",
-        "time_format": "epoch_us",
+        "time_format": "unix_us",
         "cursor_field": "time_us",
         "cursor_parameter": "cursor",
     },
 }
 """What a `preset` fills in; a key that the file gives wins."""
+
+
+def _time_format(value: str) -> str:
+    try:
+        EventTime("time", value)
+    except SettingError as error:
+        raise wrong(f"expected another format; {error}") from None
+    return value
 
 
 class Replay(Model):
@@ -55,9 +61,12 @@ class Burst(Model):
 
     start_s: NotNegativeFloat = Field(description="Start, in seconds of event time after the first event.")
     duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
-    factor: PositiveFloat = Field(10.0, description="Rate during the burst as a multiple of `rate`.")
-    topic: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="What the burst's posts speak of; null lets the seed choose."
+    factor: PositiveFloat = Field(4.0, description="Rate during the burst as a multiple of `rate`.")
+    topic: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        "outage", description="What the burst's posts speak of."
+    )
+    share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
+        0.8, description="How much of the burst speaks of the topic."
     )
 
 
@@ -67,29 +76,25 @@ class Timed(Model):
     time: FieldPath | None = Field(
         None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
     )
-    time_format: TimeFormat = Field(
-        "auto",
-        description="How `time` is written: `auto` (ISO 8601, or a number of seconds, milliseconds or "
-        "microseconds since 1970, told apart by size), `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, or a "
-        "pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
+    time_format: Annotated[str, AfterValidator(_time_format)] = Field(
+        "iso8601",
+        description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
+        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
     )
     limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter."
     )
 
-    def model_post_init(self, context: Any, /) -> None:
-        if self.time_format not in TIME_FORMATS and "%" not in self.time_format:
-            raise wrong(
-                f"time_format: expected one of {', '.join(TIME_FORMATS)} or a strptime pattern such as "
-                f"'%Y-%m-%d %H:%M:%S', found {self.time_format[:60]!r}"
-            )
+    def event_time(self) -> EventTime | None:
+        """How events get their time; None where they have none."""
+        return EventTime(self.time, self.time_format) if self.time is not None else None
 
 
 class FileSource(Timed):
     """What JSONL and CSV files share."""
 
-    path: Location = Field(
+    path: LocalPath = Field(
         description="A file, or a directory whose files are read in the order of their names; "
         "relative to the pipeline file."
     )
@@ -115,7 +120,6 @@ class CsvSource(FileSource):
 
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
-    quote: OneCharacter = Field('"', description="Character around a field; doubled inside one.")
     columns: tuple[str, ...] | None = Field(
         None, description="Names of the columns; null: the first line of each file holds them."
     )
@@ -129,9 +133,9 @@ class GeneratorSource(Model):
     rate: PositiveFloat = Field(20.0, le=1_000_000, description="Events per second of event time.")
     count: PositiveInt | None = Field(None, description="How many events; null: without end.")
     burst: Burst | None = Field(None, description="A burst planted in the stream.")
-    replay: Replay | None = Field(
-        Replay(speed=1.0),
-        description="`{speed: 1}`: real time, `rate` events a second; null: as fast as the engine takes it.",
+    paced: Switch = Field(
+        True,
+        description="true: each event at its time, `rate` a second; false: as fast as the engine takes it.",
     )
 
 
@@ -191,10 +195,9 @@ class DeadLetterSource(Model):
     """Dead letters, fed in again as the records that they were."""
 
     type: Literal["dead_letters"]
-    path: Location = Field(description="The dead letters' file or directory; relative to the pipeline file.")
+    path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
     format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
-    quote: OneCharacter = Field('"', description="For csv: character around a field.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
     causes: tuple[str, ...] | None = Field(
         None, description="Only dead letters of these causes, such as `timeout`; null: all."

@@ -12,11 +12,12 @@ import posixpath
 import re
 from typing import Annotated, Any, Literal
 
-import jsonschema
-from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from forebay.engine.answer import AnswerCheck
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.pipelines.fields import (
     AnyInt,
@@ -43,21 +44,10 @@ def _name(value: str) -> str:
 
 
 def _schema(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    stack: list[Any] = [value]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            for name in ("$ref", "$dynamicRef"):
-                target = node.get(name)
-                if isinstance(target, str) and not target.startswith("#"):
-                    raise wrong(f"expected a {name} within this schema ('#/…'), found {target[:80]!r}")
-            stack.extend(node.values())
-        elif isinstance(node, list):
-            stack.extend(node)
     try:
-        jsonschema.Draft202012Validator.check_schema(value)
-    except jsonschema.SchemaError as error:
-        raise wrong(f"expected a JSON schema; at {error.json_path}: {error.message[:200]}") from None
+        AnswerCheck(value)
+    except SettingError as error:
+        raise wrong(f"expected a JSON schema; {error}") from None
     return value
 
 
@@ -124,7 +114,7 @@ class SamplingSpec(Model):
 
     max_tokens: PositiveInt = Field(128, description="Longest answer, in tokens.")
     temperature: NotNegativeFloat = Field(0.0, description="0: always the likeliest token.")
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+    top_p: Annotated[float, Strict(), Field(gt=0, le=1)] | None = Field(
         None, description="Choose among the likeliest tokens that together have this probability."
     )
     seed: AnyInt | None = Field(None, description="Seed of the engine's random numbers.")
@@ -140,14 +130,24 @@ class SamplingSpec(Model):
 
 
 class RetrySpec(Model):
-    """When and how often a failed call is made again. Only failures that may pass are."""
+    """When a failed call is made again. Only failures that may pass are, and never beyond the deadline."""
 
-    max_attempts: PositiveInt = Field(5, description="Calls per record, the first one counted.")
+    max_attempts: PositiveInt = Field(
+        5,
+        description="Calls per record after failures that may lie in the record, the first one counted. "
+        "An engine that is out of reach or overloaded is tried until the deadline.",
+    )
+    max_invalid_answers: PositiveInt = Field(
+        3, description="Calls per record whose answers broke the schema."
+    )
     base_s: PositiveFloat = Field(0.25, description="Longest wait before the second call.")
-    factor: Annotated[float, Field(ge=1)] = Field(
-        2.0, description="How much longer each wait may be than the last."
+    factor: Annotated[float, Strict(), Field(ge=1)] = Field(
+        2.0, description="How much longer each wait may be than the one before."
     )
     max_backoff_s: PositiveFloat = Field(20.0, description="Longest wait of all.")
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(**dict(self))
 
 
 class JournalSpec(Model):
@@ -163,7 +163,7 @@ class JsonlSink(Model):
     """JSON lines, each exactly once, in files that appear with each checkpoint."""
 
     type: Literal["jsonl"]
-    path: Location = Field(description="Directory; relative to the pipeline file.")
+    path: LocalPath = Field(description="Directory; relative to the pipeline file.")
 
 
 class StdoutSink(Model):
@@ -193,7 +193,7 @@ class CheckpointSpec(Model):
     dir: Location = Field(
         description="Directory; default `.forebay/<name>/checkpoints` beside the pipeline file."
     )
-    interval_s: Annotated[float, Field(ge=0.01)] = Field(
+    interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(
         5.0, description="Time from one checkpoint to the next."
     )
     timeout_s: PositiveFloat = Field(600.0, description="A checkpoint that takes longer is given up.")
@@ -288,6 +288,8 @@ class PipelineSpec(Model):
             yield "parallelism", f"expected at most shards ({self.shards}), found {self.parallelism}"
         if self.timeout_s > self.deadline_s:
             yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
+        if self.retry.max_backoff_s < self.retry.base_s:
+            yield "retry.max_backoff_s", f"expected at least base_s, found {self.retry.max_backoff_s:g}"
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
         if isinstance(source, FileSource) and source.replay is not None:
