@@ -88,7 +88,7 @@ def line_reader(config: Files) -> LineReader:
 
 def read_header(path: Path, form: Format) -> tuple[str, ...]:
     """The first row of the first file (by name) under `path`."""
-    first = next(_data_files(path), None)
+    first = next(data_files(path), None)
     if first is None:
         raise SettingError(f"{path} holds no file to take the CSV header from: name the columns")
     try:
@@ -111,7 +111,8 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
     return columns
 
 
-def _data_files(path: Path) -> Iterator[Path]:
+def data_files(path: Path) -> Iterator[Path]:
+    """The file at `path`, or the files under it that a source reads, by name."""
     if path.is_file():
         yield path
         return

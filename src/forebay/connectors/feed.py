@@ -1,0 +1,141 @@
+"""What a feed is, and what all feeds over the network share: resuming, doubles, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from forebay.errors import ForebayError
+
+log = logging.getLogger(__name__)
+
+RECENT = 32
+"""Digests of the last records that a cursor remembers, against doubles after a reconnect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed."""
+
+    cursor: str
+    raw: bytes
+    position: str
+
+
+class Feed(Protocol):
+    """Something that can be read from a cursor on. Instances are pickled into the job graph."""
+
+    @property
+    def name(self) -> str:
+        """A word for positions and logs, without secrets."""
+        ...
+
+    def read(self, cursor: str | None) -> AsyncIterator[Received]:
+        """The records after `cursor` (None: from where the feed starts), in order.
+
+        Network trouble is handled inside: the iterator goes on, for ever where the feed has no end. It
+        stops reading while the caller does not ask for more.
+        """
+        ...
+
+
+class FeedBroken(ForebayError):
+    """The connection to a feed could not be made or was lost; it will be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays between attempts: doubled from `first_s` up to `most_s`, times a random factor of 0.5 to 1."""
+
+    first_s: float = 0.5
+    most_s: float = 30.0
+
+    def delay_s(self, failures: int, dice: random.Random) -> float:
+        """The delay after `failures` failed attempts in a row (from 1)."""
+        top: float = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
+        return top * (0.5 + dice.random() / 2)
+
+
+class Mark:
+    """How far a feed was read: the server's own cursor and digests of the last records, as text and back."""
+
+    __slots__ = ("at", "recent")
+
+    def __init__(self, at: str | None = None, recent: tuple[str, ...] = ()) -> None:
+        self.at = at
+        self.recent: deque[str] = deque(recent, maxlen=RECENT)
+
+    @classmethod
+    def of(cls, cursor: str | None) -> Mark:
+        """The mark that `str` gave; an empty one for None."""
+        if cursor is None:
+            return cls()
+        at, recent = orjson.loads(cursor)
+        return cls(at, tuple(recent))
+
+    def __str__(self) -> str:
+        return orjson.dumps([self.at, list(self.recent)]).decode()
+
+    def has(self, digest: str) -> bool:
+        """Whether the record with this digest is among the last ones."""
+        return digest in self.recent
+
+    def advance(self, at: str | None, digest: str) -> None:
+        """Take note of a record that goes out."""
+        self.at = at
+        self.recent.append(digest)
+
+
+def digest_of(*parts: bytes) -> str:
+    """Sixteen hexadecimal digits that stand for `parts`."""
+    whole = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()
+
+
+async def connected_for_ever(
+    name: str,
+    once: Callable[[], AsyncIterator[Received]],
+    *,
+    backoff: Callable[[], Backoff],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[Received]:
+    """What `once` gives, connection after connection.
+
+    `once` makes one connection and raises `FeedBroken` when it is lost; an end without an error counts as
+    lost too. Delays grow until a record arrives. One warning per outage, one note when it is over.
+    """
+    dice = random.Random()
+    failures = 0
+    while True:
+        connection = once()
+        problem = "the server closed the connection"
+        try:
+            async for received in connection:
+                if failures:
+                    log.info("%s: connected again after %d attempts", name, failures)
+                    failures = 0
+                yield received
+        except FeedBroken as error:
+            problem = str(error)
+        finally:
+            await _close(connection)
+        failures += 1
+        if failures == 1:
+            log.warning("%s: %s; trying again until it is back", name, problem)
+        await sleep(backoff().delay_s(failures, dice))
+
+
+async def _close(iterator: AsyncIterator[Received]) -> None:
+    close = getattr(iterator, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,172 @@
+"""Local servers that speak the feeds' protocols and drop connections at seeded random places."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import orjson
+from aiohttp import WSMsgType, web
+
+EVENTS_PATH = "/stream"
+SUBSCRIBE_PATH = "/subscribe"
+
+
+@dataclass
+class Drops:
+    """When a server cuts a connection: after a random number of records, in one of several ways."""
+
+    seed: int = 0
+    every: int = 25
+    refuse: float = 0.2
+    seen: int = 0
+    dice: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+
+    def after(self) -> int:
+        """Records that the next connection delivers before it is cut."""
+        return self.dice.randrange(1, 2 * self.every)
+
+    def refused(self) -> bool:
+        """Whether the next connection is answered with 503."""
+        return self.dice.random() < self.refuse
+
+
+@dataclass
+class FeedServer:
+    """Serves `records` (JSON objects) as both feeds, again from any cursor, and cuts connections as `drops`
+    says (None: never). `cursors` holds what clients asked for. When all is sent, a connection stays open.
+
+    Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` sends the event with
+    the id given once more. WebSocket messages get `time_us` of `first_us` + 10 N; the cursor works likewise.
+    """
+
+    records: Sequence[dict[str, object]]
+    drops: Drops | None = None
+    inclusive: bool = False
+    first_us: int = 1_700_000_000_000_000
+    cursors: list[str | None] = field(default_factory=list)
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @property
+    def events_url(self) -> str:
+        return f"http://{self.host}:{self.port}{EVENTS_PATH}"
+
+    @property
+    def subscribe_url(self) -> str:
+        return f"ws://{self.host}:{self.port}{SUBSCRIBE_PATH}"
+
+    def message(self, number: int) -> bytes:
+        """The WebSocket message of record `number`."""
+        return orjson.dumps({**self.records[number], "time_us": self.first_us + 10 * number})
+
+    def event(self, number: int) -> bytes:
+        """The data of server-sent event `number`."""
+        return orjson.dumps(self.records[number])
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get(EVENTS_PATH, self._events)
+        app.router.add_get(SUBSCRIBE_PATH, self._subscribe)
+        return app
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        last = request.headers.get("Last-Event-ID")
+        self.cursors.append(last)
+        if self.drops is not None and self.drops.refused():
+            return web.Response(status=503)
+        start = 0 if last is None else orjson.loads(last)[0]["offset"] + (0 if self.inclusive else 1)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b":ok\nretry: 10\n\n")
+        left = None if self.drops is None else self.drops.after()
+        for number in range(start, len(self.records)):
+            text = self._event_text(number)
+            if left is not None and left <= 0:
+                # In the middle of an event: what came of it must not count.
+                await response.write(text[: len(text) // 2])
+                _cut(request)
+                return response
+            await response.write(text)
+            left = None if left is None else left - 1
+        await self._stay(request)
+        return response
+
+    def _event_text(self, number: int) -> bytes:
+        ident = orjson.dumps([{"topic": "changes", "partition": 0, "offset": number}])
+        data = self.event(number)
+        if number % 5:
+            return b"event: message\nid: " + ident + b"\ndata: " + data + b"\n\n"
+        middle = data.index(b",") + 1 if b"," in data else len(data) // 2
+        # A JSON object may be cut after a comma: the line end between is white space there.
+        first, second = data[:middle], data[middle:]
+        return b": a comment\r\nid: " + ident + b"\r\ndata: " + first + b"\r\ndata: " + second + b"\r\n\r\n"
+
+    async def _subscribe(self, request: web.Request) -> web.StreamResponse:
+        cursor = request.query.get("cursor")
+        self.cursors.append(cursor)
+        if self.drops is not None and self.drops.refused():
+            return web.Response(status=503)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        left = None if self.drops is None else self.drops.after()
+        for number in range(self._from(cursor), len(self.records)):
+            if left is not None and left <= 0:
+                _cut(request)
+                return socket
+            await socket.send_str(self.message(number).decode())
+            left = None if left is None else left - 1
+        while (await socket.receive()).type not in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED}:
+            continue
+        return socket
+
+    def _from(self, cursor: str | None) -> int:
+        if cursor is None:
+            return 0
+        after = int(cursor) - self.first_us
+        return max(0, -(-after // 10) if self.inclusive else after // 10 + 1)
+
+    async def _stay(self, request: web.Request) -> None:
+        while request.transport is not None and not request.transport.is_closing():
+            await asyncio.sleep(0.02)
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+@contextmanager
+def serve(server: FeedServer) -> Iterator[FeedServer]:
+    """`server` on a free local port, on a thread of its own, until the block ends."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    stop = asyncio.Event()
+
+    async def main() -> None:
+        runner = web.AppRunner(server.application(), shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, server.host, server.port)
+        await site.start()
+        server.port = runner.addresses[0][1]
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), name="feed server", daemon=True)
+    thread.start()
+    if not ready.wait(10):
+        raise RuntimeError("the local feed server did not start")
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
