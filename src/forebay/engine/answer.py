@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from jsonschema import ValidationError
@@ -85,9 +85,9 @@ def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
     if "$schema" not in schema:
         return Draft202012Validator
     name = schema["$schema"]
-    cls: type[Validator] | None = (
-        validator_for({"$schema": name}, default=None) if isinstance(name, str) else None
-    )
+    # The default None, which the stubs do not know, tells an unknown draft from a known one.
+    none: Any = None
+    cls: Any = validator_for({"$schema": name}, default=none) if isinstance(name, str) else None
     if cls is None:
         raise SettingError(
             f"{where}.$schema is {_short(str(name))!r}; expected the URL of a JSON schema draft"

@@ -61,8 +61,12 @@ class ScriptedEngine:
         self.max_in_flight = 0
         self.completed = 0
         self.aborted = 0
+        self._closed = False
+        self._sleeping: set[asyncio.Future[bool]] = set()
 
     async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        if self._closed:
+            raise Unreachable("the scripted engine is closed")
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
         id = request.id
@@ -72,13 +76,19 @@ class ScriptedEngine:
         delay_s = math.inf if fault == "hang" else self._delay(id)
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        wakeup: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(min(delay_s, timeout_s), _wake, wakeup)
+        self._sleeping.add(wakeup)
+        closed = True
         try:
-            await asyncio.sleep(min(delay_s, timeout_s))
-        except BaseException:
-            self.aborted += 1
-            raise
+            closed = await wakeup
         finally:
+            timer.cancel()
+            self._sleeping.discard(wakeup)
             self.in_flight -= 1
+            self.aborted += closed
+        if closed:
+            raise Unreachable("the scripted engine was closed")
         if delay_s > timeout_s:
             self.aborted += 1
             raise AttemptTimeout(f"the scripted engine did not finish request {id} within {timeout_s:g} s")
@@ -102,7 +112,15 @@ class ScriptedEngine:
         )
 
     async def close(self) -> None:
-        """Nothing to release; calls in flight run on."""
+        self._closed = True
+        for wakeup in self._sleeping:
+            if not wakeup.done():
+                wakeup.set_result(True)
+
+
+def _wake(wakeup: asyncio.Future[bool]) -> None:
+    if not wakeup.done():
+        wakeup.set_result(False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,177 @@
+"""The fake replica's protocol, seen through plain HTTP. Its faults are tested with the engine client."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from forebay.engine.client import HttpEngine
+from forebay.errors import Overloaded
+from forebay.records import Request
+from forebay.testing.delays import Fixed, Mixture
+from forebay.testing.faults import Faults
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
+
+
+@asynccontextmanager
+async def session(
+    script: ReplicaScript | None = None,
+) -> AsyncIterator[tuple[aiohttp.ClientSession, FakeReplica]]:
+    async with (
+        FakeReplica(script or ReplicaScript(delay=Fixed(0.0))) as replica,
+        aiohttp.ClientSession(replica.url) as client,
+    ):
+        yield client, replica
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (what is waited for is in another task's plain fields)
+        await asyncio.sleep(0.005)
+
+
+async def test_the_paths_that_every_replica_has() -> None:
+    async with session() as (client, _):
+        statuses = {}
+        for path in (
+            "/health",
+            "/v1/models",
+            "/metrics",
+            "/version",
+            "/_calls",
+            "/nothing",
+            "/v1/completions",
+        ):
+            async with client.get(path) as response:
+                statuses[path] = response.status
+    assert statuses == {
+        "/health": 200,
+        "/v1/models": 200,
+        "/metrics": 200,
+        "/version": 200,
+        "/_calls": 200,
+        "/nothing": 404,
+        "/v1/completions": 405,
+    }
+
+
+async def test_a_streamed_chat_as_vllm_sends_it() -> None:
+    body = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
+    async with (
+        session(ReplicaScript(delay=Fixed(0.0), chunks=2)) as (client, _),
+        client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "r1"}) as response,
+    ):
+        kind, text = response.headers["Content-Type"], await response.text()
+    assert kind == "text/event-stream; charset=utf-8"
+    *events, done, rest = text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    documents: list[Any] = [orjson.loads(event.removeprefix("data: ")) for event in events]
+    assert {d["id"] for d in documents} == {"chatcmpl-r1"}
+    assert {d["object"] for d in documents} == {"chat.completion.chunk"}
+    assert [c["delta"] for d in documents for c in d["choices"]] == [
+        {"role": "assistant", "content": ""},
+        {"content": "echo:aaf4"},
+        {"content": "c61ddcc5"},
+    ]
+    assert [c["finish_reason"] for d in documents for c in d["choices"]] == [None, None, "stop"]
+    assert documents[-1]["choices"] == []
+    assert documents[-1]["usage"] == {
+        "prompt_tokens": 1,
+        "completion_tokens": 4,
+        "total_tokens": 5,
+        "prompt_tokens_details": None,
+    }
+
+
+async def test_without_include_usage_there_is_none() -> None:
+    body = CHAT | {"stream": True}
+    async with session() as (client, _), client.post("/v1/chat/completions", json=body) as response:
+        assert "usage" not in await response.text()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"model": "fake"}', b'{"model": "fake", "messages": 3}']
+)
+async def test_a_body_that_is_no_request_is_a_400(body: bytes) -> None:
+    async with session() as (client, replica):
+        async with client.post("/v1/chat/completions", data=body) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["code"] == 400
+        assert replica.report().calls == {}
+
+
+async def test_slots_bound_what_runs_and_the_rest_waits() -> None:
+    script = ReplicaScript(delay=Fixed(0.05), slots=2)
+    async with session(script) as (client, replica):
+        engine = HttpEngine(replica.url)
+        calls = [engine.complete(Request(f"r{i}", "fake", prompt="x"), timeout_s=60) for i in range(6)]
+        gathered = asyncio.gather(*calls)
+        await until(lambda: replica.report().in_flight == 6)
+        async with client.get("/metrics") as response:
+            text = await response.text()
+        assert 'vllm:num_requests_running{engine="0",model_name="fake"} 2.0' in text
+        assert 'vllm:num_requests_waiting{engine="0",model_name="fake"} 4.0' in text
+        await gathered
+        await engine.close()
+        report = replica.report()
+    assert (report.max_in_flight, report.in_flight, report.completed) == (6, 0, 6)
+
+
+async def test_a_full_queue_answers_503() -> None:
+    script = ReplicaScript(delay=Fixed(60.0), slots=1, max_queue=1)
+    async with session(script) as (_, replica):
+        engine = HttpEngine(replica.url)
+        for i in range(2):
+            task = asyncio.ensure_future(engine.complete(Request(f"r{i}", "fake", prompt="x"), timeout_s=60))
+            task.add_done_callback(lambda done: done.exception())
+            await until(lambda i=i: replica.report().in_flight == i + 1)  # type: ignore[misc]
+        with pytest.raises(Overloaded, match="queue is full"):
+            await engine.complete(Request("r2", "fake", prompt="x"), timeout_s=60)
+        await engine.close()
+        await until(lambda: replica.report().in_flight == 0)
+        assert replica.report().aborted == 2
+
+
+async def test_a_cached_prefix_is_reported_and_counted() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), block_chars=100, cache_blocks=10)
+    async with session(script) as (client, replica):
+        engine = HttpEngine(replica.url)
+        prompt = "x" * 450
+        usages = [
+            (await engine.complete(Request("r", "fake", prompt=prompt), timeout_s=30)).usage for _ in range(2)
+        ]
+        await engine.close()
+        async with client.get("/metrics") as response:
+            text = await response.text()
+    assert [usage.cached_tokens for usage in usages] == [0, 100]
+    assert 'vllm:prefix_cache_hits_total{engine="0",model_name="fake"} 100.0' in text
+
+
+async def test_shares_of_faults_hit_calls() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), faults=Faults((("500", 1.0),)))
+    async with session(script) as (client, _), client.post("/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 500
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ReplicaScript(),
+        ReplicaScript(
+            models=("a", "b"),
+            delay=Fixed(0.5),
+            slots=3,
+            api_key="k",
+            faults=Faults((("cut", 0.5), ("500", 0.1)), seed=4),
+        ),
+        ReplicaScript(delay=Mixture(((1.0, 0.1),), seed=9), token_s=0.1),
+    ],
+)
+def test_a_script_survives_json_and_does_not_show_its_key(script: ReplicaScript) -> None:
+    assert ReplicaScript.from_json(script.to_json()) == script
+    assert "api_key" not in repr(script)

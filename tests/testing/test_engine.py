@@ -1,0 +1,84 @@
+import asyncio
+import pickle
+
+import pytest
+
+from forebay import errors
+from forebay.engine.client import HttpEngine
+from forebay.records import Message, Request, Sampling
+from forebay.testing.delays import Fixed
+from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+from forebay.testing.faults import FAULTS
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+SCHEMA = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
+
+
+def ask(text: str, id: str = "r1", **fields: object) -> Request:
+    return Request(id, "fake", messages=(Message("system", "s"), Message("user", text)), **fields)  # type: ignore[arg-type]
+
+
+REQUESTS = [
+    ask("hello"),
+    ask("hello", schema=SCHEMA),
+    ask("hello", sampling=Sampling(max_tokens=2)),
+    ask("hello", sampling=Sampling(max_tokens=50, extra={"ignore_eos": True})),
+    Request("r1", "fake", prompt="hello"),
+    *(ask(f"[[fault:{fault}]]") for fault in sorted(FAULTS)),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: f"{request_name(r)}")
+async def test_it_does_what_the_fake_replica_does_over_http(request_: Request) -> None:
+    async def outcome(engine: ScriptedEngine | HttpEngine) -> object:
+        try:
+            completion = await engine.complete(request_, timeout_s=0.2 if "hang" in str(request_) else 30)
+        except errors.EngineError as error:
+            return type(error), error.retry_after_s
+        return completion.text, completion.finish_reason, completion.usage
+
+    async with FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica:
+        http = HttpEngine(replica.url, max_answer_bytes=100_000)
+        assert await outcome(ScriptedEngine(Fixed(0.0))) == await outcome(http)
+        await http.close()
+
+
+def request_name(request: Request) -> str:
+    return f"{request.prompt or request.messages[1].content} {request.sampling.max_tokens} {request.schema}"
+
+
+async def test_it_counts_what_happens() -> None:
+    engine = ScriptedEngine(Fixed(0.01))
+    await asyncio.gather(*(engine.complete(ask("x", f"r{i % 3}"), timeout_s=30) for i in range(9)))
+    assert engine.calls == {"r0": 3, "r1": 3, "r2": 3}
+    assert (engine.in_flight, engine.max_in_flight, engine.completed, engine.aborted) == (0, 9, 9, 0)
+
+
+async def test_cancelling_and_closing_abort_a_call() -> None:
+    engine = ScriptedEngine(Fixed(0.0))
+    calls = [asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert engine.in_flight == 2
+    calls[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calls[0]
+    await engine.close()
+    with pytest.raises(errors.Unreachable, match="closed"):
+        await calls[1]
+    with pytest.raises(errors.Unreachable, match="closed"):
+        await engine.complete(ask("x"), timeout_s=30)
+    assert (engine.in_flight, engine.aborted) == (0, 2)
+
+
+async def test_a_fault_for_the_first_tries_only() -> None:
+    engine = ScriptedEngine(Fixed(0.0))
+    with pytest.raises(errors.ServerFault):
+        await engine.complete(ask("[[fault:500x1]]"), timeout_s=30)
+    await engine.complete(ask("[[fault:500x1]]"), timeout_s=30)
+    await engine.close()
+
+
+def test_the_factory_is_picklable() -> None:
+    factory = ScriptedEngineFactory(Fixed(0.5))
+    assert pickle.loads(pickle.dumps(factory)) == factory
+    assert isinstance(factory(), ScriptedEngine)
