@@ -12,14 +12,17 @@ from typing import Any
 import msgpack
 
 from forebay.errors import MalformedRecord
-from forebay.records import DeadLetter, Event, Result, Usage
+from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 
-TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3}
+TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
 CLASSES: dict[int, type] = {tag: cls for cls, tag in TAGS.items()}
 NAMES: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in TAGS}
 
 
-def encode(value: Event | DeadLetter | Result) -> bytes:
+Record = Event | DeadLetter | Result | KeyedEvent
+
+
+def encode(value: Record) -> bytes:
     """`value` as bytes. Raises `MalformedRecord` where a field is not made of JSON values."""
     try:
         packed: bytes = msgpack.packb(
@@ -31,7 +34,7 @@ def encode(value: Event | DeadLetter | Result) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The `Event`, `DeadLetter` or `Result` that `encode` was given.
+    """The record that `encode` was given.
 
     Raises `MalformedRecord` where `data` is not such bytes.
     """
@@ -41,6 +44,8 @@ def decode(data: bytes) -> Any:
         kwargs = dict(zip(NAMES[cls], values, strict=False))
         if cls is Result:
             kwargs["usage"] = Usage(*kwargs["usage"])
+        elif cls is KeyedEvent:
+            kwargs["event"] = Event(**dict(zip(NAMES[Event], kwargs["event"], strict=False)))
         return cls(**kwargs)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"not a Forebay record: {type(error).__name__}: {error}") from None
@@ -49,4 +54,6 @@ def decode(data: bytes) -> Any:
 def _pack_other(value: object) -> object:
     if isinstance(value, Usage):
         return [value.prompt_tokens, value.completion_tokens, value.cached_tokens]
+    if isinstance(value, Event):
+        return [value.raw, value.fields, value.time_ms, value.position]
     raise TypeError(f"{type(value).__name__} is not a JSON value")

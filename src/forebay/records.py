@@ -48,6 +48,20 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedEvent:
+    """An event on its way to an answer.
+
+    `id` names its request; `key` is what ordering is kept by; `read_ms` is the wall-clock moment at which the
+    pipeline got it from its source.
+    """
+
+    id: str
+    key: str
+    event: Event
+    read_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat."""
 
@@ -136,10 +150,11 @@ class Completion:
 class Result:
     """What leaves the operator for one event.
 
-    `answer` is the parsed JSON value where the request had a schema, else the text. `accepted_s` and
-    `called_s` are durations in seconds: from acceptance by the operator to completion, and of the last
-    call itself. `reissued` says that the request was sent again after a recovery; `journaled`, that the
-    result journal answered it.
+    `answer` is the parsed JSON value where the request had a schema, else the text. `read_ms` is the
+    wall-clock moment at which the pipeline got the event from its source. `elapsed_s` and `called_s` are
+    durations in seconds: from the first call to the answer, retries included, and of the last call alone.
+    `reissued` says that the request was sent again after a recovery; `journaled`, that the result journal
+    answered it.
     """
 
     id: str
@@ -148,7 +163,8 @@ class Result:
     answer: JSON
     usage: Usage
     attempts: int
-    accepted_s: float
+    read_ms: int
+    elapsed_s: float
     called_s: float
     time_ms: int | None = None
     position: str | None = None

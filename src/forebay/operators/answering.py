@@ -1,0 +1,172 @@
+"""From an event to its answer: render the prompt, ask the journal, call the engine, check the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.base import Engine, EngineFactory
+from forebay.engine.journal import Journal, JournalConfig
+from forebay.engine.prompt import PromptTemplate, request_hash
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.errors import EngineError, InvalidAnswer, RecordError
+from forebay.operators.counts import CallCounts
+from forebay.operators.release import Answer
+from forebay.records import JSON, Completion, DeadLetter, KeyedEvent, Message, Request, Result, Sampling
+
+
+@dataclass(frozen=True)
+class Call:
+    """How an event becomes an answer. Picklable; holds no secret and no connection.
+
+    `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
+    recovery it counts anew, so that an outage of the pipeline itself gives nothing up.
+    """
+
+    engine: EngineFactory
+    model: str
+    prompt: PromptTemplate
+    schema: Mapping[str, JSON] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    timeout_s: float = 60.0
+    deadline_s: float = 300.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    journal: JournalConfig | None = None
+
+
+class Answering:
+    """Answers events over one engine. Belongs to the event loop on which it was made."""
+
+    def __init__(self, call: Call, counts: CallCounts, clock: Clock | None = None) -> None:
+        self._call = call
+        self._counts = counts
+        self._clock = clock or SystemClock()
+        self._engine: Engine = call.engine()
+        self._check = AnswerCheck(call.schema) if call.schema is not None else None
+        self._journal = Journal(call.journal, self._clock) if call.journal is not None else None
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
+        try:
+            request = self._request(item)
+        except RecordError as error:
+            return dead_letter(item, error.cause, str(error))
+        hash = request_hash(request) if self._journal is not None else ""
+        if self._journal is not None:
+            known = await self._journal.get(hash)
+            if known is not None:
+                try:
+                    answer = self._parse(known)
+                except InvalidAnswer:
+                    pass
+                else:
+                    self._counts.journal_hits += 1
+                    return result(item, known, answer, attempts=0, journaled=True)
+        self._counts.calls += 1
+        outcome = await complete_with_retry(
+            self._engine,
+            request,
+            policy=self._call.retry,
+            timeout_s=self._call.timeout_s,
+            deadline_s=self._call.deadline_s,
+            check=self._check,
+            clock=self._clock,
+            sleep=asyncio.sleep,
+            on_retry=self._count_retry,
+        )
+        if outcome.completion is None:
+            error = outcome.error or EngineError("the engine gave neither an answer nor an error")
+            return dead_letter(item, error.cause, str(error), attempts=outcome.attempts)
+        self._counts.answered(outcome.completion)
+        if self._journal is not None:
+            await self._journal.put(hash, outcome.completion)
+        return result(
+            item,
+            outcome.completion,
+            outcome.answer,
+            attempts=outcome.attempts,
+            elapsed_s=outcome.elapsed_s,
+            called_s=outcome.called_s,
+        )
+
+    async def close(self) -> None:
+        await self._engine.close()
+        if self._journal is not None:
+            await self._journal.close()
+
+    def _request(self, item: KeyedEvent) -> Request:
+        event = item.event
+        rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
+        messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
+        return Request(
+            id=item.id,
+            model=self._call.model,
+            messages=messages,
+            prompt=rendered if isinstance(rendered, str) else None,
+            sampling=self._call.sampling,
+            schema=self._call.schema,
+        )
+
+    def _parse(self, completion: Completion) -> JSON:
+        if self._check is None:
+            return completion.text
+        return self._check(completion.text, finish_reason=completion.finish_reason)
+
+    def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
+        self._counts.retries += 1
+
+
+@dataclass(frozen=True)
+class OpenAnswering:
+    """Opens an `Answering` on the running event loop."""
+
+    call: Call
+    clock: Callable[[], Clock] = SystemClock
+
+    async def __call__(self, counts: CallCounts) -> Answering:
+        return Answering(self.call, counts, self.clock())
+
+
+def result(
+    item: KeyedEvent,
+    completion: Completion,
+    answer: JSON,
+    *,
+    attempts: int,
+    elapsed_s: float = 0.0,
+    called_s: float = 0.0,
+    journaled: bool = False,
+) -> Result:
+    """The result of `item`."""
+    return Result(
+        id=item.id,
+        key=item.key,
+        fields=item.event.fields,
+        answer=answer,
+        usage=completion.usage,
+        attempts=attempts,
+        read_ms=item.read_ms,
+        elapsed_s=elapsed_s,
+        called_s=called_s,
+        time_ms=item.event.time_ms,
+        position=item.event.position,
+        finish_reason=completion.finish_reason,
+        journaled=journaled,
+    )
+
+
+def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0) -> DeadLetter:
+    """The dead letter of `item`, with its untouched input."""
+    return DeadLetter(
+        raw=item.event.raw,
+        cause=cause,
+        detail=detail,
+        attempts=attempts,
+        id=item.id,
+        key=item.key,
+        time_ms=item.event.time_ms,
+        position=item.event.position,
+    )

@@ -1,0 +1,134 @@
+"""What one subtask counts, and how Flink's metrics get to see it.
+
+Counting happens on the hot path in plain integers; `FlinkMetrics.flush` hands them to Flink at most every
+half second, because a metric call costs a border crossing in either mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from forebay.latency import LatencyHistogram
+from forebay.records import Completion
+
+if TYPE_CHECKING:
+    from pyflink.metrics import MetricGroup
+
+FLUSH_S = 0.5
+WINDOW_S = 30.0
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """Counts since the operator opened. Written by the event loop and the operator's thread."""
+
+    accepted: int = 0
+    results: int = 0
+    dead_letters: int = 0
+    reissued: int = 0
+    calls: int = 0
+    retries: int = 0
+    journal_hits: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    waited_ms: int = 0
+    engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    def answered(self, completion: Completion) -> None:
+        usage = completion.usage
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.engine_s.add(completion.timing.latency_s)
+
+
+COUNTERS = (
+    "accepted",
+    "results",
+    "dead_letters",
+    "reissued",
+    "calls",
+    "retries",
+    "journal_hits",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "waited_ms",
+)
+GAUGES = ("in_flight", "pending", "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+
+
+class FlinkMetrics:
+    """The counters and gauges of one subtask, in the metric group `forebay`.
+
+    `waited_ms` is time in which input was blocked because capacity was taken. Latencies are in microseconds
+    over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
+    """
+
+    def __init__(self, group: MetricGroup, counts: CallCounts, load: Callable[[], tuple[int, int]]) -> None:
+        named = group.add_group("forebay")
+        self._counts = counts
+        self._load = load
+        self._counters = {name: named.counter(name) for name in COUNTERS}
+        self._seen = dict.fromkeys(COUNTERS, 0)
+        self._values = dict.fromkeys(GAUGES, 0)
+        self._older = (LatencyHistogram(), LatencyHistogram())
+        self._flushed_s = 0.0
+        self._turned_s = 0.0
+        for name in GAUGES:
+            named.gauge(name, _Reader(self._values, name))
+
+    def due(self, now_s: float) -> bool:
+        return now_s - self._flushed_s >= FLUSH_S
+
+    def stale(self) -> bool:
+        """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
+        return self._values["in_flight"] > 0 or any(
+            getattr(self._counts, name) != seen for name, seen in self._seen.items()
+        )
+
+    def flush(self, now_s: float) -> None:
+        """Hand the counts to Flink. Called on the operator's thread."""
+        self._flushed_s = now_s
+        counts = self._counts
+        for name, counter in self._counters.items():
+            value = getattr(counts, name)
+            if value != self._seen[name]:
+                counter.inc(value - self._seen[name])
+                self._seen[name] = value
+        in_flight, pending = self._load()
+        engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
+        self._values.update(
+            in_flight=in_flight,
+            pending=pending,
+            engine_p50_us=round(engine.quantile_s(0.5) * 1e6),
+            engine_p99_us=round(engine.quantile_s(0.99) * 1e6),
+            event_p50_us=round(event.quantile_s(0.5) * 1e6),
+            event_p99_us=round(event.quantile_s(0.99) * 1e6),
+        )
+        if now_s - self._turned_s >= WINDOW_S:
+            self._turned_s = now_s
+            self._older = (counts.engine_s, counts.event_s)
+            counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
+
+
+class _Reader:
+    """A gauge: reads one value. (A class, because thread mode calls it by its `__call__` from Java.)"""
+
+    def __init__(self, values: dict[str, int], name: str) -> None:
+        self._values = values
+        self._name = name
+
+    def __call__(self) -> int:
+        return self._values[self._name]
+
+
+def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:
+    merged = LatencyHistogram()
+    merged.merge(older)
+    merged.merge(newer)
+    return merged

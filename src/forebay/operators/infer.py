@@ -1,0 +1,79 @@
+"""`infer`: put continuous inference into a Flink job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyflink.common import Types
+from pyflink.datastream import DataStream
+
+from forebay.errors import SettingError
+from forebay.operators.answering import Call, OpenAnswering
+from forebay.operators.inference import BYTES, DEAD_LETTERS, TIMED, InferenceFunction
+from forebay.operators.keying import EventText, Keying, ToEvent
+from forebay.operators.pace import Pace
+from forebay.operators.release import Ordering
+from forebay.operators.shards import MAX_PARALLELISM
+from forebay.operators.watermarks import reassign_watermarks
+
+DEFAULT_SHARDS = 8
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """The two outputs of an inference operator, both streams of encoded records (`forebay.codec.decode`)."""
+
+    results: DataStream
+    dead_letters: DataStream
+
+
+def infer(
+    stream: DataStream,
+    call: Call,
+    *,
+    to_event: ToEvent | None = None,
+    key: EventText | None = None,
+    id: EventText | None = None,
+    capacity: int = 64,
+    ordering: Ordering = "unordered",
+    shards: int = DEFAULT_SHARDS,
+    event_time: bool = False,
+    parallelism: int | None = None,
+    pace: Pace | None = None,
+    name: str = "infer",
+) -> Inferred:
+    """Ask the engine about every element of `stream`, exactly once as far as Flink's state goes.
+
+    `to_event` makes an `Event` of an element; without it, elements are encoded records, as Forebay's sources
+    give them. At most `capacity` requests are in flight per subtask; past that the input is blocked. Answers
+    leave in the order in which they come (`unordered`), or in the input's order within each `key`.
+
+    `shards` is the number of Flink keys that state is spread over: at least the parallelism, and the same
+    for the life of a pipeline where order matters. With `event_time`, results carry the event's time, and
+    the watermark behind the operator never passes an event whose answer is still awaited.
+
+    The operator's `uid` is `name`: it must be unique in the job, and stay for state to be found again.
+    Raises `SettingError` where the settings contradict each other.
+    """
+    wanted = parallelism or stream.get_execution_environment().get_parallelism()
+    if not 1 <= shards <= MAX_PARALLELISM:
+        raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
+    if wanted > shards:
+        raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
+    if capacity < 1:
+        raise SettingError(f"capacity must be at least 1, found {capacity}")
+    if ordering == "key" and key is None:
+        raise SettingError("ordering by key needs a key")
+    keyed = (
+        stream.map(Keying(shards=shards, key=key, id=id, to_event=to_event), Types.PICKLED_BYTE_ARRAY())
+        .name(f"{name}: key")
+        .key_by(lambda element: element[0], Types.INT())
+    )
+    function = InferenceFunction(
+        OpenAnswering(call), capacity=capacity, ordering=ordering, pace=pace, event_time=event_time
+    )
+    answered = keyed.process(function, TIMED if event_time else BYTES).name(name).uid(name)
+    answered.set_parallelism(wanted)
+    answered.set_max_parallelism(MAX_PARALLELISM)
+    dead_letters = answered.get_side_output(DEAD_LETTERS)
+    return Inferred(reassign_watermarks(answered, name) if event_time else answered, dead_letters)

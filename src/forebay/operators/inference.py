@@ -1,0 +1,218 @@
+"""The continuous inference operator: a keyed Flink function that never waits for a call.
+
+What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
+and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
+touched, so answers wait in their shard's mailbox until the next record or timer of that shard; a timer per
+shard, armed while the shard has calls, bounds that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgpack
+from pyflink.common import Row, Types
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
+from pyflink.datastream.state import MapStateDescriptor
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import decode, encode
+from forebay.operators.calls import Answerer, ContinuousCalls
+from forebay.operators.counts import CallCounts, FlinkMetrics
+from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
+from forebay.operators.pace import Pace
+from forebay.operators.release import Answer, Ordering
+from forebay.records import DeadLetter, KeyedEvent, Result
+
+BYTES = Types.PICKLED_BYTE_ARRAY()
+"""Python `bytes`. (Primitive arrays do not survive the conversion of thread mode.)"""
+TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
+"""A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
+DEAD_LETTERS = OutputTag("dead-letters", BYTES)
+END_OF_INPUT_MS = 2**63 - 2
+"""An event-time timer that only the final watermark reaches: processing-time timers no longer fire then."""
+HEARTBEAT_MS = 200
+STATE_VERSION = 1
+
+
+@dataclass(slots=True)
+class Shard:
+    """What this subtask knows of one shard: the ids that rest in its state with their event times."""
+
+    live: dict[str, int | None] = field(default_factory=dict)
+    next_seq: int = 0
+    armed: bool = False
+
+
+class InferenceFunction(KeyedProcessFunction):
+    """Takes `(Flink key of the shard, record bytes)`, gives `Result` bytes, or `TIMED` rows with `event_time`.
+
+    Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are. Bound: at most
+    `capacity` calls in flight in this subtask; past it `process_element` blocks, which is Flink's
+    backpressure. At the end of input every call is completed before the operator ends.
+    """
+
+    def __init__(
+        self,
+        open_answerer: Callable[[CallCounts], Awaitable[Answerer]],
+        *,
+        capacity: int,
+        ordering: Ordering = "unordered",
+        pace: Pace | None = None,
+        event_time: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._open_answerer = open_answerer
+        self._capacity = capacity
+        self._ordering: Ordering = ordering
+        self._pace = pace or Pace()
+        self._event_time = event_time
+        self._clock = clock or SystemClock()
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
+        self._shards: dict[int, Shard] = {}
+        self._low = LowWatermark()
+        self._beaten_ms = EARLIEST_MS
+        self._opened_ms = self._clock.wall_ms()
+        self._counts = CallCounts()
+        self._calls = ContinuousCalls(
+            partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
+        )
+        self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._in_flight)
+        self._calls.start()
+
+    def close(self) -> None:
+        self._calls.close()
+
+    def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        key, data = value
+        shard = self._shards.get(key) or self._recover(key, ctx)
+        if data:
+            record = decode(data)
+            if isinstance(record, DeadLetter):
+                self._counts.dead_letters += 1
+                yield DEAD_LETTERS, data
+            else:
+                self._accept(key, shard, record, data)
+        self._arm(shard, ctx)
+        yield from self._emit(key, shard, ctx)
+        if not self._calls.has_room():
+            yield from self._wait_for_room(key, shard, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        key = ctx.get_current_key()
+        shard = self._shards.get(key) or self._recover(key, ctx)
+        if timestamp == END_OF_INPUT_MS:
+            while shard.live:
+                self._calls.wait_ready(key, 1.0)
+                yield from self._emit(key, shard, ctx)
+            self._metrics.flush(self._clock.monotonic_s())
+            return
+        # Timers fire in the order of their times: once a timer set in this run fires, those that a checkpoint
+        # brought back have fired, and with them every shard that had something in flight was recovered.
+        if timestamp >= self._opened_ms:
+            self._low.restored()
+        shard.armed = False
+        yield from self._emit(key, shard, ctx)
+        if self._event_time:
+            yield from self._beat(ctx)
+        self._arm(shard, ctx)
+
+    def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
+        """First touch of a shard in this run: issue again what a checkpoint left in its state."""
+        shard = self._shards[key] = Shard()
+        for seq, id, data in sorted(_unpack(entry) for _, entry in self._state.items()):
+            item: KeyedEvent = decode(data)
+            shard.live[id] = item.event.time_ms
+            shard.next_seq = seq + 1
+            self._low.hold(item.event.time_ms)
+            self._counts.reissued += 1
+            self._calls.submit(key, replace(item, id=id), reissued=True)
+        ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        self._arm(shard, ctx, always=True)
+        return shard
+
+    def _accept(self, key: int, shard: Shard, item: KeyedEvent, data: bytes) -> None:
+        id = item.id
+        if id in shard.live:
+            id = _free_id(id, shard.live)
+            item = replace(item, id=id)
+        self._state.put(id, msgpack.packb((STATE_VERSION, shard.next_seq, id, data)))
+        shard.next_seq += 1
+        shard.live[id] = item.event.time_ms
+        self._low.hold(item.event.time_ms)
+        self._counts.accepted += 1
+        self._calls.submit(key, item)
+
+    def _wait_for_room(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        blocked_s = self._clock.monotonic_s()
+        while not self._calls.wait_for_room(1.0):
+            yield from self._emit(key, shard, ctx)
+        self._counts.waited_ms += round((self._clock.monotonic_s() - blocked_s) * 1000)
+        yield from self._emit(key, shard, ctx)
+
+    def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._metrics.due(now_s):
+            self._metrics.flush(now_s)
+        if shard.armed:
+            return
+        if shard.live or always:
+            step_ms = self._pace.step_ms(self._calls.call_s)
+        elif self._metrics.stale():
+            step_ms = self._pace.idle_ms
+        else:
+            return
+        shard.armed = True
+        ctx.timer_service().register_processing_time_timer(self._clock.wall_ms() + step_ms)
+
+    def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        for id, answer in self._calls.take(key):
+            self._state.remove(id)
+            self._low.let_go(shard.live.pop(id))
+            if isinstance(answer, DeadLetter):
+                self._counts.dead_letters += 1
+                yield DEAD_LETTERS, encode(answer)
+                continue
+            self._counts.results += 1
+            self._counts.event_s.add((self._clock.wall_ms() - answer.read_ms) / 1000)
+            yield self._output(answer, ctx)
+
+    def _output(self, answer: Result, ctx: KeyedProcessFunction.Context) -> object:
+        data = encode(answer)
+        if not self._event_time:
+            return data
+        low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))
+        time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
+        return Row(time_ms, low_ms, data.decode("latin-1"))
+
+    def _beat(self, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        """Tell downstream how far event time is though no result says so, and ask to be woken for the next."""
+        watermark_ms = ctx.timer_service().current_watermark()
+        low_ms = clamp_ms(self._low.now_ms(watermark_ms))
+        if low_ms > self._beaten_ms:
+            self._beaten_ms = low_ms
+            yield Row(low_ms, low_ms, "")
+        if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
+            ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
+
+    def _in_flight(self) -> tuple[int, int]:
+        load = self._calls.load
+        return load.in_flight, load.pending
+
+
+def _unpack(entry: bytes) -> tuple[int, str, bytes]:
+    _version, seq, id, data = msgpack.unpackb(entry)
+    return seq, id, data
+
+
+def _free_id(id: str, taken: dict[str, int | None]) -> str:
+    """Equal records without a position of their own have equal ids; those in flight at once are numbered."""
+    number = 2
+    while f"{id}#{number}" in taken:
+        number += 1
+    return f"{id}#{number}"
