@@ -85,14 +85,14 @@ def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
     if "$schema" not in schema:
         return Draft202012Validator
     name = schema["$schema"]
-    # The default None, which the stubs do not know, tells an unknown draft from a known one.
+    # A default of None, which the stubs do not know, tells an unknown draft from a known one.
     none: Any = None
-    cls: Any = validator_for({"$schema": name}, default=none) if isinstance(name, str) else None
-    if cls is None:
+    known = validator_for({"$schema": name}, default=none) if isinstance(name, str) else None
+    if known is None:
         raise SettingError(
             f"{where}.$schema is {_short(str(name))!r}; expected the URL of a JSON schema draft"
         )
-    return cls
+    return cast("type[Validator]", known)
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:

@@ -60,7 +60,6 @@ class HttpEngine:
             LOAD_REQUEST_HEADER: "TEXT",
         }
         self._session: aiohttp.ClientSession | None = None
-        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -78,7 +77,7 @@ class HttpEngine:
                 self._chat_url if request.prompt is None else self._prompt_url,
                 data=body,
                 headers={"X-Request-Id": header_id(request.id)},
-                timeout=self._timeout(timeout_s),
+                timeout=request_timeout(timeout_s, self._connect_timeout_s),
                 allow_redirects=False,
             )
             try:
@@ -187,18 +186,6 @@ class HttpEngine:
             self._session = open_session(self._headers)
         return self._session
 
-    def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
-        timeout = self._timeouts.get(timeout_s)
-        if timeout is None:
-            if len(self._timeouts) > 100:
-                self._timeouts.clear()
-            # aiohttp would round times above its threshold up to whole seconds.
-            timeout = aiohttp.ClientTimeout(
-                total=timeout_s, sock_connect=self._connect_timeout_s, ceil_threshold=timeout_s + 1
-            )
-            self._timeouts[timeout_s] = timeout
-        return timeout
-
 
 @dataclass(frozen=True, slots=True)
 class HttpEngineFactory:
@@ -263,6 +250,11 @@ def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
         headers=headers,
         auto_decompress=False,
     )
+
+
+def request_timeout(total_s: float, connect_s: float = CONNECT_TIMEOUT_S) -> aiohttp.ClientTimeout:
+    """Bounds of one exchange, to the millisecond: by itself aiohttp rounds times above 5 s to whole seconds."""
+    return aiohttp.ClientTimeout(total=total_s, sock_connect=connect_s, ceil_threshold=total_s + 1)
 
 
 def header_id(id: str) -> str:

@@ -18,6 +18,7 @@ from forebay.engine.client import (
     read_start,
     replica_url,
     request_headers,
+    request_timeout,
     transport_error,
 )
 from forebay.engine.failures import Quoter, error_from_status
@@ -73,7 +74,7 @@ async def _get(url: str, path: str, api_key: str | None, timeout_s: float, limit
     quote = Quoter(api_key)
     async with open_session(request_headers(api_key)) as session:
         try:
-            timeout = aiohttp.ClientTimeout(total=timeout_s, ceil_threshold=timeout_s + 1)
+            timeout = request_timeout(timeout_s)
             async with session.get(URL(replica + path), timeout=timeout, allow_redirects=False) as response:
                 if response.status == 200:
                     return await read_bounded(response, limit, replica=replica)
