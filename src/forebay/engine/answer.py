@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from jsonschema import ValidationError
@@ -92,7 +92,7 @@ def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
         raise SettingError(
             f"{where}.$schema is {_short(str(name))!r}; expected the URL of a JSON schema draft"
         )
-    return cast("type[Validator]", known)
+    return known
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:

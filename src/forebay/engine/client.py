@@ -253,7 +253,7 @@ def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
 
 
 def request_timeout(total_s: float, connect_s: float = CONNECT_TIMEOUT_S) -> aiohttp.ClientTimeout:
-    """Bounds of one exchange, to the millisecond: by itself aiohttp rounds times above 5 s to whole seconds."""
+    """Bounds of one exchange, taken exactly: by itself aiohttp rounds times above 5 s up to whole seconds."""
     return aiohttp.ClientTimeout(total=total_s, sock_connect=connect_s, ceil_threshold=total_s + 1)
 
 
