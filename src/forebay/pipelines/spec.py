@@ -10,12 +10,14 @@ import hashlib
 import json
 import posixpath
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
@@ -157,6 +159,14 @@ class JournalSpec(Model):
     max_entries: PositiveInt = Field(1_000_000, description="The oldest answers go beyond so many.")
     max_mb: PositiveInt = Field(1024, description="The oldest answers go beyond so many MB (10^6 bytes).")
     max_age_s: PositiveFloat | None = Field(604_800.0, description="Answers older than this go; null: never.")
+
+    def config(self) -> JournalConfig:
+        return JournalConfig(
+            path=Path(self.path),
+            max_entries=self.max_entries,
+            max_bytes=self.max_mb * 1_000_000,
+            max_age_s=self.max_age_s,
+        )
 
 
 class JsonlSink(Model):

@@ -1,0 +1,264 @@
+"""Answers kept on disk, so that a request that was answered once is not sent to an engine again.
+
+One SQLite file with a write-ahead log, shared by the threads and processes of one machine. Not by machines:
+such a log does not work on network file systems.
+
+What is guaranteed: `get` gives what some `put` was given for that hash, or None. Once the future of a `put`
+is done, the answer survives the death (SIGKILL) of its process; a crash of the machine may take the last
+ones. What is not: that an answer is kept. One still in the queue dies with its process, and one may be
+evicted, or not be written because the disk is full or the file is locked; then `get` gives None and the
+engine is asked again. A journal never fails a record.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.journal_file import (
+    ENTRY_OVERHEAD_BYTES,
+    READ_TIMEOUT_S,
+    Bounds,
+    Entry,
+    connect,
+    evict,
+    insert,
+    open_journal,
+)
+from forebay.errors import SettingError
+from forebay.records import Completion, Timing, Usage
+
+MAX_ENTRY_BYTES = 4_194_304
+MAX_WAITING = 4096
+"""Answers that wait for the writing thread; one beyond is not kept."""
+
+MAX_BATCH = 128
+"""Answers that are written as one transaction."""
+
+EVICT_EVERY = 64
+"""Writes between two looks at the bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """Where a journal is and how much it may hold. Picklable; `Journal(config)` opens it.
+
+    `max_bytes` counts every value and `ENTRY_OVERHEAD_BYTES` for each; file and log together may be some MB
+    larger. With `max_age_s` None, entries are kept whatever their age.
+    """
+
+    path: Path
+    max_entries: int = 1_000_000
+    max_bytes: int = 1_000_000_000
+    max_age_s: float | None = 604_800.0
+
+    def __post_init__(self) -> None:
+        if self.max_entries < 1 or self.max_bytes < 1 or (self.max_age_s is not None and self.max_age_s <= 0):
+            raise SettingError(
+                f"journal {self.path}: bounds must be above 0, found max_entries {self.max_entries}, "
+                f"max_bytes {self.max_bytes}, max_age_s {self.max_age_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCounts:
+    """What one `Journal` object did.
+
+    `failed`: reads, writes and evictions that SQLite refused. `dropped`: answers not written because
+    `MAX_WAITING` others waited already.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    written: int = 0
+    evicted: int = 0
+    failed: int = 0
+    dropped: int = 0
+
+
+class Journal:
+    """The journal at `config.path`, created with its folder where it is missing. Safe on many threads.
+
+    Opening blocks, and raises `SettingError` where the file is not a journal, is damaged, or cannot be opened
+    and written. `get` blocks for some 10 µs of reading, `put` does not block: both may be called from an
+    event loop. A thread of the journal's own writes and evicts; `close` ends it.
+    """
+
+    def __init__(self, config: JournalConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._tally = dict.fromkeys(JournalCounts.__dataclass_fields__, 0)
+        self._tally_lock = threading.Lock()
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MAX_WAITING)
+        writer = open_journal(config.path)
+        self._reader: sqlite3.Connection | None = connect(config.path, timeout_s=READ_TIMEOUT_S)
+        self._thread = threading.Thread(
+            target=self._write_all, args=(writer,), name=f"journal {config.path.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def counts(self) -> JournalCounts:
+        with self._tally_lock:
+            return JournalCounts(**self._tally)
+
+    def get(self, request_hash: str) -> Completion | None:
+        """The answer to the request of that hash, or None where there is none or it is too old.
+
+        Its usage is that of the call that was made; its timing is zero, for nothing was called now.
+        """
+        oldest_ms = self._oldest_ms()
+        row, found = self._read(request_hash), None
+        if row is not None and (oldest_ms is None or row[0] >= oldest_ms):
+            found = _decode(row[1])
+            if found is None:
+                self._count("failed")
+        self._count("hits" if found is not None else "misses")
+        return found
+
+    def put(self, request_hash: str, completion: Completion) -> Future[bool]:
+        """Keep `completion` as the answer. The future tells, once it is on disk or given up, whether it is.
+
+        An answer that is there and not too old stays (the first one wins; the future tells False). One of
+        more than 4 MiB is not kept. Nobody needs to wait for the future.
+        """
+        done: Future[bool] = Future()
+        value = _encode(completion)
+        if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):
+            done.set_result(False)
+            return done
+        entry = Entry(request_hash, value, self._clock.wall_ms(), self._oldest_ms())
+        with self._lock:
+            try:
+                if self._reader is None:
+                    raise queue.Full
+                self._waiting.put_nowait((entry, done))
+            except queue.Full:
+                done.set_result(False)
+        if done.done():
+            self._count("dropped")
+        return done
+
+    def close(self) -> None:
+        """Write what waits and close the file; blocks for that. A closed journal knows and keeps nothing."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
+        if reader is not None:
+            self._waiting.put(None)
+        self._thread.join()
+
+    def _read(self, request_hash: str) -> tuple[int, bytes] | None:
+        with self._lock:
+            if self._reader is None:
+                return None
+            try:
+                row: tuple[int, bytes] | None = self._reader.execute(
+                    "SELECT written_ms, value FROM answers WHERE hash = ?", (request_hash,)
+                ).fetchone()
+                return row
+            except sqlite3.Error:
+                self._count("failed")
+                return None
+
+    def _write_all(self, connection: sqlite3.Connection) -> None:
+        """The writing thread: batches until `close`."""
+        since_evicted = 0
+        open_ = True
+        while open_:
+            batch, open_ = self._next_batch()
+            if batch:
+                self._write(connection, batch)
+                since_evicted += len(batch)
+            if since_evicted >= EVICT_EVERY:
+                self._evict(connection)
+                since_evicted = 0
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _next_batch(self) -> tuple[list[_Waiting], bool]:
+        """Waits for one answer and takes those that wait with it; False once the journal is closed."""
+        batch: list[_Waiting] = []
+        item = self._waiting.get()
+        while item is not None:
+            batch.append(item)
+            if len(batch) == MAX_BATCH:
+                return batch, True
+            try:
+                item = self._waiting.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _write(self, connection: sqlite3.Connection, batch: list[_Waiting]) -> None:
+        try:
+            written = insert(connection, [entry for entry, _ in batch])
+        except Exception:  # whatever it is, those who wait must hear of it
+            _roll_back(connection)
+            self._count("failed", len(batch))
+            written = [False] * len(batch)
+        self._count("written", sum(written))
+        for (_, done), kept in zip(batch, written, strict=True):
+            if done.set_running_or_notify_cancel():
+                done.set_result(kept)
+
+    def _evict(self, connection: sqlite3.Connection) -> None:
+        try:
+            bounds = Bounds(self.config.max_entries, self.config.max_bytes, self._oldest_ms())
+            while gone := evict(connection, bounds):
+                self._count("evicted", gone)
+        except Exception:  # the thread must live on
+            _roll_back(connection)
+            self._count("failed")
+
+    def _oldest_ms(self) -> int | None:
+        age_s = self.config.max_age_s
+        return None if age_s is None else self._clock.wall_ms() - int(age_s * 1000)
+
+    def _count(self, what: str, n: int = 1) -> None:
+        with self._tally_lock:
+            self._tally[what] += n
+
+
+_Waiting = tuple[Entry, "Future[bool]"]
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.rollback()
+
+
+def _encode(completion: Completion) -> bytes:
+    usage = completion.usage
+    value = (
+        completion.text,
+        completion.finish_reason,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+    )
+    packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
+    return packed
+
+
+def _decode(value: bytes) -> Completion | None:
+    """The completion, or None where the bytes are none (a damaged file)."""
+    try:
+        text, finish_reason, *tokens = msgpack.unpackb(value, unicode_errors="surrogatepass")
+        usage = Usage(*tokens)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    if not isinstance(text, str):
+        return None
+    return Completion(text=text, finish_reason=finish_reason, usage=usage, timing=Timing(0.0, 0.0))

@@ -1,0 +1,174 @@
+"""The journal's SQLite file: opening and checking it, one write, one step of eviction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+APPLICATION_ID = 0x46425931
+"""Marks the file as Forebay's ("FBY1"), in the place that SQLite keeps for it."""
+
+FORMAT = 1
+OPEN_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 0.02
+ENTRY_OVERHEAD_BYTES = 160
+"""What an entry takes beyond its value: its row, its hash, and its place in the index of hashes."""
+
+EVICT_AT_MOST = 128
+"""Entries that one step removes: writers of other processes wait no longer than a step takes."""
+
+LOG_BYTES = 16_777_216
+"""Size to which the log is cut back after a burst."""
+
+TABLES = (
+    "CREATE TABLE answers (seq INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, written_ms INTEGER NOT NULL, "
+    "value BLOB NOT NULL)",
+    "CREATE TABLE totals (entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO totals VALUES (0, 0)",
+    f"PRAGMA user_version = {FORMAT}",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a journal may hold: `oldest_ms` is the wall-clock time before which an entry is too old."""
+
+    max_entries: int
+    max_bytes: int
+    oldest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer to write. An entry of this hash from before `oldest_ms` is too old and gives way."""
+
+    hash: str
+    value: bytes
+    written_ms: int
+    oldest_ms: int | None
+
+
+def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
+    """A connection for one thread at a time, each statement its own transaction unless one is begun."""
+    connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    return connection
+
+
+def open_journal(path: Path) -> sqlite3.Connection:
+    """A connection to the journal at `path`, which is created where it is missing.
+
+    Blocks. Raises `SettingError` where the file is something else, damaged, or cannot be used.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = connect(path, timeout_s=OPEN_TIMEOUT_S)
+    except (sqlite3.Error, OSError) as error:
+        raise _refused(path, error) from None
+    try:
+        _prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise _refused(path, error) from None
+    except SettingError:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    # Looked at before anything is written: a file of someone else's stays as it is.
+    _check_owner(connection, path)
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise SettingError(f"journal {path}: this file system cannot share a file; choose a local one")
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        if not _check_owner(connection, path):
+            for statement in TABLES:
+                connection.execute(statement)
+        # Touches every table and the index, and proves that the file can be written.
+        connection.execute("UPDATE totals SET entries = entries")
+        connection.execute("SELECT max(seq), max(hash) FROM answers").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_S * 1000)}")
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is a journal (True) or empty (False). Raises `SettingError` where it is neither."""
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner == 0 and tables == 0:
+        return False
+    if owner != APPLICATION_ID:
+        raise SettingError(f"journal {path} is a database of something else; name another file")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != FORMAT:
+        raise SettingError(
+            f"journal {path} has format {version}, this Forebay writes {FORMAT}; name another file"
+        )
+    return True
+
+
+def _refused(path: Path, error: Exception) -> SettingError:
+    return SettingError(f"journal {path} cannot be used: {error}; delete it or name another file")
+
+
+def insert(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[bool]:
+    """Write entries as one transaction; for each, whether it was written (no younger one was there)."""
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        return [_insert(connection, entry) for entry in entries]
+
+
+def _insert(connection: sqlite3.Connection, entry: Entry) -> bool:
+    old = connection.execute(
+        "SELECT seq, written_ms, length(value) FROM answers WHERE hash = ?", (entry.hash,)
+    ).fetchone()
+    more, size = 1, len(entry.value) + ENTRY_OVERHEAD_BYTES
+    if old is not None:
+        if entry.oldest_ms is None or old[1] >= entry.oldest_ms:
+            return False
+        connection.execute("DELETE FROM answers WHERE seq = ?", (old[0],))
+        more, size = 0, len(entry.value) - old[2]
+    connection.execute(
+        "INSERT INTO answers (hash, written_ms, value) VALUES (?, ?, ?)",
+        (entry.hash, entry.written_ms, entry.value),
+    )
+    connection.execute("UPDATE totals SET entries = entries + ?, bytes = bytes + ?", (more, size))
+    return True
+
+
+def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
+    """Remove the oldest entries that are beyond `bounds`, at most `EVICT_AT_MOST`; how many went."""
+    with closing(connection.cursor()) as cursor:
+        if not _beyond(cursor, bounds):
+            return 0
+        cursor.execute("BEGIN IMMEDIATE")
+        with connection:
+            last, entries, size = _beyond(cursor, bounds) or (0, 0, 0)
+            if entries:
+                cursor.execute("DELETE FROM answers WHERE seq <= ?", (last,))
+                cursor.execute("UPDATE totals SET entries = entries - ?, bytes = bytes - ?", (entries, size))
+        return entries
+
+
+def _beyond(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[int, int, int] | None:
+    """The last sequence number, the number and the bytes of the oldest entries that must go."""
+    entries, size = cursor.execute("SELECT entries, bytes FROM totals").fetchone()
+    last, gone, gone_bytes = 0, 0, 0
+    rows = cursor.execute(
+        "SELECT seq, written_ms, length(value) FROM answers ORDER BY seq LIMIT ?", (EVICT_AT_MOST,)
+    )
+    for seq, written_ms, length in rows:
+        too_many = entries - gone > bounds.max_entries or size - gone_bytes > bounds.max_bytes
+        if not too_many and (bounds.oldest_ms is None or written_ms >= bounds.oldest_ms):
+            break
+        last, gone, gone_bytes = seq, gone + 1, gone_bytes + length + ENTRY_OVERHEAD_BYTES
+    return (last, gone, gone_bytes) if gone else None
