@@ -46,7 +46,7 @@ class Answering:
         self._clock = clock or SystemClock()
         self._engine: Engine = call.engine()
         self._check = AnswerCheck(call.schema) if call.schema is not None else None
-        self._journal = Journal(call.journal, self._clock) if call.journal is not None else None
+        self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
 
     async def answer(self, item: KeyedEvent) -> Answer:
         """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
@@ -56,7 +56,7 @@ class Answering:
             return dead_letter(item, error.cause, str(error))
         hash = request_hash(request) if self._journal is not None else ""
         if self._journal is not None:
-            known = await self._journal.get(hash)
+            known = self._journal.get(hash)
             if known is not None:
                 try:
                     answer = self._parse(known)
@@ -82,7 +82,8 @@ class Answering:
             return dead_letter(item, error.cause, str(error), attempts=outcome.attempts)
         self._counts.answered(outcome.completion)
         if self._journal is not None:
-            await self._journal.put(hash, outcome.completion)
+            # Awaited, so that an answer that has left is one that the journal knows after a kill.
+            await asyncio.wrap_future(self._journal.put(hash, outcome.completion))
         return result(
             item,
             outcome.completion,
@@ -95,7 +96,7 @@ class Answering:
     async def close(self) -> None:
         await self._engine.close()
         if self._journal is not None:
-            await self._journal.close()
+            self._journal.close()
 
     def _request(self, item: KeyedEvent) -> Request:
         event = item.event

@@ -24,7 +24,7 @@ from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import CallCounts, FlinkMetrics
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.pace import Pace
-from forebay.operators.release import Answer, Ordering
+from forebay.operators.release import Ordering
 from forebay.records import DeadLetter, KeyedEvent, Result
 
 BYTES = Types.PICKLED_BYTE_ARRAY()
@@ -48,7 +48,7 @@ class Shard:
 
 
 class InferenceFunction(KeyedProcessFunction):
-    """Takes `(Flink key of the shard, record bytes)`, gives `Result` bytes, or `TIMED` rows with `event_time`.
+    """Takes `(Flink key of the shard, record bytes)`; gives `Result` bytes, with `event_time` `TIMED` rows.
 
     Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are. Bound: at most
     `capacity` calls in flight in this subtask; past it `process_element` blocks, which is Flink's
@@ -191,7 +191,7 @@ class InferenceFunction(KeyedProcessFunction):
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
     def _beat(self, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """Tell downstream how far event time is though no result says so, and ask to be woken for the next."""
+        """Tell downstream how far event time is though no result says so; ask to be woken for the next."""
         watermark_ms = ctx.timer_service().current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
         if low_ms > self._beaten_ms:

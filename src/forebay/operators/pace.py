@@ -1,4 +1,4 @@
-"""How often an operator looks for finished answers: often enough to add little, rarely enough to cost little."""
+"""How often an operator looks for finished answers: it must add little, and cost little."""
 
 from __future__ import annotations
 
