@@ -3,15 +3,16 @@
 One SQLite file with a write-ahead log, shared by the threads and processes of one machine. Not by machines:
 such a log does not work on network file systems.
 
-What is guaranteed: `get` gives what some `put` was given for that hash, or None. Once the future of a `put`
-is done, the answer survives the death (SIGKILL) of its process; a crash of the machine may take the last
-ones. What is not: that an answer is kept. One still in the queue dies with its process, and one may be
+What is guaranteed: `get` gives what some `put` was given for that hash, or None. Once a `put` has
+returned True, the answer survives the death (SIGKILL) of its process; a crash of the machine may take the
+last ones. What is not: that an answer is kept. One still in the queue dies with its process, and one may be
 evicted, or not be written because the disk is full or the file is locked; then `get` gives None and the
 engine is asked again. A journal never fails a record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sqlite3
 import threading
@@ -88,11 +89,11 @@ class Journal:
     """The journal at `config.path`, created with its folder where it is missing. Safe on many threads.
 
     Opening blocks, and raises `SettingError` where the file is not a journal, is damaged, or cannot be opened
-    and written. `get` blocks for some 10 µs of reading, `put` does not block: both may be called from an
-    event loop. A thread of the journal's own writes and evicts; `close` ends it.
+    and written. The rest is for an event loop: `get` reads at once, some 10 µs; a thread of the journal's own
+    writes and evicts; `close` ends it.
     """
 
-    def __init__(self, config: JournalConfig, *, clock: Clock | None = None) -> None:
+    def __init__(self, config: JournalConfig, clock: Clock | None = None) -> None:
         self.config = config
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -111,7 +112,7 @@ class Journal:
         with self._tally_lock:
             return JournalCounts(**self._tally)
 
-    def get(self, request_hash: str) -> Completion | None:
+    async def get(self, request_hash: str) -> Completion | None:
         """The answer to the request of that hash, or None where there is none or it is too old.
 
         Its usage is that of the call that was made; its timing is zero, for nothing was called now.
@@ -125,17 +126,16 @@ class Journal:
         self._count("hits" if found is not None else "misses")
         return found
 
-    def put(self, request_hash: str, completion: Completion) -> Future[bool]:
-        """Keep `completion` as the answer. The future tells, once it is on disk or given up, whether it is.
+    async def put(self, request_hash: str, completion: Completion) -> bool:
+        """Keep `completion` as the answer; returns once it is written (True) or it is known that it is not.
 
-        An answer that is there and not too old stays (the first one wins; the future tells False). One of
-        more than 4 MiB is not kept. Nobody needs to wait for the future.
+        That takes some 100 µs, now and then 10 ms. An answer that is there and not too old stays: the first
+        one wins. One of more than 4 MiB is not kept. Never raises; cancelled, it may write or not.
         """
-        done: Future[bool] = Future()
         value = _encode(completion)
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):
-            done.set_result(False)
-            return done
+            return False
+        done: Future[bool] = Future()
         entry = Entry(request_hash, value, self._clock.wall_ms(), self._oldest_ms())
         with self._lock:
             try:
@@ -143,13 +143,15 @@ class Journal:
                     raise queue.Full
                 self._waiting.put_nowait((entry, done))
             except queue.Full:
-                done.set_result(False)
-        if done.done():
-            self._count("dropped")
-        return done
+                self._count("dropped")
+                return False
+        return await asyncio.wrap_future(done)
 
-    def close(self) -> None:
-        """Write what waits and close the file; blocks for that. A closed journal knows and keeps nothing."""
+    async def close(self) -> None:
+        """Write what waits and close the file. A closed journal knows and keeps nothing."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             reader, self._reader = self._reader, None
             if reader is not None:
