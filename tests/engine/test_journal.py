@@ -325,7 +325,7 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
 async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
     async with opened(tmp_path) as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
