@@ -25,6 +25,7 @@ from forebay.engine.launch.registry import Registry
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LOOK_S = 0.2
+ORPHANS_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def main() -> int:
                 break
             owned = False
     status = server.poll()
-    _end_all(order.grace_s)
+    _end_all(server, order.grace_s)
     server.poll()
     return status if status is not None and status >= 0 else 1
 
@@ -96,9 +97,12 @@ def _owner_is_gone(owner_pid: int) -> bool:
     return bool(readable) or os.getppid() != owner_pid
 
 
-def _end_all(grace_s: float) -> None:
+def _end_all(server: subprocess.Popen[bytes], grace_s: float) -> None:
+    # The server first and alone: it ends its own workers in order and frees their shared memory.
+    server.terminate()
+    wait_gone({process for process in _others() if process.pid == server.pid}, grace_s)
     terminate(_others())
-    wait_gone(_others(), grace_s)
+    wait_gone(_others(), ORPHANS_GRACE_S)
     # Looked for again: a process may have been born while the others were ending.
     while left := _others():
         kill(left)

@@ -1,0 +1,47 @@
+# make setup   both environments and the default model; seconds when nothing changed
+# make demo    the main job in small
+# make test    lint, types, import contracts, all tests, coverage
+#
+# PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.forebay-ready
+FITS := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := python3.12 python3.11 python3.10 python3 python
+PYTHON = $(shell for python in $(CANDIDATES); do \
+	"$$python" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
+
+.PHONY: setup demo test lint clean
+
+setup: $(READY)
+	@$(BIN)/forebay setup
+
+demo: setup
+	@$(BIN)/forebay demo
+
+test: setup lint
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment whose Python is gone or does not fit is made anew.
+$(READY): pyproject.toml
+	@$(BIN)/python -c '$(FITS)' >/dev/null 2>&1 || { \
+		python='$(PYTHON)'; \
+		test -n "$$python" || { echo "No Python 3.10 to 3.12 with venv was found; name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }; \
+		"$$python" -c '$(FITS)' || { echo "$$python is no Python 3.10 to 3.12 with venv" >&2; exit 1; }; \
+		echo "Making $(VENV) with $$python"; \
+		"$$python" -m venv --clear $(VENV); }
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install --editable '.[dev,plot]'
+	@touch $@

