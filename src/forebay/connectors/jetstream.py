@@ -66,7 +66,7 @@ class JetstreamFeed:
                 ) as socket,
             ):
                 async for message in socket:
-                    raw = _payload(message)
+                    raw = _payload(message.type, message.data)
                     time_us, digest = _time_us(raw), digest_of(raw)
                     if time_us is not None:
                         if mark.has(digest) or (before is not None and time_us < before):
@@ -80,13 +80,10 @@ class JetstreamFeed:
             raise FeedBroken(f"{type(error).__name__}: {error}") from None
 
 
-def _payload(message: aiohttp.WSMessage | aiohttp.WSMessageTextBytes) -> bytes:
-    if message.type == aiohttp.WSMsgType.TEXT:
-        text: str = message.data
-        return text.encode("utf-8")
-    if message.type == aiohttp.WSMsgType.BINARY:
-        return bytes(message.data)
-    raise FeedBroken(f"the connection broke: {message.data}")
+def _payload(kind: aiohttp.WSMsgType, data: str | bytes) -> bytes:
+    if kind not in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
+        raise FeedBroken(f"the connection broke: {data!r}")
+    return data.encode("utf-8") if isinstance(data, str) else bytes(data)
 
 
 def _time_us(raw: bytes) -> int | None:

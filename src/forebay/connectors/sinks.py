@@ -38,7 +38,10 @@ class StandardOutput:
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
-    """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution."""
+    """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution.
+
+    The sink has the stream's parallelism: what one subtask emits stays in order, in files of its own.
+    """
     sink = (
         FileSink.for_row_format(config.path.absolute().as_uri(), Encoder.simple_string_encoder("UTF-8"))
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
@@ -48,12 +51,14 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
         )
         .build()
     )
-    stream.sink_to(sink).name(f"files {config.path.name}")
+    written = stream.sink_to(sink).name(f"files {config.path.name}")
+    written.set_parallelism(stream._j_data_stream.getParallelism())
 
 
 def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
     """Print each string of `stream` as a line."""
-    (stream.print(config.prefix) if config.prefix else stream.print()).name("standard output")
+    printed = stream.print(config.prefix) if config.prefix else stream.print()
+    printed.name("standard output").set_parallelism(stream._j_data_stream.getParallelism())
 
 
 def committed_parts(path: Path) -> list[Path]:
@@ -67,3 +72,9 @@ def read_jsonl_sink(path: Path) -> Iterator[bytes]:
         with part.open("rb") as file:
             for line in file:
                 yield line.rstrip(b"\n")
+
+
+def count_lines(part: Path) -> int:
+    """How many lines a committed file holds; reads it whole, a piece at a time."""
+    with part.open("rb") as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))

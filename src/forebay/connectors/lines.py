@@ -1,0 +1,21 @@
+"""Encoded results and dead letters as JSON lines, for sinks of text."""
+
+from __future__ import annotations
+
+from pyflink.common import Types
+from pyflink.datastream import DataStream
+
+from forebay.codec import decode
+from forebay.connectors.letters import dead_letter_json, result_json
+
+
+def result_lines(results: DataStream) -> DataStream:
+    """Each result as one line of JSON."""
+    return results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
+
+
+def dead_letter_lines(letters: DataStream) -> DataStream:
+    """Each dead letter as one line of JSON."""
+    return letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING()).name(
+        "dead letters as JSON"
+    )

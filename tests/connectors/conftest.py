@@ -1,0 +1,95 @@
+"""One JVM per pytest session; jobs with exactly-once output, run to their end or until a condition."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.codec import decode
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Return when `condition` holds; fail after `timeout_s`."""
+    pause = threading.Event()
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not come true"
+        pause.wait(0.05)
+
+
+class Show:
+    """A record as one line of text that can be compared: the class, the record's repr, the position."""
+
+    def __call__(self, data: bytes) -> str:
+        record = decode(bytes(data))
+        return "\t".join(
+            (type(record).__name__, repr(record.raw), str(record.time_ms), record.position or "")
+        )
+
+
+class Jobs:
+    """Builds environments that keep their checkpoints and output under one folder, and runs jobs in them."""
+
+    def __init__(self, folder: Path, logs: Path) -> None:
+        from forebay.operators.environment import FlinkConfig
+
+        self.out = folder / "out"
+        self.checkpoints = folder / "checkpoints"
+        self.config = FlinkConfig(
+            checkpoint_dir=self.checkpoints, checkpoint_interval_s=0.2, log_dir=logs, heap_mb=768
+        )
+
+    def environment(self, **changes: Any) -> Any:
+        from forebay.operators.environment import flink_environment
+
+        return flink_environment(replace(self.config, **changes))
+
+    def write(self, stream: Any) -> None:
+        """Send a stream of encoded records to the exactly-once files under `out`."""
+        from pyflink.common import Types
+
+        from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+
+        jsonl_sink(stream.map(Show(), Types.STRING()).set_parallelism(1), JsonlFiles(self.out))
+
+    def lines(self) -> list[list[str]]:
+        """What is committed: class, raw, time and position of each record, by file and line."""
+        from forebay.connectors.sinks import read_jsonl_sink
+
+        return [line.decode().split("\t") for line in read_jsonl_sink(self.out)]
+
+    def run(self, env: Any) -> list[list[str]]:
+        """Run a bounded job to its end."""
+        env.execute("test")
+        return self.lines()
+
+    def run_until(self, env: Any, condition: Callable[[], bool]) -> None:
+        """Run a job until `condition` holds, then cancel it and wait until it is gone."""
+        client = env.execute_async("test")
+        end = client.get_job_execution_result()
+        try:
+            wait_until(lambda: end.done() or condition())
+            if not condition():
+                end.result()
+        finally:
+            if not end.done():
+                client.cancel()
+            with suppress(Exception):  # A cancelled job ends with an error that says so.
+                end.result()
+
+
+@pytest.fixture(scope="session")
+def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("flink-logs")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, flink_logs: Path) -> Jobs:
+    return Jobs(tmp_path, flink_logs)

@@ -1,0 +1,225 @@
+"""Sources and sinks in jobs on an embedded Flink cluster."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.connectors.event_time import with_event_time
+from forebay.connectors.feed import Backoff
+from forebay.connectors.files import Files, file_source
+from forebay.connectors.formats import Format
+from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.jetstream import JetstreamFeed
+from forebay.connectors.letters import dead_letter_json
+from forebay.connectors.polled import Polled, polled_source
+from forebay.connectors.replay import Pace, replay_source
+from forebay.connectors.schedule import Burst
+from forebay.connectors.sse import SseFeed
+from forebay.connectors.times import EventTime
+from forebay.operators.environment import newest_checkpoint
+from forebay.records import DeadLetter
+from forebay.testing.feeds import Drops, FeedServer, serve
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(120)]
+both_modes = pytest.mark.parametrize("mode", ["thread", "process"])
+
+BAD_LINES = [
+    b'{"n": 1}',
+    b"not json",
+    b"\xff\xfe{",
+    b'{"text": "nul \x00"}',
+    '{"text": "é 😃"}'.encode(),
+    b"",
+    b"[1]",
+    b'{"n": NaN}',
+    b'{"text": "\\ud800"}',
+    b"\x80\x85\xa0",
+    b"\x0b\x0c\x1c\x1d\x1e",
+    b'{"text": "' + b"x" * 300 + b'"}',
+    b'{"n": 2}',
+]
+
+
+def raws(lines: list[list[str]], kind: str | None = None) -> list[bytes]:
+    return [ast.literal_eval(line[1]) for line in lines if kind is None or line[0] == kind]
+
+
+@both_modes
+def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\n".join(BAD_LINES))
+    env = jobs.environment(mode=mode, parallelism=2)
+    jobs.write(file_source(env, Files(source, Format(max_record_bytes=200))))
+    lines = jobs.run(env)
+    assert raws(lines) == [line for line in BAD_LINES if line]
+    assert raws(lines, "Event") == [BAD_LINES[0], BAD_LINES[4], BAD_LINES[12]]
+    assert [line[3] for line in lines][-1] == "in.jsonl@13"
+
+
+@both_modes
+def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_bytes(b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\nfor ever')
+    env = jobs.environment(mode=mode)
+    jobs.write(file_source(env, Files(source, Format("csv"))))
+    lines = jobs.run(env)
+    assert raws(lines, "Event") == [b'1,"two\nlines"', b'2,5" disk']
+    assert raws(lines, "DeadLetter") == [b"3,a,b", b"\xff,x", b'4,"open\nfor ever']
+
+
+def test_a_directory_that_grows_is_read_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+
+    def add(name: str, numbers: range) -> None:
+        (tmp_path / name).write_bytes(b"".join(b'{"n":%d}\n' % n for n in numbers))
+        (tmp_path / name).rename(source / name)
+
+    def build(**changes: Any) -> Any:
+        env = jobs.environment(**changes)
+        jobs.write(file_source(env, Files(source, follow=True, every_s=0.1)))
+        return env
+
+    add("a.jsonl", range(50))
+    jobs.run_until(build(), lambda: len(jobs.lines()) >= 50)
+    add("b.jsonl", range(50, 80))
+    jobs.run_until(build(restore_from=newest_checkpoint(jobs.checkpoints)), lambda: len(jobs.lines()) >= 80)
+    lines = jobs.lines()
+    assert sorted(orjson.loads(raw)["n"] for raw in raws(lines)) == list(range(80))
+    assert len({line[3] for line in lines}) == 80
+
+
+def test_dead_letters_are_fed_in_again_as_they_were(jobs: Any, tmp_path: Path) -> None:
+    source = tmp_path / "letters.jsonl"
+    originals = [b'{"n": 1}', b"\xff\x00", b"no json"]
+    letters = [dead_letter_json(DeadLetter(raw=raw, cause="timeout", detail="x")) for raw in originals]
+    source.write_text("\n".join([*letters, "no letter"]))
+    env = jobs.environment()
+    jobs.write(file_source(env, Files(source, letters=True)))
+    lines = jobs.run(env)
+    assert raws(lines) == [*originals, b"no letter"]
+    assert raws(lines, "Event") == originals[:1]
+
+
+@both_modes
+def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any, mode: str) -> None:
+    config = Generator(count=150, rate_per_s=100, bursts=(Burst(0.3, 0.3),), seed=7)
+    env = jobs.environment(mode=mode)
+    jobs.write(generator_source(env, config))
+    lines = jobs.run(env)
+    expected = [config.event(i) for i in range(150)]
+    assert raws(lines, "Event") == [event.raw for event in expected]
+    assert [line[2] for line in lines] == [str(event.time_ms) for event in expected]
+
+
+def test_a_paced_generator_goes_on_after_a_restore(jobs: Any) -> None:
+    config = Generator(count=400, rate_per_s=200)
+
+    def build(**changes: Any) -> Any:
+        env = jobs.environment(**changes)
+        jobs.write(generator_source(env, config))
+        return env
+
+    jobs.run_until(build(), lambda: len(jobs.lines()) >= 40)
+    assert len(jobs.lines()) < 400
+    lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
+    assert sorted(line[3] for line in lines) == sorted(f"generator@{i}" for i in range(400))
+
+
+@both_modes
+def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path, mode: str) -> None:
+    source = tmp_path / "in.jsonl"
+    records = [b'{"at": %d, "n": %d}' % (1000 + n // 10, n) for n in range(200)]
+    source.write_bytes(b"\n".join([*records[:100], b"broken", *records[100:]]))
+    env = jobs.environment(mode=mode)
+    config = Files(source, Format(time=EventTime("at", "unix_s")))
+    jobs.write(replay_source(env, config, Pace(speed=20)))
+    lines = jobs.run(env)
+    assert raws(lines) == [*records[:100], b"broken", *records[100:]]
+
+
+FEEDS = {
+    "sse": (lambda s: SseFeed(s.events_url, backoff=Backoff(0.01, 0.05)), FeedServer.event),
+    "jetstream": (lambda s: JetstreamFeed(s.subscribe_url, backoff=Backoff(0.01, 0.05)), FeedServer.message),
+}
+
+
+@pytest.mark.parametrize(("feed", "mode"), [("sse", "process"), ("jetstream", "thread")])
+def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(
+    jobs: Any, mode: str, feed: str
+) -> None:
+    make, message = FEEDS[feed]
+    total = 3000
+    with serve(FeedServer([{"n": n, "u": "é"} for n in range(total)], Drops(5, every=100))) as server:
+
+        def build(**changes: Any) -> Any:
+            env = jobs.environment(mode=mode, **changes)
+            jobs.write(polled_source(env, Polled(make(server), most=5)))
+            return env
+
+        jobs.run_until(build(), lambda: len(jobs.lines()) >= 100)
+        assert len(jobs.lines()) < total
+        jobs.run_until(
+            build(restore_from=newest_checkpoint(jobs.checkpoints)), lambda: len(jobs.lines()) >= total
+        )
+        expected = [message(server, n) for n in range(total)]
+    assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
+
+
+class FailOnce:
+    """Raises at the record with `text`, the first time that any instance meets it."""
+
+    def __init__(self, text: bytes, marker: Path) -> None:
+        self._text = text
+        self._marker = marker
+
+    def __call__(self, data: bytes) -> bytes:
+        if self._text in bytes(data) and not self._marker.exists():
+            self._marker.touch()
+            raise RuntimeError("planted")
+        return bytes(data)
+
+
+def test_a_feed_gives_each_event_once_when_the_job_fails_and_restarts(jobs: Any, tmp_path: Path) -> None:
+    from forebay.connectors.types import BYTES
+    from forebay.operators.environment import Restart
+
+    total = 1500
+    with serve(FeedServer([{"n": n} for n in range(total)])) as server:
+        env = jobs.environment(restart=Restart(attempts=3, delay_s=0.05))
+        stream = polled_source(env, Polled(SseFeed(server.events_url, backoff=Backoff(0.01, 0.05)), most=3))
+        jobs.write(stream.map(FailOnce(b'"n":900', tmp_path / "failed"), BYTES))
+        jobs.run_until(env, lambda: len(jobs.lines()) >= total)
+        expected = [server.event(n) for n in range(total)]
+    assert (tmp_path / "failed").exists()
+    assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
+
+
+@both_modes
+def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path, mode: str) -> None:
+    from pyflink.common import Types
+    from pyflink.datastream import ProcessFunction
+
+    from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+
+    class Timestamps(ProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield str(ctx.timestamp())
+
+    config = Generator(count=20, rate_per_s=10, paced=False)
+    env = jobs.environment(mode=mode, parallelism=2)
+    stream = with_event_time(generator_source(env, config), out_of_orderness_ms=100, idle_ms=1000)
+    stamps = stream.process(Timestamps(), Types.STRING()).set_parallelism(1)
+    jsonl_sink(stamps, JsonlFiles(tmp_path / "stamps"))
+    env.execute("test")
+    expected = [str(config.event(i).time_ms).encode() for i in range(20)]
+    assert list(read_jsonl_sink(tmp_path / "stamps")) == expected
