@@ -26,6 +26,10 @@ class LaunchError(ForebayError):
     """A local replica could not be started, or died before it was healthy."""
 
 
+class PipelineFailed(ForebayError):
+    """A running pipeline ended without finishing; the message holds Flink's last cause."""
+
+
 class RecordError(ForebayError):
     """One record cannot be turned into a request. Never retried; the record becomes a dead letter."""
 

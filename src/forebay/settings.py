@@ -2,7 +2,7 @@
 
 | variable | meaning | default |
 |---|---|---|
-| `FOREBAY_HOME` | what is kept between runs: engine, models, logs | `$XDG_CACHE_HOME/forebay`, `~/.cache/forebay` |
+| `FOREBAY_HOME` | what is kept between runs (engine, models, logs) | `~/.cache/forebay` |
 | `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
 
 Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
+from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.errors import ForebayError
 
@@ -24,6 +25,7 @@ def application() -> typer.Typer:
     )
     app.command()(setup)
     app.command()(doctor)
+    app.command()(run)
     app.add_typer(engine, name="engine")
     return app
 

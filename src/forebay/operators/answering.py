@@ -56,7 +56,7 @@ class Answering:
             return dead_letter(item, error.cause, str(error))
         hash = request_hash(request) if self._journal is not None else ""
         if self._journal is not None:
-            known = self._journal.get(hash)
+            known = await self._journal.get(hash)
             if known is not None:
                 try:
                     answer = self._parse(known)
@@ -78,12 +78,12 @@ class Answering:
             on_retry=self._count_retry,
         )
         if outcome.completion is None:
-            error = outcome.error or EngineError("the engine gave neither an answer nor an error")
-            return dead_letter(item, error.cause, str(error), attempts=outcome.attempts)
+            failure = outcome.error or EngineError("the engine gave neither an answer nor an error")
+            return dead_letter(item, failure.cause, str(failure), attempts=outcome.attempts)
         self._counts.answered(outcome.completion)
         if self._journal is not None:
             # Awaited, so that an answer that has left is one that the journal knows after a kill.
-            await asyncio.wrap_future(self._journal.put(hash, outcome.completion))
+            await self._journal.put(hash, outcome.completion)
         return result(
             item,
             outcome.completion,
@@ -96,7 +96,7 @@ class Answering:
     async def close(self) -> None:
         await self._engine.close()
         if self._journal is not None:
-            self._journal.close()
+            await self._journal.close()
 
     def _request(self, item: KeyedEvent) -> Request:
         event = item.event

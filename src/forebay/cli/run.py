@@ -1,0 +1,36 @@
+"""`forebay run`: run a pipeline file."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from forebay.cli.live import LiveLine, report
+from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.pipelines.load import load_spec
+from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.settings import load_settings
+
+
+def run(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline file (YAML).")],
+    *,
+    engine: Annotated[str | None, typer.Option(help="URL of an engine; instead of the file's.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+) -> None:
+    """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
+    spec = load_spec(pipeline)
+    settings = load_settings()
+    errors = Console(stderr=True)
+    url = engine or spec.engine.url
+    place = nullcontext([url]) if url else local_replicas(settings=settings, progress=ConsoleProgress(errors))
+    with place as urls, LiveLine(errors) as line:
+        options = RunOptions(engine_url=str(urls[0]), fresh=fresh, cluster=cluster)
+        last = run_pipeline(spec, options, settings, line.show)
+    report(last, json=json, console=errors)

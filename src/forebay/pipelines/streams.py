@@ -1,0 +1,144 @@
+"""From a checked specification to a Flink job: source, inference, sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.connectors.event_time import with_event_time
+from forebay.connectors.files import Files, file_source
+from forebay.connectors.formats import Format
+from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.jetstream import JetstreamFeed
+from forebay.connectors.lines import dead_letter_lines, result_lines
+from forebay.connectors.polled import Polled, polled_source
+from forebay.connectors.replay import Pace, replay_source
+from forebay.connectors.schedule import Burst
+from forebay.connectors.sinks import JsonlFiles, StandardOutput, jsonl_sink, standard_output_sink
+from forebay.connectors.sse import SseFeed
+from forebay.engine.client import HttpEngineFactory
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import FieldTemplate
+from forebay.operators.answering import Call
+from forebay.operators.infer import infer
+from forebay.pipelines.sources import (
+    CsvSource,
+    DeadLetterSource,
+    FileSource,
+    GeneratorSource,
+    SseSource,
+    WebSocketSource,
+)
+from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.records import Event
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+OPERATOR = "infer"
+
+
+@dataclass(frozen=True)
+class TextOf:
+    """A template as the function that the operator takes for keys and ids."""
+
+    template: FieldTemplate
+
+    def __call__(self, event: Event) -> str:
+        return self.template.render(event.fields, time_ms=event.time_ms)
+
+
+def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: str, model: str) -> None:
+    """Put the whole pipeline into `env`; nothing runs until it is executed."""
+    stream = source_stream(spec, env)
+    if spec.event_time is not None:
+        idle_s = spec.event_time.idle_s
+        stream = with_event_time(
+            stream,
+            out_of_orderness_ms=round(spec.event_time.out_of_orderness_s * 1000),
+            idle_ms=None if idle_s is None else round(idle_s * 1000),
+        )
+    key, id = spec.key_template(), spec.id_template()
+    answered = infer(
+        stream,
+        call_of(spec, engine_url=engine_url, model=model),
+        key=None if key is None else TextOf(key),
+        id=None if id is None else TextOf(id),
+        capacity=spec.capacity,
+        ordering=spec.ordering,
+        shards=spec.shards,
+        event_time=spec.event_time is not None,
+        parallelism=spec.parallelism,
+        name=OPERATOR,
+    )
+    lines = result_lines(answered.results)
+    if isinstance(spec.sink, JsonlSink):
+        jsonl_sink(lines, JsonlFiles(Path(spec.sink.path)))
+    else:
+        standard_output_sink(lines, StandardOutput())
+    jsonl_sink(dead_letter_lines(answered.dead_letters), JsonlFiles(Path(spec.dead_letters.path)))
+
+
+def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
+    """How the pipeline's events become answers."""
+    journal = spec.journal
+    return Call(
+        engine=HttpEngineFactory(engine_url, api_key=spec.engine.secret()),
+        model=model,
+        prompt=spec.prompt_template(),
+        schema=None if spec.output is None else spec.output.json_schema,
+        sampling=spec.sampling.value(),
+        timeout_s=spec.timeout_s,
+        deadline_s=spec.deadline_s,
+        retry=spec.retry.policy(),
+        journal=None
+        if journal is None
+        else JournalConfig(
+            Path(journal.path), journal.max_entries, journal.max_mb * 1_000_000, journal.max_age_s
+        ),
+    )
+
+
+def source_stream(spec: PipelineSpec, env: StreamExecutionEnvironment) -> DataStream:
+    """The pipeline's source as a stream of encoded records."""
+    source = spec.source
+    if isinstance(source, GeneratorSource):
+        return generator_source(env, _generator(source))
+    if isinstance(source, DeadLetterSource):
+        form = Format(
+            kind=source.format,
+            max_record_bytes=source.max_record_bytes,
+            columns=source.columns or (),
+            delimiter=source.delimiter,
+        )
+        return file_source(env, Files(Path(source.path), form, letters=True, limit=source.limit))
+    if isinstance(source, FileSource):
+        files = Files(Path(source.path), _format(source), follow=source.follow, limit=source.limit)
+        if source.replay is not None:
+            return replay_source(env, files, Pace(source.replay.speed))
+        return file_source(env, files)
+    return polled_source(env, _feed(source))
+
+
+def _generator(source: GeneratorSource) -> Generator:
+    burst = source.burst
+    bursts = () if burst is None else (Burst(**dict(burst)),)
+    return Generator(source.count, source.rate, bursts, source.seed, paced=source.paced)
+
+
+def _format(source: FileSource) -> Format:
+    form = Format(time=source.event_time(), max_record_bytes=source.max_record_bytes)
+    if isinstance(source, CsvSource):
+        return replace(form, kind="csv", columns=source.columns or (), delimiter=source.delimiter)
+    return form
+
+
+def _feed(source: SseSource | WebSocketSource) -> Polled:
+    form = Format(time=source.event_time(), max_record_bytes=source.max_record_bytes)
+    feed: SseFeed | JetstreamFeed
+    if isinstance(source, SseSource):
+        feed = SseFeed(source.url, source.header_values(), source.max_record_bytes, source.idle_timeout_s)
+    else:
+        feed = JetstreamFeed(source.url, (), source.header_values(), silence_s=source.idle_timeout_s)
+    return Polled(feed, form, limit=source.limit)
