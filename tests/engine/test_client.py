@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from forebay import errors
+from forebay.engine import client
 from forebay.engine.client import HttpEngine, HttpEngineFactory, header_id, replica_url
 from forebay.records import Completion, Message, Request, Sampling
 from forebay.settings import SecretRef
 from forebay.testing.answers import echo
+from forebay.testing.clock import ManualClock
 from forebay.testing.delays import Fixed
 from forebay.testing.faults import FAULTS
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -353,6 +355,25 @@ async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -
     assert (await answer_of(head + CONTENT + STOP + DONE, then=then)).text == "hi"
 
 
+async def test_a_connection_left_open_after_done_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
+    given_up = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n" + CONTENT + STOP + DONE)
+        await reader.read()
+        writer.close()
+        given_up.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine = HttpEngine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await engine.complete(ask("hello"), timeout_s=30)
+    await given_up.wait()
+    await engine.close()
+    server.close()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -392,11 +413,34 @@ async def test_an_endless_error_body_is_bounded() -> None:
         await answer_of(head, then=then)
 
 
+async def test_an_error_body_that_is_cut_leaves_its_status() -> None:
+    with pytest.raises(errors.Overloaded):
+        await answer_of(b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf")
+
+
 async def test_a_retry_after_date_is_read() -> None:
-    head = b"HTTP/1.1 429 X\r\nRetry-After: Wed, 14 Nov 2122 22:13:20 GMT\r\nContent-Length: 0\r\n\r\n"
+    head = b"HTTP/1.1 429 X\r\nRetry-After: Tue, 14 Nov 2023 22:13:50 GMT\r\nContent-Length: 0\r\n\r\n"
     with pytest.raises(errors.RateLimited) as caught:
-        await answer_of(head)
-    assert caught.value.retry_after_s == 3600.0
+        await answer_of(head, clock=ManualClock(wall_ms=1_700_000_000_000))
+    assert caught.value.retry_after_s == 30.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 401 X\r\nContent-Type: text/plain\r\n\r\nwrong key " + KEY.encode(),
+        b"HTTP/1.1 500 X\r\n\r\n" + b"x" * 290 + KEY.encode(),
+        b"HTTP/1.1 200 OK\r\nContent-Type: " + KEY.encode() + b"\r\n\r\n" + KEY.encode(),
+        TO_THE_END + KEY.encode() + b"\n",
+        TO_THE_END + b"data: " + KEY.encode() + b"\n\n",
+        TO_THE_END + b'data: {"error": {"message": "' + KEY.encode() + b'"}}\n\n',
+        b"HTTP/1.1 " + KEY.encode() + b"\r\n\r\n",
+    ],
+)
+async def test_a_key_that_the_server_repeats_is_not_shown(answer: bytes) -> None:
+    with pytest.raises(errors.EngineError) as caught:
+        await answer_of(answer, api_key=KEY)
+    assert KEY[:12] not in str(caught.value)
 
 
 # --- settings ---------------------------------------------------------------------------------------------

@@ -28,11 +28,12 @@ payloads = st.lists(
 def test_any_cut_and_any_line_end_give_the_same_events(
     events: list[bytes], places: list[int], end: bytes
 ) -> None:
-    stream = b"".join(b": ping" + end + b"data: " + event + end + end for event in events) + b"\n"
+    pieces = ((b": ping", b"data: " + event, b"data: 2", b"") for event in events)
+    stream = b"".join(line + end for lines in pieces for line in lines) + b"\n"
     parser = parser_of()
     found = [event for chunk in cut(stream, places) for event in parser.feed(chunk)]
     parser.end()
-    assert found == events
+    assert found == [event + b"\n2" for event in events]
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20))
@@ -93,6 +94,10 @@ def test_an_event_beyond_the_limit_is_a_violation(piece: bytes) -> None:
         parser.feed(piece)
     with pytest.raises(ProtocolViolation, match="1000 bytes"):
         parser.feed(piece * 1001)
+
+
+def test_the_limit_is_that_of_one_event() -> None:
+    assert len(parser_of(100).feed(b"data: xxxxxxxx\n\n" * 100)) == 100
 
 
 def test_one_byte_at_a_time_costs_linear_time() -> None:

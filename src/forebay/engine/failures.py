@@ -62,13 +62,10 @@ class Quoter:
     secret: str | None = None
 
     def __call__(self, text: str) -> str:
-        # Before anything is cut, as half a key is a secret too; and after, as white space may hide one.
-        line = " ".join("".join(c if c.isprintable() else " " for c in self._hide(text)[:10_000]).split())
-        line = self._hide(line)
+        # The key goes before anything is cut: half a key is a secret too.
+        hidden = text.replace(self.secret, "[API key]") if self.secret else text
+        line = " ".join("".join(c if c.isprintable() else " " for c in hidden[:10_000]).split())
         return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + "…"
-
-    def _hide(self, text: str) -> str:
-        return text.replace(self.secret, "[API key]") if self.secret else text
 
 
 def error_from_status(
