@@ -15,6 +15,9 @@ from forebay.errors import MalformedRecord, RecordError
 from forebay.records import JSON, DeadLetter, Event
 
 MAX_RECORD_BYTES = 1 << 20
+MAX_DEPTH = 200
+"""Levels of nesting in one record; the codec and other JSON readers have limits of their own above this."""
+
 BOM = b"\xef\xbb\xbf"
 
 Kind = Literal["jsonl", "text", "csv"]
@@ -24,10 +27,10 @@ Kind = Literal["jsonl", "text", "csv"]
 class Format:
     """How the bytes of one record are read.
 
-    `jsonl`: a JSON object (an integer beyond 64 bits is read as a float). `text`: one field, `text`.
-    `csv`: a row whose fields are named by `columns`, all of them text (a field is at most 128 KiB, the limit
-    of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With `time`, the event's
-    time comes from that field, and a record without a valid one becomes a dead letter.
+    `jsonl`: a JSON object, nested at most 200 deep (an integer beyond 64 bits is read as a float). `text`:
+    one field, `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
+    128 KiB, the limit of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With
+    `time`, the event's time comes from that field, and a record without a valid one becomes a dead letter.
     """
 
     kind: Kind = "jsonl"
@@ -78,7 +81,23 @@ def _json_object(data: bytes) -> Mapping[str, JSON]:
         raise MalformedRecord(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedRecord(f"a JSON object is needed, found {_json_type(value)}")
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise MalformedRecord(f"the record is nested deeper than {MAX_DEPTH} levels")
     return value
+
+
+def _deeper_than(value: JSON, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _json_type(value: JSON) -> str:

@@ -66,7 +66,7 @@ class LineReader:
         )
 
     def _record(self, at: Progress, raw: bytes) -> tuple[Progress, bytes | None]:
-        if not raw.strip():
+        if not (raw if self.format.kind == "csv" else raw.strip()):
             return at, None
         position = f"{self.name}@{at.lines}"
         if self.letters:
