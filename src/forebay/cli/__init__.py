@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
+from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.run import run
@@ -24,6 +25,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(setup)
+    app.command()(demo)
     app.command()(doctor)
     app.command()(run)
     app.add_typer(engine, name="engine")

@@ -1,0 +1,107 @@
+"""`forebay demo`: the main job in small."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.live import LiveLine
+from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.pipelines.demo import DemoOptions, Summary, demo_spec, summarize
+from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
+from forebay.settings import load_settings
+
+BAR_WIDTH = 40
+
+
+def demo(
+    *,
+    input: Annotated[Path | None, typer.Option(help="JSONL or CSV file of your own events.")] = None,
+    engine: Annotated[str | None, typer.Option(help="URL of an engine; otherwise a local one.")] = None,
+    events: Annotated[int, typer.Option(min=1, help="How many events.")] = 300,
+    speed: Annotated[float | None, typer.Option(help="Replay at recorded times, so much faster.")] = None,
+    text_field: Annotated[str | None, typer.Option(help="Field with the text.")] = None,
+    time_field: Annotated[str | None, typer.Option(help="Field with the time.")] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 32,
+    mode: Annotated[Literal["thread", "process"], typer.Option(help="Where Python runs.")] = "thread",
+    seed: Annotated[int, typer.Option(help="Seed of the made-up posts.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Directory for what comes out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+) -> None:
+    """Stream events through Flink and a model, and show what came out."""
+    console, settings = Console(stderr=True), load_settings()
+    started = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    place = (out or Path("out") / f"demo-{started}").resolve()
+    options = DemoOptions(
+        out=place,
+        input=input,
+        events=events,
+        speed=speed,
+        text_field=text_field,
+        time_field=time_field,
+        capacity=capacity,
+        mode=mode,
+        seed=seed,
+    )
+    spec = demo_spec(options)
+    local = local_replicas(settings=settings, progress=ConsoleProgress(console))
+    with nullcontext([engine]) if engine else local as urls, LiveLine(console) as line:
+        last = run_pipeline(spec, RunOptions(engine_url=str(urls[0]), fresh=True), settings, line.show)
+    summary = summarize(spec)
+    if json:
+        typer.echo(orjson.dumps({"run": asdict(last), "summary": asdict(summary)}).decode())
+    else:
+        show(summary, last, place, Console())
+
+
+def show(summary: Summary, last: Snapshot, place: Path, console: Console) -> None:
+    """The summary for a person."""
+    console.print(
+        f"\n{last.accepted} events in, {summary.results} answers, {summary.dead_letters} dead letters in "
+        f"{last.elapsed_s:.0f} s; calls took {summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s "
+        f"(p99); {summary.completion_tokens / max(last.elapsed_s, 0.001):.0f} tokens/s",
+        highlight=False,
+    )
+    if len(summary.slices) > 1:
+        console.print(_timeline(summary))
+    console.print(_counts("sentiment", summary.sentiments))
+    console.print(_counts("topic", summary.topics))
+    if summary.causes:
+        console.print(_counts("dead letters by cause", summary.causes))
+    examples = Table("event", "answer", title="examples", title_justify="left")
+    for row in summary.examples:
+        fields = row["fields"]
+        text = next(
+            (str(fields[name]) for name in ("text", "body", "content") if name in fields), str(fields)
+        )
+        answer = ", ".join(str(value) for value in row["answer"].values())
+        examples.add_row(text[:100].replace("[", "\\["), answer)
+    console.print(examples)
+    console.print(f"results and dead letters as JSON lines: {place}", highlight=False, soft_wrap=True)
+
+
+def _timeline(summary: Summary) -> Table:
+    table = Table("from", "events", "", "mostly about", title="over time", title_justify="left")
+    most = max(piece.events for piece in summary.slices)
+    for piece in summary.slices:
+        moment = datetime.fromtimestamp(piece.start_ms / 1000, tz=timezone.utc)
+        bar = "█" * round(BAR_WIDTH * piece.events / most)
+        table.add_row(moment.strftime("%H:%M:%S"), str(piece.events), bar, piece.topic)
+    return table
+
+
+def _counts(title: str, counts: object) -> Table:
+    assert isinstance(counts, dict)
+    table = Table(title, "events", "")
+    total = max(sum(counts.values()), 1)
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+        table.add_row(name, str(count), "█" * round(BAR_WIDTH * count / total))
+    return table
