@@ -303,6 +303,7 @@ BOMBS = [
     "{% for i in range(10**9) %}{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
     "{% for i in range(9999) %}{% for j in range(9999) if false %}{% endfor %}{% endfor %}",
+    "{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}",
     "{% for i in range(9999) %}{% if big in big2 %}{% endif %}{% endfor %}",
     "{% for i in range(9999) %}{{ big[1:] | length }}{% endfor %}",
     "{% for i in range(9999) %}{{ (big ~ i) | length }}{% endfor %}",
