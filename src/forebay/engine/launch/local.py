@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from forebay.engine.launch.environment import engine_python, ensure_environment
 from forebay.engine.launch.machine import available_memory_gib, usable_cores
 from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model
+from forebay.engine.launch.ports import check_port
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
@@ -84,9 +86,8 @@ def local_replicas(
     if not 1 <= count <= MAX_REPLICAS:
         raise SettingError(f"{count} replicas were asked for; expected 1 to {MAX_REPLICAS}")
     directory, name = resolve_model(chosen.model, home)
-    if chosen.kv_cache_gib is not None and chosen.kv_cache_gib <= 0:
-        raise SettingError(f"a KV cache of {chosen.kv_cache_gib:g} GiB was asked for; expected more than 0")
-    shares = share_cores(_checked(chosen.cores), count)
+    _check(chosen)
+    shares = share_cores(chosen.cores or usable_cores(), count)
     engine = ensure_engine(home, progress)
     spec = ReplicaSpec(
         model=directory,
@@ -110,8 +111,9 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
     """What vLLM loads and the name it is served under. Raises `SettingError` for what cannot be a model."""
     if model == "default":
         return str(settings.models / DEFAULT_MODEL), DEFAULT_MODEL
-    path = Path(model).expanduser()
-    if path.is_dir():
+    # Of os.path, because it answers False to a name that no file can have, where pathlib raises.
+    if os.path.isdir(os.path.expanduser(model)):
+        path = Path(model).expanduser()
         if not (path / "config.json").is_file():
             raise SettingError(
                 f"{path} holds no config.json; --model takes a directory as transformers saves it"
@@ -124,10 +126,15 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
     )
 
 
-def _checked(cores: tuple[int, ...] | None) -> tuple[int, ...]:
-    usable = usable_cores()
-    if cores is None:
-        return usable
-    if missing := sorted(set(cores) - set(usable)):
-        raise SettingError(f"cores {missing} cannot be used here; usable are {list(usable)}")
-    return cores
+def _check(options: EngineOptions) -> None:
+    positive = {
+        "a KV cache of {} GiB": options.kv_cache_gib,
+        "a model length of {} tokens": options.max_model_len,
+        "a batch of {} sequences": options.max_num_seqs,
+    }
+    for what, value in positive.items():
+        if value is not None and not value > 0:
+            raise SettingError(f"{what.format(value)} was asked for; expected more than 0")
+    if missing := sorted(set(options.cores or ()) - set(usable_cores())):
+        raise SettingError(f"cores {missing} cannot be used here; usable are {list(usable_cores())}")
+    check_port(options.port_base)

@@ -23,13 +23,18 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def check_port(port: int) -> None:
+    """Raise `SettingError` for a port that is not one of 1024 to 65535."""
+    if not 1024 <= port <= 65_535:
+        raise SettingError(f"port {port} is outside 1024 to 65535")
+
+
 def free_ports(base: int, count: int, taken: Collection[int]) -> list[int]:
     """The first `count` free ports from `base` up, none of them in `taken`.
 
     Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` where too few are free.
     """
-    if not 1024 <= base <= 65_535:
-        raise SettingError(f"port {base} is outside 1024 to 65535")
+    check_port(base)
     found: list[int] = []
     for port in range(base, min(base + TRIED, 65_536)):
         if len(found) == count:

@@ -45,9 +45,10 @@ class Replica(BaseModel):
         """Its living processes, also those whose parents died. Never a stranger with a recycled number."""
         if self.alive:
             return session_members(self.pid) | descendants(self.pid)
-        # A member that still lives proves that the session's number was not given to strangers.
-        known = any(is_same(pid, born_s) for pid, born_s in self.members)
-        return session_members(self.pid) if known else set()
+        known = {psutil.Process(pid) for pid, born_s in self.members if is_same(pid, born_s)}
+        kin = session_members(self.pid)
+        # A member that still lives in the session proves that its number was not given to strangers.
+        return known | kin if known & kin else known
 
     def with_members(self) -> Replica:
         """The same, with the processes it has now."""

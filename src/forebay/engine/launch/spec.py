@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from forebay.errors import SettingError
 
+CORES = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 LOOPBACK = "127.0.0.1"
 GIB = 2**30
 # Weights, runtime and three Python processes of a small model, measured beside its KV cache.
@@ -69,12 +71,12 @@ def parse_cores(text: str) -> tuple[int, ...]:
     """`0-2,5` as core numbers in that order. Raises `SettingError`."""
     cores: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isascii() or not first.isdigit() or (dash and not last.isdigit()) or len(part) > 12:
+        found = CORES.fullmatch(part.strip())
+        if found is None:
             raise SettingError(f"cores are {text[:80]!r}; expected numbers and ranges such as 0-3,6")
-        low, high = int(first), int(last or first)
-        if high < low or high > 4095:
-            raise SettingError(f"cores {part.strip()!r} are no range of 0 to 4095")
+        low, high = int(found[1]), int(found[2] or found[1])
+        if high < low:
+            raise SettingError(f"cores {part.strip()} run backwards; write {high}-{low}")
         cores.extend(range(low, high + 1))
     if len(set(cores)) != len(cores):
         raise SettingError(f"cores {text[:80]!r} name a core twice")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay import cli
+from forebay.engine.launch import Replica, machine_registry
+from forebay.settings import load_settings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    return tmp_path
+
+
+def register_dead() -> Replica:
+    dead = Replica(
+        id="a", url="http://127.0.0.1:8100", port=8100, model="m", log=Path("the.log"), pid=2**30, born_s=1.0,
+        owner_pid=1, kept=True,
+    )  # fmt: skip
+    with machine_registry(load_settings()).changing() as registered:
+        registered[dead.id] = dead
+    return dead
+
+
+def test_status_shows_what_died_and_down_clears_it() -> None:
+    run, app = CliRunner().invoke, cli.application()
+    register_dead()
+    (shown,) = json.loads(run(app, ["engine", "status", "--json"]).stdout)["replicas"]
+    assert (shown["state"], shown["url"]) == ("dead", "http://127.0.0.1:8100")
+    assert "dead" in run(app, ["engine", "status"]).stdout
+    assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": ["http://127.0.0.1:8100"]}
+    assert "No replicas" in run(app, ["engine", "status"]).stdout
+    assert "0 replica" in run(app, ["engine", "down"]).stdout
+
+
+def test_a_wrong_option_is_one_sentence_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["forebay", "engine", "up", "--cores", "x"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == ("forebay: cores are 'x'; expected numbers and ranges such as 0-3,6\n")
+
+
+def test_doctor_fails_where_something_needed_is_missing() -> None:
+    result = CliRunner().invoke(cli.application(), ["doctor", "--json"])
+    assert result.exit_code == 1
+    verdicts = {finding["subject"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
+    assert verdicts["engine environment"] == "missing"
+    assert "forebay setup" in CliRunner().invoke(cli.application(), ["doctor"]).stdout

