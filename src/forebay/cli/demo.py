@@ -15,7 +15,7 @@ from rich.table import Table
 
 from forebay.cli.live import LiveLine
 from forebay.engine.launch import ConsoleProgress, local_replicas
-from forebay.pipelines.demo import DemoOptions, Summary, demo_spec, summarize
+from forebay.pipelines.demo import TEXT_FIELDS, DemoOptions, Summary, demo_spec, summarize
 from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
 from forebay.settings import load_settings
 
@@ -79,9 +79,7 @@ def show(summary: Summary, last: Snapshot, place: Path, console: Console) -> Non
     examples = Table("event", "answer", title="examples", title_justify="left")
     for row in summary.examples:
         fields = row["fields"]
-        text = next(
-            (str(fields[name]) for name in ("text", "body", "content") if name in fields), str(fields)
-        )
+        text = next((str(fields[name]) for name in TEXT_FIELDS if name in fields), str(fields))
         answer = ", ".join(str(value) for value in row["answer"].values())
         examples.add_row(text[:100].replace("[", "\\["), answer)
     console.print(examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from forebay.records import JSON
 TEXT_FIELDS = ("text", "body", "content", "message", "title")
 TIME_FIELDS = ("created_at", "time", "timestamp", "date")
 SENTIMENTS = ("positive", "negative", "neutral")
+GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment", "daily life")
 SLICES = 24
 BURST = {"start_s": 4.0, "duration_s": 2.0, "factor": 4.0, "topic": "outage", "share": 0.8}
 
@@ -59,7 +60,7 @@ def demo_spec(options: DemoOptions) -> PipelineSpec:
                 },
                 {"role": "user", "content": "Post: {{ event[" + orjson.dumps(text).decode() + "] }}"},
             ],
-            "output": {"schema": ANSWER},
+            "output": {"schema": answer_schema(list(TOPICS) if options.input is None else GENERAL_TOPICS)},
             "sampling": {"max_tokens": 48},
             "capacity": options.capacity,
             "mode": options.mode,
@@ -72,15 +73,14 @@ def demo_spec(options: DemoOptions) -> PipelineSpec:
     )
 
 
-ANSWER: dict[str, JSON] = {
-    "type": "object",
-    "properties": {
-        "sentiment": {"enum": list(SENTIMENTS)},
-        "topic": {"enum": [*TOPICS, "other"]},
-    },
-    "required": ["sentiment", "topic"],
-    "additionalProperties": False,
-}
+def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
+    """Two labels from fixed sets: what a small model can do."""
+    return {
+        "type": "object",
+        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
+        "required": ["sentiment", "topic"],
+        "additionalProperties": False,
+    }
 
 
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
