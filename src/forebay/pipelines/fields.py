@@ -11,10 +11,8 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     Strict,
-    Tag,
     ValidationInfo,
 )
 from pydantic_core import PydanticCustomError
@@ -24,7 +22,7 @@ from forebay.settings import SecretRef
 PUBLIC_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
 )
-"""Headers whose value may stand in a pipeline file; every other one may be a secret."""
+"""Headers that may stand in a pipeline file; every other one may hold a secret."""
 
 
 class Model(BaseModel):
@@ -38,21 +36,15 @@ def wrong(message: str) -> PydanticCustomError:
     return PydanticCustomError("forebay", "{message}", {"message": message})
 
 
-def _located(value: str, info: ValidationInfo) -> str:
+def _local(value: str, info: ValidationInfo) -> str:
     if not value or "\0" in value:
         raise wrong("expected a path, found none")
     if value.startswith("~"):
         raise wrong(f"expected a path without '~', found {value!r}; write the folder out")
     if "://" in value:
-        return value
+        raise wrong(f"expected a path on this machine, found {value!r}")
     base: Path | None = (info.context or {}).get("base")
     return str(base / value) if base is not None else value
-
-
-def _local(value: str, info: ValidationInfo) -> str:
-    if "://" in value:
-        raise wrong(f"expected a path on this machine, found {value!r}")
-    return _located(value, info)
 
 
 def _url(schemes: tuple[str, ...]) -> AfterValidator:
@@ -93,8 +85,6 @@ AnyInt = Annotated[int, Strict()]
 PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
 NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
 Switch = Annotated[bool, Strict()]
-Location = Annotated[str, AfterValidator(_located)]
-"""A path, made absolute against the pipeline file's folder, or a URI (`s3://…`) that is left as it is."""
 LocalPath = Annotated[str, AfterValidator(_local)]
 """A path on this machine, made absolute against the pipeline file's folder."""
 HttpUrl = Annotated[str, _url(("http", "https"))]
@@ -132,23 +122,16 @@ def _scalar(value: Any) -> Any:
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 
-def _header_values(headers: Any) -> Any:
+def _public(headers: Any) -> Any:
     if isinstance(headers, dict):
-        for name, value in headers.items():
-            if isinstance(value, str) and str(name).lower() not in PUBLIC_HEADERS:
+        for name in headers:
+            if str(name).lower() not in PUBLIC_HEADERS:
                 raise wrong(
-                    f"expected {{env: NAME}} or {{file: PATH}} for {str(name)[:60]!r}, found the value; "
-                    f"only {', '.join(sorted(PUBLIC_HEADERS))} may stand here as they are"
+                    f"expected none but {', '.join(sorted(PUBLIC_HEADERS))}, found {str(name)[:60]!r}; "
+                    "others may hold secrets, which this file must not"
                 )
     return headers
 
 
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=100)]
-HeaderText = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$"), Tag("text")]
-HeaderSecret = Annotated[Secret, Tag("secret")]
-HeaderValue = Annotated[
-    HeaderText | HeaderSecret, Discriminator(lambda value: "text" if isinstance(value, str) else "secret")
-]
-Headers = Annotated[
-    dict[HeaderName, HeaderValue], BeforeValidator(_header_values), Field(max_length=50, repr=False)
-]
+HeaderText = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$")]
+Headers = Annotated[dict[str, HeaderText], BeforeValidator(_public), Field(repr=False)]

@@ -23,7 +23,6 @@ from forebay.pipelines.fields import (
     WebSocketUrl,
     wrong,
 )
-from forebay.settings import SecretRef
 
 PRESETS: dict[str, dict[str, Any]] = {
     "wikimedia": {
@@ -35,8 +34,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "url": "wss://jetstream2.us-east.bsky.network/subscribe?wantedCollections=app.bsky.feed.post",
         "time": "time_us",
         "time_format": "unix_us",
-        "cursor_field": "time_us",
-        "cursor_parameter": "cursor",
     },
 }
 """What a `preset` fills in; a key that the file gives wins."""
@@ -143,26 +140,20 @@ class FeedSource(Timed):
     """What live feeds share. Both reconnect by themselves and go on from a cursor held in state."""
 
     headers: Headers = Field(
-        default_factory=dict,
-        description="Headers of the request. All but a few harmless ones are given as `{env: NAME}` or "
-        "`{file: PATH}`.",
-    )
-    cursor: Annotated[str, Field(min_length=1, max_length=65_536)] | None = Field(
-        None,
-        description="Where to begin on the first start; null: now. A restart goes on from its own cursor.",
+        default_factory=dict, description="Headers of the request that hold no secret, such as `User-Agent`."
     )
     idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after so long without a byte.")
 
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("preset"), str):
-            return {**PRESETS.get(data["preset"], {}), **data}
-        return data
+        if not isinstance(data, dict):
+            return data
+        preset = data.get("preset", cls.model_fields["preset"].default)
+        return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
-    def header_values(self) -> dict[str, str | SecretRef]:
-        """The headers; a secret as the place where it is."""
-        return {name: v if isinstance(v, str) else v.ref() for name, v in self.headers.items()}
+    def header_values(self) -> dict[str, str]:
+        return dict(self.headers)
 
 
 class SseSource(FeedSource):
@@ -173,21 +164,18 @@ class SseSource(FeedSource):
         None,
         description="`wikimedia`: recent changes of all wikis; fills in `url`, `time` and `time_format`.",
     )
-    url: HttpUrl = Field(description="Address of the feed.")
+    url: HttpUrl = Field(description="Address of the feed.", json_schema_extra={"derived": "the preset's"})
 
 
 class WebSocketSource(FeedSource):
-    """A feed of JSON messages over a WebSocket."""
+    """A feed over a WebSocket that speaks Jetstream's protocol; the cursor is a message's `time_us`."""
 
     type: Literal["websocket"]
-    preset: Literal["jetstream"] | None = Field(
-        None,
-        description="`jetstream`: posts on Bluesky; fills in `url`, `time`, `time_format` and the cursor.",
+    preset: Literal["jetstream"] = Field(
+        "jetstream", description="Posts on Bluesky; fills in `url`, `time` and `time_format`."
     )
-    url: WebSocketUrl = Field(description="Address of the feed.")
-    cursor_field: FieldPath | None = Field(None, description="Field of a message that is its cursor.")
-    cursor_parameter: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = Field(
-        None, description="Parameter of the URL that takes the cursor when connecting again."
+    url: WebSocketUrl = Field(
+        description="Address of the feed.", json_schema_extra={"derived": "the preset's"}
     )
 
 
@@ -199,9 +187,6 @@ class DeadLetterSource(Model):
     format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
-    causes: tuple[str, ...] | None = Field(
-        None, description="Only dead letters of these causes, such as `timeout`; null: all."
-    )
     limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."

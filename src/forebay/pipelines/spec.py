@@ -25,7 +25,6 @@ from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
     LocalPath,
-    Location,
     Model,
     NotNegativeFloat,
     PositiveFloat,
@@ -200,8 +199,9 @@ class EventTimeSpec(Model):
 class CheckpointSpec(Model):
     """Where and how often the job's state is saved."""
 
-    dir: Location = Field(
-        description="Directory; default `.forebay/<name>/checkpoints` beside the pipeline file."
+    dir: LocalPath = Field(
+        description="Directory; relative to the pipeline file.",
+        json_schema_extra={"derived": "`.forebay/<name>/checkpoints`"},
     )
     interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(
         5.0, description="Time from one checkpoint to the next."
@@ -223,8 +223,8 @@ class PipelineSpec(Model):
         (), description="Templates of the messages of a chat. Either this or `prompt`."
     )
     output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
-    engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine that answers.")
-    sampling: SamplingSpec = Field(default_factory=SamplingSpec, description="How the engine picks tokens.")
+    engine: EngineSpec = Field(EngineSpec(), description="The engine that answers.")
+    sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
         None, description="Template of an event's key, by which order is kept; null: events have no key."
     )
@@ -237,7 +237,7 @@ class PipelineSpec(Model):
     shards: PositiveInt = Field(8, le=32_768, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
     deadline_s: PositiveFloat = Field(300.0, description="Time for one record, all calls and waits counted.")
-    retry: RetrySpec = Field(default_factory=RetrySpec, description="Calls after a failed one.")
+    retry: RetrySpec = Field(RetrySpec(), description="Calls after a failed one.")
     ordering: Literal["unordered", "key"] = Field(
         "unordered",
         description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
@@ -245,14 +245,16 @@ class PipelineSpec(Model):
     journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
     sink: Sink = Field(description="Where results go.")
     dead_letters: JsonlSink = Field(
-        description="Where records go that were given up; default: a directory named like the sink's with "
-        "`-dead-letters` added, or `<name>-dead-letters` where the sink is standard output."
+        description="Where records go that were given up; `<name>-dead-letters` with a sink without path.",
+        json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
     )
     event_time: EventTimeSpec | None = Field(
         None, description="Watermarks; null: the pipeline knows no event time. Needs a source with times."
     )
     parallelism: PositiveInt = Field(1, le=32_768, description="Subtasks of the job; at most `shards`.")
-    checkpoint: CheckpointSpec = Field(description="Where and how often state is saved.")
+    checkpoint: CheckpointSpec = Field(
+        description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
+    )
     mode: Literal["thread", "process"] = Field(
         "thread", description="Where Python runs: in a thread of the JVM, or in a process of its own."
     )
