@@ -74,13 +74,32 @@ def terminate(processes: Iterable[psutil.Process]) -> None:
             continue
 
 
-def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL to each that still is the process it was."""
+def kill(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> set[psutil.Process]:
+    """SIGKILL to each that still is the process it was; waits for their end and returns those left.
+
+    Trackers of Python's multiprocessing come last, and only where they stay: when their users are gone they
+    unlink the shared memory that those held, and end.
+    """
+    everyone = set(processes)
+    trackers = {process for process in everyone if _is_tracker(process)}
+    left = _kill_now(everyone - trackers, timeout_s)
+    return left | _kill_now(wait_gone(trackers, timeout_s), timeout_s)
+
+
+def _kill_now(processes: set[psutil.Process], timeout_s: float) -> set[psutil.Process]:
     for process in processes:
         try:
             process.kill()
         except psutil.Error:
             continue
+    return wait_gone(processes, timeout_s)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _session(pid: int) -> int | None:

@@ -65,7 +65,10 @@ class Registry:
         self.path = path
 
     def read(self) -> list[Replica]:
-        """What is registered; empty where there is no file or none that this version can read."""
+        """What is registered, without replicas that died with their owner.
+
+        Empty where there is no file or none that this version can read.
+        """
         content = read_stamp(self.path)
         listed = content.get("replicas")
         if content.get("version") != VERSION or not isinstance(listed, list):
@@ -76,7 +79,7 @@ class Registry:
                 replicas.append(Replica.model_validate(entry))
             except ValidationError:
                 continue
-        return replicas
+        return [replica for replica in replicas if replica.kept or replica.alive]
 
     def kept(self, replica_id: str) -> bool:
         """Whether the replica is to outlive its owner."""
@@ -84,12 +87,9 @@ class Registry:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Replica]]:
-        """The replicas by id, to be changed in place; written when the block ends without an error.
-
-        Replicas that died with their owner are dropped on the way.
-        """
+        """What `read` gives, by id, to be changed in place; written when the block ends without an error."""
         with locked(self.path.with_suffix(".lock")):
-            replicas = {replica.id: replica for replica in self.read() if replica.kept or replica.alive}
+            replicas = {replica.id: replica for replica in self.read()}
             yield replicas
             listed = [replica.model_dump(mode="json") for replica in replicas.values()]
             write_stamp(self.path, {"version": VERSION, "replicas": listed})

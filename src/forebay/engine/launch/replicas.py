@@ -16,7 +16,7 @@ from typing import overload
 from forebay.engine.launch.commands import tail
 from forebay.engine.launch.ending import GRACE_S, end_processes
 from forebay.engine.launch.ports import free_ports
-from forebay.engine.launch.processes import birth_s, kill, wait_gone
+from forebay.engine.launch.processes import birth_s, kill
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry, Replica
 from forebay.engine.launch.spec import LOOPBACK, Launch
@@ -96,9 +96,7 @@ class Replicas(Sequence[str]):
     def kill(self, index: int) -> None:
         """SIGKILL all processes of one replica, as a crash would; blocks until they are gone."""
         replica = self._replicas[index]
-        processes = replica.processes()
-        kill(processes)
-        wait_gone(processes, self._grace_s)
+        kill(replica.processes())
         self._reap(replica)
 
     def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:

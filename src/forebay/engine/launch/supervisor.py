@@ -106,7 +106,6 @@ def _end_all(server: subprocess.Popen[bytes], grace_s: float) -> None:
     # Looked for again: a process may have been born while the others were ending.
     while left := _others():
         kill(left)
-        wait_gone(left, 1.0)
 
 
 def _others() -> set[psutil.Process]:

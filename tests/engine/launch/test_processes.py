@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import shared_memory
+
+import pytest
+
+from forebay.engine.launch.processes import birth_s, is_same, kill, session_members
+
+HOLDER = """
+from multiprocessing import shared_memory
+held = shared_memory.SharedMemory(create=True, size=64)
+print(held.name, flush=True)
+input()
+"""
+
+
+def test_a_process_is_known_by_its_birth() -> None:
+    born_s = birth_s(os.getpid())
+    assert born_s is not None
+    assert is_same(os.getpid(), born_s)
+    assert not is_same(os.getpid(), born_s - 10)
+    assert birth_s(2**30) is None
+
+
+def test_what_was_killed_leaves_no_shared_memory() -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    name = holder.stdout.readline().decode().strip()
+    members = session_members(holder.pid)
+    assert len(members) == 2, "the holder and its resource tracker"
+    assert kill(members) == set()
+    holder.communicate()
+    with pytest.raises(FileNotFoundError):
+        shared_memory.SharedMemory(name)
+
+
+def test_a_zombie_does_not_live() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert birth_s(child.pid) is None
+    child.wait()
