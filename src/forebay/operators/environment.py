@@ -12,6 +12,7 @@ from typing import Literal
 import pyflink
 from pyflink.common import Configuration
 from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.operators.jvm import import_path, start_jvm
@@ -40,8 +41,9 @@ class FlinkConfig:
     `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
     is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
     a running cluster's REST service, None for one inside this process; the cluster's machines need this
-    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path. `options` are
-    Flink's own and win over everything else here.
+    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path. Thread mode
+    also needs opt/flink-python-*.jar in the cluster's lib/: the jar that a job brings along can be loaded
+    once in the life of a task manager. `options` are Flink's own and win over everything else here.
 
     `log_dir` and `heap_mb` belong to this process's JVM: the first environment of a process decides them.
     """
@@ -76,7 +78,12 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    if config.cluster is None:
+        env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    else:
+        # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
+        java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+        env = StreamExecutionEnvironment(java(configuration._j_configuration))
     # The Python environment of PyFlink takes only what it was told through the setters.
     env.set_python_executable(config.cluster_python or sys.executable)
     return env

