@@ -80,7 +80,6 @@ def _not_a_literal(value: Any) -> Any:
 
 
 PositiveInt = Annotated[int, Strict(), Field(gt=0)]
-NotNegativeInt = Annotated[int, Strict(), Field(ge=0)]
 AnyInt = Annotated[int, Strict()]
 PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
 NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]

@@ -173,6 +173,7 @@ def _text(item: Any, where: Where, value: Any) -> str:
     message = re.sub(
         r"^should (be |have )?", lambda found: "expected " + _WORDS.get(found.group(1), ""), message
     )
+    message = re.sub(r"^expected (greater|less) than", r"expected a number \1 than", message)
     return message + _found(where, value)
 
 

@@ -1,0 +1,71 @@
+"""What a specification turns into, and its fingerprint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.pipelines.load import parse_spec
+from forebay.pipelines.spec import PipelineSpec, fingerprint
+from forebay.records import Message, Sampling
+from forebay.settings import SecretRef
+
+DATA: dict[str, Any] = {
+    "name": "triage",
+    "source": {"type": "jsonl", "path": "/in.jsonl", "time": "at", "time_format": "unix_s"},
+    "prompt": "Say {{ text }}",
+    "key": "{{ user }}",
+    "id": "{{ id }}",
+    "sink": {"type": "jsonl", "path": "/out"},
+    "sampling": {"max_tokens": 8, "stop": ["x"], "extra": {"ignore_eos": True}},
+    "engine": {"api_key": {"env": "KEY"}},
+    "retry": {"max_attempts": 2},
+}
+
+
+def test_values_that_the_engine_takes() -> None:
+    spec = parse_spec(DATA)
+    assert spec.prompt_template().render({"text": "hi"}) == (Message("user", "Say hi"),)
+    key, id = spec.key_template(), spec.id_template()
+    assert key is not None
+    assert id is not None
+    assert (key.render({"user": "u"}), id.render({"id": 3})) == ("u", "3")
+    assert id.required
+    assert spec.sampling.value() == Sampling(max_tokens=8, stop=("x",), extra={"ignore_eos": True})
+    assert spec.engine.secret() == SecretRef(env="KEY")
+    assert spec.retry.policy().max_attempts == 2
+    event_time = spec.source.event_time()  # type: ignore[union-attr]
+    assert event_time is not None
+    assert event_time.of({"at": 2}) == 2000
+
+
+def test_completions_get_a_plain_prompt() -> None:
+    spec = parse_spec({**DATA, "engine": {"api": "completions"}})
+    assert spec.prompt_template().render({"text": "hi"}) == "Say hi"
+
+
+def test_defaults_of_parts_are_those_of_the_engine() -> None:
+    spec = parse_spec({key: DATA[key] for key in ("name", "source", "prompt", "sink")})
+    assert spec.sampling.value() == Sampling()
+    assert (spec.key_template(), spec.id_template(), spec.engine.secret()) == (None, None, None)
+
+
+def test_a_specification_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_spec(DATA).capacity = 3  # type: ignore[misc]
+
+
+def test_every_field_says_what_it_is() -> None:
+    schema = PipelineSpec.model_json_schema()
+    for model in [schema, *(m for m in schema["$defs"].values() if "properties" in m)]:
+        assert model["description"]
+        for name, field in model["properties"].items():
+            assert name == "type" or "description" in field or "$ref" in field, (model["title"], name)
+
+
+def test_the_fingerprint_is_stable_and_tells_settings_apart() -> None:
+    assert fingerprint(parse_spec(DATA)) == "700874a5d430b782"
+    assert fingerprint(parse_spec({**DATA, "capacity": 64})) == fingerprint(parse_spec(DATA))
+    assert fingerprint(parse_spec({**DATA, "capacity": 65})) != fingerprint(parse_spec(DATA))
+    assert fingerprint(parse_spec({**DATA, "flink": {"a": 1}})) != fingerprint(parse_spec(DATA))
