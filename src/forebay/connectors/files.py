@@ -100,9 +100,8 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
                 text += line
                 if not line or not quote_open(line, form.delimiter, inside=inside):
                     break
-        rows = list(
-            csv.reader([text.removeprefix(BOM).decode("utf-8").rstrip("\r\n")], delimiter=form.delimiter)
-        )
+        row = text.removeprefix(BOM).decode("utf-8").rstrip("\r\n")
+        rows = list(csv.reader([row], delimiter=form.delimiter, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SettingError(f"the CSV header of {first} cannot be read: {error}") from None
     columns = tuple(rows[0]) if rows else ()

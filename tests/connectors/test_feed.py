@@ -1,0 +1,169 @@
+"""The feeds alone, against local servers that speak their protocols and drop connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.feed import (
+    RECENT,
+    Backoff,
+    Feed,
+    FeedBroken,
+    Mark,
+    Received,
+    connected_for_ever,
+    digest_of,
+)
+from forebay.connectors.jetstream import JetstreamFeed
+from forebay.connectors.sse import SseFeed
+from forebay.testing.feeds import Drops, FeedServer, serve
+
+FAST = Backoff(0.001, 0.01)
+RECORDS = [{"n": n, "text": "é" * (n % 40), "more": [n]} for n in range(300)]
+
+
+async def collect(feed: Feed, count: int, cursor: str | None = None) -> list[Received]:
+    async def read() -> list[Received]:
+        received = []
+        records = feed.read(cursor)
+        async for record in records:
+            received.append(record)
+            if len(received) == count:
+                break
+        await records.aclose()
+        return received
+
+    return await asyncio.wait_for(read(), 30)
+
+
+async def until_connected(server: FeedServer, times: int) -> None:
+    for _ in range(2000):
+        if len(server.cursors) >= times:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the feed did not connect again")
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
+        received = await collect(SseFeed(server.events_url, backoff=FAST), len(RECORDS))
+        assert len(server.cursors) > 5
+        assert [record.raw for record in received] == [server.event(n) for n in range(len(RECORDS))]
+    assert [orjson.loads(record.raw) for record in received] == RECORDS
+    assert len({record.position for record in received}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_jetstream_messages_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
+        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), len(RECORDS))
+        assert len(server.cursors) > 5
+        assert [record.raw for record in received] == [server.message(n) for n in range(len(RECORDS))]
+    assert len({record.position for record in received}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("kind", ["sse", "jetstream"])
+async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, inclusive=inclusive)) as server:
+        feed = SseFeed(server.events_url) if kind == "sse" else JetstreamFeed(server.subscribe_url)
+        first = await collect(feed, 120)
+        rest = await collect(feed, 180, first[-1].cursor)
+        assert server.cursors[0] is None
+        assert server.cursors[1] is not None
+    assert [orjson.loads(record.raw)["n"] for record in first + rest] == list(range(300))
+
+
+async def test_jetstream_events_of_one_microsecond_all_come() -> None:
+    server = FeedServer(RECORDS[:50], Drops(1, every=4), inclusive=True)
+    server.message = lambda n: orjson.dumps({"n": n, "time_us": server.first_us + 10 * (n // 3)})  # type: ignore[method-assign]
+    server._from = lambda c: 0 if c is None else max(0, -(-(int(c) - server.first_us) // 10) * 3)  # type: ignore[method-assign]
+    with serve(server):
+        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 50)
+    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(50))
+
+
+async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
+    server = FeedServer(RECORDS[:3])
+    server.message = lambda n: [b"garbage", b"[]", b'{"time_us": "x"}'][n]  # type: ignore[method-assign]
+    with serve(server):
+        received = await collect(JetstreamFeed(server.subscribe_url), 3)
+    assert [record.raw for record in received] == [b"garbage", b"[]", b'{"time_us": "x"}']
+
+
+async def test_a_silent_connection_is_made_anew() -> None:
+    with serve(FeedServer(RECORDS[:5])) as server:
+        feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
+        records = feed.read(None)
+        for _ in range(5):
+            await records.__anext__()
+        waiting = asyncio.ensure_future(records.__anext__())
+        await until_connected(server, 3)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await records.aclose()
+
+
+async def test_a_message_over_the_bound_is_not_taken_in(caplog: pytest.LogCaptureFixture) -> None:
+    with serve(FeedServer([{"n": "x" * 5000}])) as server:
+        feed = JetstreamFeed(server.subscribe_url, max_message_bytes=1000, backoff=FAST)
+        records = feed.read(None)
+        waiting = asyncio.ensure_future(records.__anext__())
+        await until_connected(server, 3)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await records.aclose()
+    assert len(caplog.records) == 1
+
+
+async def test_one_warning_per_outage_and_delays_that_grow(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    outcomes = iter(["down", "down", "down", "one", "down", "one"])
+    slept: list[float] = []
+
+    async def once() -> AsyncIterator[Received]:
+        if next(outcomes) == "down":
+            raise FeedBroken("refused")
+        yield Received("c", b"r", "p")
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    records = connected_for_ever("feed", once, backoff=lambda: Backoff(1.0, 3.0), sleep=sleep)
+    assert [(await records.__anext__()).raw for _ in range(2)] == [b"r", b"r"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING", "INFO"]
+    tops = [1, 2, 3, 1, 2]
+    assert all(top / 2 <= delay_s <= top for top, delay_s in zip(tops, slept, strict=True))
+
+
+@given(st.integers(1, 10_000), st.integers())
+def test_delays_stay_within_bounds(failures: int, seed: int) -> None:
+    assert 0.25 <= Backoff(0.5, 30).delay_s(failures, random.Random(seed)) <= 30
+
+
+@given(st.none() | st.text(), st.lists(st.binary(), max_size=2 * RECENT))
+def test_a_mark_survives_as_text(at: str | None, records: list[bytes]) -> None:
+    mark = Mark()
+    for record in records:
+        mark.advance(at, digest_of(record))
+    again = Mark.of(str(mark))
+    assert again.at == mark.at
+    assert list(again.recent) == list(mark.recent)
+    assert all(again.has(digest_of(record)) for record in records[-RECENT:])
+
+
+def test_digests_tell_parts_apart() -> None:
+    assert digest_of(b"ab", b"c") != digest_of(b"a", b"bc")

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.errors import SettingError
+from forebay.operators.environment import (
+    FlinkConfig,
+    Restart,
+    flink_environment,
+    flink_options,
+    newest_checkpoint,
+)
+from forebay.operators.jvm import import_path
+from forebay.testing.cluster import local_cluster
+
+
+def complete(folder: Path, job: str, number: int, written_s: int) -> Path:
+    checkpoint = folder / job / f"chk-{number}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "_metadata").touch()
+    os.utime(checkpoint / "_metadata", (written_s, written_s))
+    return checkpoint
+
+
+def test_the_newest_checkpoint_is_the_complete_one_written_last(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path / "none") is None
+    assert newest_checkpoint(tmp_path) is None
+    complete(tmp_path, "old", 900, 1000)
+    complete(tmp_path, "new", 9, 2000)
+    newest = complete(tmp_path, "new", 10, 2000)
+    (tmp_path / "new" / "chk-11").mkdir()
+    (tmp_path / "new" / "shared").mkdir()
+    assert newest_checkpoint(tmp_path) == newest
+
+
+def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:
+    options = flink_options(
+        FlinkConfig(checkpoint_dir=tmp_path, checkpoint_interval_s=0.5, checkpoints_kept=3)
+    )
+    prefix = "execution.checkpointing"
+    assert options[f"{prefix}.dir"] == tmp_path.as_uri()
+    assert options[f"{prefix}.interval"] == "500 ms"
+    assert options[f"{prefix}.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
+    assert options[f"{prefix}.unaligned.enabled"] == "true"
+    assert options[f"{prefix}.num-retained"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("restart", "expected"),
+    [
+        (Restart(attempts=0), {"type": "none"}),
+        (
+            Restart(3, 0.5),
+            {"type": "fixed-delay", "fixed-delay.attempts": "3", "fixed-delay.delay": "500 ms"},
+        ),
+        (
+            Restart(None, 1, 60),
+            {
+                "type": "exponential-delay",
+                "exponential-delay.initial-backoff": "1000 ms",
+                "exponential-delay.max-backoff": "60000 ms",
+                "exponential-delay.reset-backoff-threshold": "10 min",
+            },
+        ),
+    ],
+)
+def test_restarts(restart: Restart, expected: dict[str, str]) -> None:
+    options = flink_options(FlinkConfig(restart=restart))
+    found = {key: value for key, value in options.items() if key.startswith("restart-strategy.")}
+    assert found == {f"restart-strategy.{key}": value for key, value in expected.items()}
+
+
+def test_a_restore_names_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = complete(tmp_path, "job", 1, 1)
+    options = flink_options(FlinkConfig(restore_from=checkpoint))
+    assert options["execution.state-recovery.path"] == checkpoint.as_uri()
+
+
+def test_flinks_own_options_win(tmp_path: Path) -> None:
+    config = FlinkConfig(parallelism=2, options={"parallelism.default": "3", "x.y": "z"})
+    assert flink_options(config)["parallelism.default"] == "3"
+    assert flink_options(config)["x.y"] == "z"
+
+
+def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> None:
+    assert flink_options(FlinkConfig())["rest.port"] == "0"
+    options = flink_options(FlinkConfig(cluster="[::1]:8081"))
+    assert (options["rest.address"], options["rest.port"]) == ("[::1]", "8081")
+    assert options["execution.target"] == "remote"
+    assert "flink-python" in options["pipeline.jars"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (FlinkConfig(checkpoint_interval_s=1), "checkpoint_dir and checkpoint_interval_s"),
+        (FlinkConfig(checkpoint_dir=Path("x")), "checkpoint_dir and checkpoint_interval_s"),
+        (FlinkConfig(parallelism=0), "parallelism must be from 1 to max_parallelism"),
+        (FlinkConfig(parallelism=129), "found 129"),
+        (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
+        (FlinkConfig(cluster="somewhere"), "HOST:PORT"),
+        (FlinkConfig(cluster="host:99999"), "host:99999"),
+    ],
+)
+def test_settings_that_contradict_each_other(config: FlinkConfig, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        flink_options(config)
+
+
+def test_the_import_path_leads_to_the_packages_and_this_source_but_not_the_library() -> None:
+    paths = import_path().split(os.pathsep)
+    assert paths[0] == sysconfig.get_path("purelib")
+    assert sysconfig.get_path("stdlib") not in paths
+    command = "import forebay, pyflink; print(forebay.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", command],
+        env={"PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip().endswith("__init__.py")
+
+
+@pytest.mark.flink
+def test_the_jvm_leaves_this_processes_environment_alone_and_logs_where_it_is_told(tmp_path: Path) -> None:
+    script = f"""
+import os
+from pathlib import Path
+from forebay.operators.environment import FlinkConfig, flink_environment
+before = dict(os.environ)
+env = flink_environment(FlinkConfig(log_dir=Path({str(tmp_path)!r}), heap_mb=300))
+assert {key for key, value in os.environ.items() if before.get(key) != value} <= {{"FLINK_HOME"}}
+env.from_collection([1, 2]).map(lambda number: number * 21).print()
+env.execute("test")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
+    assert done.stderr == ""
+    assert any(file.stat().st_size > 1000 for file in tmp_path.glob("flink-*.log"))
+
+
+@pytest.mark.flink
+def test_jobs_run_on_a_cluster_that_runs_already(tmp_path: Path) -> None:
+    with local_cluster(tmp_path / "cluster") as address:
+        for mode in ("thread", "thread", "process"):
+            out = tmp_path / "out" / mode
+            env = flink_environment(
+                FlinkConfig(mode=mode, cluster=address, log_dir=tmp_path / "log", restart=Restart(attempts=0))
+            )
+            posts = generator_source(env, Generator(count=20, paced=False))
+            jsonl_sink(posts.map(lambda data: str(len(data))), JsonlFiles(out))
+            env.execute("test")
+        assert len(list(read_jsonl_sink(tmp_path / "out" / "thread"))) == 40
+        assert len(list(read_jsonl_sink(tmp_path / "out" / "process"))) == 20
+    gone = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path / "cluster") not in gone
