@@ -10,12 +10,12 @@ from forebay.connectors.letters import dead_letter_json, result_json
 
 
 def result_lines(results: DataStream) -> DataStream:
-    """Each result as one line of JSON."""
-    return results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
+    """Each result as one line of JSON, at the stream's own parallelism: order within a subtask stays."""
+    lines = results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
+    return lines.set_parallelism(results._j_data_stream.getParallelism())
 
 
 def dead_letter_lines(letters: DataStream) -> DataStream:
-    """Each dead letter as one line of JSON."""
-    return letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING()).name(
-        "dead letters as JSON"
-    )
+    """Each dead letter as one line of JSON, at the stream's own parallelism."""
+    lines = letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING())
+    return lines.name("dead letters as JSON").set_parallelism(letters._j_data_stream.getParallelism())
