@@ -64,11 +64,11 @@ def infer(
         raise SettingError(f"capacity must be at least 1, found {capacity}")
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")
-    keyed = (
-        stream.map(Keying(shards=shards, key=key, id=id, to_event=to_event), Types.PICKLED_BYTE_ARRAY())
-        .name(f"{name}: key")
-        .key_by(lambda element: element[0], Types.INT())
-    )
+    # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
+    # order, and another parallelism would change the graph, so that state would not be found again.
+    keys = stream.map(Keying(shards=shards, key=key, id=id, to_event=to_event), Types.PICKLED_BYTE_ARRAY())
+    keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
+    keyed = keys.key_by(lambda element: element[0], Types.INT())
     function = InferenceFunction(
         OpenAnswering(call), capacity=capacity, ordering=ordering, pace=pace, event_time=event_time
     )
