@@ -85,13 +85,22 @@ async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool)
     assert [orjson.loads(record.raw)["n"] for record in first + rest] == list(range(300))
 
 
-async def test_jetstream_events_of_one_microsecond_all_come() -> None:
-    server = FeedServer(RECORDS[:50], Drops(1, every=4), inclusive=True)
-    server.message = lambda n: orjson.dumps({"n": n, "time_us": server.first_us + 10 * (n // 3)})  # type: ignore[method-assign]
-    server._from = lambda c: 0 if c is None else max(0, -(-(int(c) - server.first_us) // 10) * 3)  # type: ignore[method-assign]
-    with serve(server):
-        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 50)
-    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(50))
+class ThreeAtATime(FeedServer):
+    """Each three messages have the same time."""
+
+    def message(self, number: int) -> bytes:
+        return orjson.dumps({"n": number, "time_us": self.first_us + number // 3})
+
+    def _from(self, cursor: str | None) -> int:
+        after = -1 if cursor is None else int(cursor) - self.first_us
+        return max(0, 3 * (after if self.inclusive else after + 1))
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
+    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=4), inclusive=inclusive)) as server:
+        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
+    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
 
 
 async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
