@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import random
 from collections.abc import AsyncIterator
 
@@ -24,6 +25,7 @@ from forebay.connectors.feed import (
 )
 from forebay.connectors.jetstream import JetstreamFeed
 from forebay.connectors.sse import SseFeed
+from forebay.settings import SecretRef
 from forebay.testing.feeds import Drops, FeedServer, serve
 
 FAST = Backoff(0.001, 0.01)
@@ -176,3 +178,23 @@ def test_a_mark_survives_as_text(at: str | None, records: list[bytes]) -> None:
 
 def test_digests_tell_parts_apart() -> None:
     assert digest_of(b"ab", b"c") != digest_of(b"a", b"bc")
+
+
+async def test_secrets_of_a_feed_are_sent_and_shown_nowhere(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEED_TOKEN", "hunter2")
+    server = FeedServer(RECORDS[:1], Drops(0, refuse=0.9))
+    with serve(server):
+        headers = {"Authorization": SecretRef(env="FEED_TOKEN")}
+        for feed in (
+            SseFeed(f"{server.events_url}?key=hunter3", headers, backoff=FAST),
+            JetstreamFeed(f"{server.subscribe_url}?key=hunter3", headers=headers, backoff=FAST),
+        ):
+            received = await collect(feed, 1)
+            assert "hunter" not in feed.name + str(received)
+            assert "hunter2" not in repr(feed)
+            assert b"hunter2" not in pickle.dumps(feed)
+    assert set(server.authorizations) == {"hunter2"}
+    assert len(caplog.records) >= 2
+    assert "hunter" not in caplog.text

@@ -7,13 +7,15 @@ import hashlib
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import aiohttp
 import orjson
 
 from forebay.errors import ForebayError
+from forebay.settings import SecretRef, read_secret
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,26 @@ class Feed(Protocol):
 
 class FeedBroken(ForebayError):
     """The connection to a feed could not be made or was lost; it will be tried again."""
+
+
+Headers = Mapping[str, str | SecretRef]
+"""HTTP headers of a feed; a secret one names where its value is, and is read at each connection."""
+
+
+def header_values(headers: Headers) -> dict[str, str]:
+    """`headers` with the secrets in them. Raises `SettingError` where one is missing."""
+    return {
+        name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
+    }
+
+
+def broken(error: BaseException) -> FeedBroken:
+    """What happened to a connection, without its address: that may hold secrets."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return FeedBroken(f"the server answered {error.status}")
+    if isinstance(error, aiohttp.InvalidURL):
+        return FeedBroken("the address is not a URL")
+    return FeedBroken(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
-from forebay.connectors.feed import Backoff, FeedBroken, Mark, Received, connected_for_ever, digest_of
+from forebay.connectors.feed import (
+    Backoff,
+    FeedBroken,
+    Headers,
+    Mark,
+    Received,
+    broken,
+    connected_for_ever,
+    digest_of,
+    header_values,
+)
 
 JETSTREAM_URL = "wss://jetstream2.us-east.bsky.network/subscribe"
 
@@ -28,7 +38,7 @@ class JetstreamFeed:
 
     url: str = JETSTREAM_URL
     collections: tuple[str, ...] = ("app.bsky.feed.post",)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Headers = field(default_factory=dict, repr=False)
     max_message_bytes: int = 16 << 20
     silence_s: float = 60.0
     connect_s: float = 20.0
@@ -60,7 +70,7 @@ class JetstreamFeed:
                 session.ws_connect(
                     self.url,
                     params=self._query(mark),
-                    headers=self.headers,
+                    headers=header_values(self.headers),
                     heartbeat=self.silence_s / 2,
                     max_msg_size=self.max_message_bytes,
                 ) as socket,
@@ -75,9 +85,9 @@ class JetstreamFeed:
                     mark.advance(mark.at if time_us is None else str(time_us), digest)
                     yield Received(str(mark), raw, f"{self.name}@{mark.at}/{digest}")
                 if socket.exception() is not None:
-                    raise FeedBroken(f"{type(socket.exception()).__name__}: {socket.exception()}")
+                    raise broken(socket.exception() or EOFError())
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise FeedBroken(f"{type(error).__name__}: {error}") from None
+            raise broken(error) from None
 
 
 def _payload(kind: aiohttp.WSMsgType, data: str | bytes) -> bytes:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from forebay.connectors.feed import Backoff, FeedBroken, Mark, Received, connected_for_ever, digest_of
+from forebay.connectors.feed import (
+    Backoff,
+    FeedBroken,
+    Headers,
+    Mark,
+    Received,
+    broken,
+    connected_for_ever,
+    digest_of,
+    header_values,
+)
 from forebay.connectors.formats import MAX_RECORD_BYTES
 
 WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
@@ -102,7 +112,7 @@ class SseFeed:
     """
 
     url: str = WIKIMEDIA_URL
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Headers = field(default_factory=dict, repr=False)
     max_record_bytes: int = MAX_RECORD_BYTES
     silence_s: float = 60.0
     connect_s: float = 20.0
@@ -127,7 +137,7 @@ class SseFeed:
             yield received
 
     async def _events(self, mark: Mark, decoder: SseDecoder) -> AsyncIterator[Received]:
-        headers = {"User-Agent": "forebay", **self.headers, "Accept": "text/event-stream"}
+        headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": "text/event-stream"}
         if mark.at is not None:
             headers["Last-Event-ID"] = mark.at
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, sock_read=self.silence_s)
@@ -146,7 +156,7 @@ class SseFeed:
                         mark.advance(event.id, digest)
                         yield Received(str(mark), event.data, f"{self.name}@{digest}")
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise FeedBroken(f"{type(error).__name__}: {error}") from None
+            raise broken(error) from None
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:

@@ -40,7 +40,8 @@ class Drops:
 @dataclass
 class FeedServer:
     """Serves `records` (JSON objects) as both feeds, again from any cursor, and cuts connections as `drops`
-    says (None: never). `cursors` holds what clients asked for. When all is sent, a connection stays open.
+    says (None: never). When all is sent, a connection stays open. `cursors` and `authorizations` hold what
+    clients sent.
 
     Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` sends the event with
     the id given once more. WebSocket messages get `time_us` of `first_us` + 10 N; the cursor works likewise.
@@ -51,6 +52,7 @@ class FeedServer:
     inclusive: bool = False
     first_us: int = 1_700_000_000_000_000
     cursors: list[str | None] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
     host: str = "127.0.0.1"
     port: int = 0
 
@@ -84,6 +86,7 @@ class FeedServer:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         last = request.headers.get("Last-Event-ID")
         self.cursors.append(last)
+        self.authorizations.append(request.headers.get("Authorization"))
         if self.drops is not None and self.drops.refused():
             return web.Response(status=503)
         start = 0 if last is None else orjson.loads(last)[0]["offset"] + (0 if self.inclusive else 1)
@@ -117,6 +120,7 @@ class FeedServer:
     async def _subscribe(self, request: web.Request) -> web.StreamResponse:
         cursor = request.query.get("cursor")
         self.cursors.append(cursor)
+        self.authorizations.append(request.headers.get("Authorization"))
         if self.drops is not None and self.drops.refused():
             return web.Response(status=503)
         socket = web.WebSocketResponse()
