@@ -65,7 +65,9 @@ class ContinuousCalls:
         self._call_s = 0.0
         self._unreleased = 0
         self._releasable = 0
+        self._limit = float(capacity)
         self._waking = False
+        self._closing = False
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,8 +86,12 @@ class ContinuousCalls:
     def close(self) -> None:
         """Abort all calls in flight and release the engine; blocks until done. Answers not taken are lost."""
         if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
-            self._stop_loop()
+            try:
+                asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
+            finally:
+                self._stop_loop()
+        elif not self._loop.is_closed():
+            self._loop.close()
 
     @property
     def load(self) -> Load:
@@ -100,7 +106,10 @@ class ContinuousCalls:
         return self._call_s
 
     def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
-        """Start the call as soon as a slot is free; never blocks. `item.id` is not in use in `shard`."""
+        """Start the call as soon as a slot is free; never blocks. `item.id` is not in use in `shard`.
+
+        Calls that are `reissued` may exceed the capacity, as after a restore at a lower parallelism.
+        """
         with self._changed:
             release = self._releases.get(shard)
             if release is None:
@@ -108,6 +117,8 @@ class ContinuousCalls:
                 self._ready[shard] = deque()
             release.accept(item.id, item.key)
             self._pending.append((shard, item, reissued))
+            if reissued:
+                self._limit = max(self._limit, len(self._pending) + self._in_flight)
             wake = not self._waking and self._in_flight < self._capacity
             self._waking = self._waking or wake
         if wake:
@@ -131,8 +142,10 @@ class ContinuousCalls:
 
         False while all slots are taken. Also false while too many finished answers wait behind an unfinished
         one of their key, unless some may leave: the caller must then take them, or nothing would move.
+        More than `capacity` calls that came back with a restore do not shut the input until they are done:
+        each two of them that finish make room for one event.
         """
-        if len(self._pending) + self._in_flight >= self._capacity:
+        if len(self._pending) + self._in_flight >= self._limit:
             return False
         return self._unreleased < HELD_PER_SLOT * self._capacity or self._releasable > 0
 
@@ -148,6 +161,14 @@ class ContinuousCalls:
             self._raise_failure()
             return self._changed.wait_for(
                 lambda: bool(self._ready.get(shard)) or self._failure is not None, timeout_s
+            )
+
+    def wait_any_ready(self, timeout_s: float) -> bool:
+        """Block until `take` would return something for some shard or `timeout_s` passed."""
+        with self._changed:
+            self._raise_failure()
+            return self._changed.wait_for(
+                lambda: self._releasable > 0 or self._failure is not None, timeout_s
             )
 
     def _raise_failure(self) -> None:
@@ -167,6 +188,7 @@ class ContinuousCalls:
         self._loop.close()
 
     async def _abort(self) -> None:
+        self._closing = True
         with self._changed:
             self._pending.clear()
         tasks = list(self._tasks)
@@ -193,19 +215,19 @@ class ContinuousCalls:
         started_s = self._loop.time()
         try:
             answer = await self._answerer.answer(item)
-        except asyncio.CancelledError:
-            raise
+            if reissued and isinstance(answer, Result):
+                answer = replace(answer, reissued=True)
+            self._note_duration(self._loop.time() - started_s)
+            self._finish(shard, item.id, answer)
         except BaseException as error:
-            # An answerer turns every failure it knows into a dead letter; what is left is a defect, and must
-            # fail the job (which then restores) rather than lose a record.
+            if self._closing:
+                raise
+            # An answerer turns every failure it knows into a dead letter; what is left is a defect (and so is
+            # a cancellation when nobody closes), and must fail the job, which then restores, rather than lose
+            # a record.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
-            return
-        if reissued and isinstance(answer, Result):
-            answer = replace(answer, reissued=True)
-        self._note_duration(self._loop.time() - started_s)
-        self._finish(shard, item.id, answer)
 
     def _note_duration(self, call_s: float) -> None:
         # A step of a tenth towards the newest, but never far above it: this tracks the low side of a mixture.
@@ -218,6 +240,7 @@ class ContinuousCalls:
             self._in_flight -= 1
             self._unreleased += 1
             self._releasable += len(leaving)
+            self._limit = max(self._capacity, self._limit - 0.5)
             self._changed.notify_all()
         if self._pending:
             self._start_pending()

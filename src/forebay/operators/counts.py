@@ -22,7 +22,11 @@ WINDOW_S = 30.0
 
 @dataclass(slots=True)
 class CallCounts:
-    """Counts since the operator opened. Written by the event loop and the operator's thread."""
+    """Counts since the operator opened.
+
+    `calls` to `cached_tokens` are written by the event loop; the rest by the operator's thread alone, for
+    nobody may add to a histogram while another thread reads it.
+    """
 
     accepted: int = 0
     results: int = 0
@@ -43,7 +47,6 @@ class CallCounts:
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
         self.cached_tokens += usage.cached_tokens
-        self.engine_s.add(completion.timing.latency_s)
 
 
 COUNTERS = (
@@ -69,7 +72,14 @@ class FlinkMetrics:
     over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
     """
 
-    def __init__(self, group: MetricGroup, counts: CallCounts, load: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        group: MetricGroup,
+        counts: CallCounts,
+        load: Callable[[], tuple[int, int]],
+        *,
+        embedded: bool = False,
+    ) -> None:
         named = group.add_group("forebay")
         self._counts = counts
         self._load = load
@@ -79,7 +89,11 @@ class FlinkMetrics:
         self._older = (LatencyHistogram(), LatencyHistogram())
         self._flushed_s = 0.0
         self._turned_s = 0.0
-        for name in GAUGES:
+        # Inside the JVM a gauge would be called on a thread of Flink's metrics, in the middle of what this
+        # interpreter does; a distribution there is a plain number that Java keeps. In a worker process it
+        # is the other way round: gauges are read between bundles, and distributions add up for ever.
+        self._settable = [(name, named.distribution(name)) for name in GAUGES] if embedded else []
+        for name in () if embedded else GAUGES:
             named.gauge(name, _Reader(self._values, name))
 
     def due(self, now_s: float) -> bool:
@@ -110,6 +124,8 @@ class FlinkMetrics:
             event_p50_us=round(event.quantile_s(0.5) * 1e6),
             event_p99_us=round(event.quantile_s(0.99) * 1e6),
         )
+        for name, number in self._settable:
+            number.update(self._values[name])
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
             self._older = (counts.engine_s, counts.event_s)
@@ -117,7 +133,7 @@ class FlinkMetrics:
 
 
 class _Reader:
-    """A gauge: reads one value. (A class, because thread mode calls it by its `__call__` from Java.)"""
+    """A gauge: reads one value."""
 
     def __init__(self, values: dict[str, int], name: str) -> None:
         self._values = values

@@ -20,8 +20,10 @@ from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
+from forebay.errors import ForebayError
 from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import CallCounts, FlinkMetrics
+from forebay.operators.embedded import is_cancelled, is_embedded
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
@@ -32,19 +34,23 @@ BYTES = Types.PICKLED_BYTE_ARRAY()
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
 """A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
-END_OF_INPUT_MS = 2**63 - 2
-"""An event-time timer that only the final watermark reaches: processing-time timers no longer fire then."""
+END_OF_INPUT_MS = 2**63 - 2**40
+"""An event-time timer that only the final watermark reaches: processing-time timers no longer fire then.
+There is room above it, because each turn at the end of the input is a timer set one later than the last."""
 HEARTBEAT_MS = 200
+WAIT_S = 0.2
+"""The longest wait before a look at whether the job is cancelled."""
 STATE_VERSION = 1
 
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard: the ids that rest in its state with their event times."""
+    """What this subtask knows of one shard: the ids that rest in its state with their event times, and the
+    processing-time timer that was set for it in this run and has not fired."""
 
     live: dict[str, int | None] = field(default_factory=dict)
     next_seq: int = 0
-    armed: bool = False
+    timer_ms: int | None = None
 
 
 class InferenceFunction(KeyedProcessFunction):
@@ -77,16 +83,20 @@ class InferenceFunction(KeyedProcessFunction):
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
         self._beaten_ms = EARLIEST_MS
-        self._opened_ms = self._clock.wall_ms()
         self._counts = CallCounts()
+        self._embedded = is_embedded(runtime_context)
+        self._metrics = FlinkMetrics(
+            runtime_context.get_metrics_group(), self._counts, self._in_flight, embedded=self._embedded
+        )
         self._calls = ContinuousCalls(
             partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
         )
-        self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._in_flight)
         self._calls.start()
 
     def close(self) -> None:
-        self._calls.close()
+        # Flink closes a function whose opening failed, too.
+        if hasattr(self, "_calls"):
+            self._calls.close()
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
@@ -97,30 +107,46 @@ class InferenceFunction(KeyedProcessFunction):
                 self._counts.dead_letters += 1
                 yield DEAD_LETTERS, data
             else:
+                if not self._calls.has_room():
+                    yield from self._wait_for_room(key, shard, ctx)
                 self._accept(key, shard, record, data)
         self._arm(shard, ctx)
         yield from self._emit(key, shard, ctx)
-        if not self._calls.has_room():
-            yield from self._wait_for_room(key, shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         key = ctx.get_current_key()
         shard = self._shards.get(key) or self._recover(key, ctx)
-        if timestamp == END_OF_INPUT_MS:
-            while shard.live:
-                self._calls.wait_ready(key, 1.0)
-                yield from self._emit(key, shard, ctx)
-            self._metrics.flush(self._clock.monotonic_s())
+        if timestamp >= END_OF_INPUT_MS:
+            yield from self._finish(timestamp, key, shard, ctx)
             return
-        # Timers fire in the order of their times: once a timer set in this run fires, those that a checkpoint
-        # brought back have fired, and with them every shard that had something in flight was recovered.
-        if timestamp >= self._opened_ms:
+        if timestamp == shard.timer_ms:
+            shard.timer_ms = None
+            # Timers fire in the order of their times: once one that was set in this run fires, those that a
+            # checkpoint brought back have fired, and every shard that had something in flight was recovered.
             self._low.restored()
-        shard.armed = False
         yield from self._emit(key, shard, ctx)
         if self._event_time:
             yield from self._beat(ctx)
         self._arm(shard, ctx)
+
+    def _finish(
+        self, timestamp: int, key: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
+    ) -> Iterator[Any]:
+        """Complete a shard at the end of the input.
+
+        Inside the JVM the shards take turns: a timer set here fires in the same round of timers. A worker
+        process would hear of it too late, and has to wait for one shard after the other.
+        """
+        yield from self._emit(key, shard, ctx)
+        if self._embedded and shard.live:
+            self._refuse_if_cancelled()
+            self._calls.wait_any_ready(WAIT_S)
+            yield from self._emit(key, shard, ctx)
+            ctx.timer_service().register_event_time_timer(timestamp + 1)
+        while shard.live and not self._embedded:
+            self._calls.wait_ready(key, WAIT_S)
+            yield from self._emit(key, shard, ctx)
+        self._metrics.flush(self._clock.monotonic_s())
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """First touch of a shard in this run: issue again what a checkpoint left in its state."""
@@ -150,16 +176,21 @@ class InferenceFunction(KeyedProcessFunction):
 
     def _wait_for_room(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         blocked_s = self._clock.monotonic_s()
-        while not self._calls.wait_for_room(1.0):
+        while not self._calls.wait_for_room(WAIT_S):
+            self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
         self._counts.waited_ms += round((self._clock.monotonic_s() - blocked_s) * 1000)
-        yield from self._emit(key, shard, ctx)
+
+    def _refuse_if_cancelled(self) -> None:
+        # A worker process is killed; a thread must end by itself, or Flink ends its JVM after three minutes.
+        if self._embedded and is_cancelled():
+            raise ForebayError("the job was cancelled while calls were awaited")
 
     def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
         now_s = self._clock.monotonic_s()
         if self._metrics.due(now_s):
             self._metrics.flush(now_s)
-        if shard.armed:
+        if shard.timer_ms is not None:
             return
         if shard.live or always:
             step_ms = self._pace.step_ms(self._calls.call_s)
@@ -167,8 +198,8 @@ class InferenceFunction(KeyedProcessFunction):
             step_ms = self._pace.idle_ms
         else:
             return
-        shard.armed = True
-        ctx.timer_service().register_processing_time_timer(self._clock.wall_ms() + step_ms)
+        shard.timer_ms = self._clock.wall_ms() + step_ms
+        ctx.timer_service().register_processing_time_timer(shard.timer_ms)
 
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):
@@ -179,6 +210,8 @@ class InferenceFunction(KeyedProcessFunction):
                 yield DEAD_LETTERS, encode(answer)
                 continue
             self._counts.results += 1
+            if not answer.journaled:
+                self._counts.engine_s.add(answer.called_s)
             self._counts.event_s.add((self._clock.wall_ms() - answer.read_ms) / 1000)
             yield self._output(answer, ctx)
 

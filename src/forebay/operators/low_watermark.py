@@ -43,13 +43,13 @@ class LowWatermark:
         self._held[time_ms] -= 1
         if not self._held[time_ms]:
             del self._held[time_ms]
+            while self._heap and self._heap[0] not in self._held:
+                heapq.heappop(self._heap)
 
     def now_ms(self, input_watermark_ms: int) -> int:
         """The low watermark; never goes back."""
         if not self._restored:
             return self._low_ms
-        while self._heap and self._heap[0] not in self._held:
-            heapq.heappop(self._heap)
         low = min(self._heap[0] - 1, input_watermark_ms) if self._heap else input_watermark_ms
         self._low_ms = max(self._low_ms, low)
         return self._low_ms
