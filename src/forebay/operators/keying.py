@@ -23,12 +23,15 @@ class EventText(Protocol):
 
 ToEvent = Callable[[Any], Event | DeadLetter]
 
+MAX_DETAIL_CHARS = 4096
+
 
 class Keying(MapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
     Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
-    `id` refuse with a `RecordError` goes on as a `DeadLetter`. Without a `key`, the id spreads the records.
+    `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
+    the job. Without a `key`, the id spreads the records.
     """
 
     def __init__(
@@ -56,24 +59,40 @@ class Keying(MapFunction):
     def _keyed(self, value: Any) -> tuple[str, bytes]:
         try:
             record = decode(value) if self._to_event is None else self._to_event(value)
-        except RecordError as error:
+            if not isinstance(record, Event | DeadLetter):
+                raise MalformedRecord(f"expected an Event or a DeadLetter, found {type(record).__name__}")
+        except Exception as error:
             raw = value if isinstance(value, bytes) else repr(value)[:4096].encode("utf-8", "replace")
-            return "", encode(DeadLetter(raw=raw, cause=error.cause, detail=str(error)))
+            return "", encode(DeadLetter(raw=raw, cause=_cause(error), detail=_detail(error)))
         if isinstance(record, DeadLetter):
             return record.position or "", encode(record)
-        if not isinstance(record, Event):
-            raise MalformedRecord(f"expected an Event or a DeadLetter, found {type(record).__name__}")
         try:
-            key = "" if self._key is None else self._key(record)
-            id = request_id(record, key, None if self._id is None else self._id(record))
+            key = "" if self._key is None else self._text("key", self._key(record))
+            given = None if self._id is None else self._text("id", self._id(record))
+            id = request_id(record, key, given)
             item = KeyedEvent(id=id, key=key, event=record, read_ms=self._clock.wall_ms())
             return id if self._key is None else key, encode(item)
-        except RecordError as error:
+        except Exception as error:
             letter = DeadLetter(
                 raw=record.raw,
-                cause=error.cause,
-                detail=str(error),
+                cause=_cause(error),
+                detail=_detail(error),
                 time_ms=record.time_ms,
                 position=record.position,
             )
             return record.position or "", encode(letter)
+
+    @staticmethod
+    def _text(what: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise RecordError(f"the {what} must be text, found {type(value).__name__}")
+        return value
+
+
+def _cause(error: Exception) -> str:
+    return error.cause if isinstance(error, RecordError) else RecordError.cause
+
+
+def _detail(error: Exception) -> str:
+    text = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_DETAIL_CHARS].encode("utf-8", "replace").decode()
