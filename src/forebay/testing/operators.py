@@ -1,0 +1,319 @@
+"""Inference jobs for tests: an embedded cluster, scripted answers, calls held by gates, kills and restores.
+
+Python runs inside Flink's JVM or in worker processes, so all that a test steers or observes goes through
+files in one folder: the input, the gates, what the engine was asked, what left the operator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from pyflink.common import Time, Types
+from pyflink.datastream import DataStream, ProcessWindowFunction
+from pyflink.datastream.window import TumblingEventTimeWindows
+
+from forebay.codec import decode
+from forebay.connectors.event_time import with_event_time
+from forebay.connectors.files import Files, file_source
+from forebay.connectors.formats import Format
+from forebay.connectors.letters import dead_letter_json, result_json
+from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.times import EventTime
+from forebay.engine.base import Engine, EngineFactory
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.operators.answering import Call
+from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
+from forebay.operators.infer import infer
+from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.release import Ordering
+from forebay.records import JSON, Completion, Event, Request
+from forebay.testing.answers import request_text
+from forebay.testing.delays import Delay, Fixed
+from forebay.testing.engine import ScriptedEngineFactory
+
+HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class GatedEngineFactory:
+    """An engine that holds each prompt with `[[hold:NAME]]` until the file `gates/NAME` is there, then gives
+    the inner engine's answer. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
+    """
+
+    folder: Path
+    inner: EngineFactory
+
+    def __call__(self) -> Engine:
+        return _GatedEngine(self.folder, self.inner())
+
+
+class _GatedEngine:
+    def __init__(self, folder: Path, inner: Engine) -> None:
+        self._folder = folder
+        self._inner = inner
+        self._in_flight = 0
+
+    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        self._in_flight += 1
+        try:
+            append(self._folder / "calls", f"{request.id}\t{self._in_flight}\t{os.getpid()}-{id(self)}")
+            held = HOLD.search(request_text(request))
+            # Another process opens the gate: only polling sees it.
+            while held and not (self._folder / "gates" / held[1]).exists():  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+            return await self._inner.complete(request, timeout_s=timeout_s)
+        finally:
+            self._in_flight -= 1
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldText:
+    """An event's key or id out of a template; picklable."""
+
+    template: FieldTemplate
+
+    def __call__(self, event: Event) -> str:
+        return self.template.render(event.fields, time_ms=event.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable.
+
+    Each line has `text`, which is the prompt; where `keyed`, `key`; where `event_time`, `at` in milliseconds.
+    `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
+    the output is one line per window with its start and its number of results.
+    """
+
+    folder: Path
+    capacity: int = 8
+    ordering: Ordering = "unordered"
+    shards: int = 8
+    keyed: bool = False
+    follow: bool = False
+    event_time: bool = False
+    window_ms: int | None = None
+    delay: Delay = field(default_factory=lambda: Fixed(0.005))
+    schema: Mapping[str, JSON] | None = None
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
+    flink: FlinkConfig = field(default_factory=FlinkConfig)
+
+    def submit(self) -> RunningJob:
+        """Start the job on a cluster of its own inside this process; needs this process's JVM."""
+        port = free_port()
+        ports = {"rest.port": str(port), "rest.bind-port": str(port)}
+        env = flink_environment(replace(self.flink, options={**self.flink.options, **ports}))
+        source = Files(
+            self.folder / "in",
+            Format(time=EventTime("at", "unix_ms") if self.event_time else None),
+            follow=self.follow,
+            every_s=0.05,
+        )
+        events = file_source(env, source)
+        if self.event_time:
+            events = with_event_time(events, out_of_orderness_ms=0)
+        inferred = infer(
+            events,
+            Call(
+                engine=GatedEngineFactory(self.folder, ScriptedEngineFactory(self.delay)),
+                model="scripted",
+                prompt=PromptTemplate("{{ text }}"),
+                schema=self.schema,
+                retry=self.retry,
+            ),
+            key=FieldText(FieldTemplate("{{ key }}")) if self.keyed else None,
+            capacity=self.capacity,
+            ordering=self.ordering,
+            shards=self.shards,
+            event_time=self.event_time,
+        )
+        results = inferred.results.map(_Seen(self.folder), Types.PICKLED_BYTE_ARRAY())
+        lines = _windows(results, self.window_ms) if self.window_ms else results.map(_Line(), Types.STRING())
+        jsonl_sink(lines, JsonlFiles(self.folder / "results"))
+        letters = inferred.dead_letters.map(_LetterLine(), Types.STRING())
+        jsonl_sink(letters, JsonlFiles(self.folder / "dead-letters"))
+        return submit(env, "test", f"http://localhost:{port}")
+
+
+class Runs:
+    """Runs of one pipeline in one folder. Methods wait for conditions, and fail after `WAIT_S`."""
+
+    WAIT_S = 60.0
+
+    def __init__(self, folder: Path, *, log_dir: Path, **settings: Any) -> None:
+        for name in ("in", "gates", "fed"):
+            (folder / name).mkdir(parents=True)
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        flink = FlinkConfig(
+            checkpoint_dir=self.checkpoints, checkpoint_interval_s=0.2, log_dir=log_dir, heap_mb=768
+        )
+        self.pipeline = Pipeline(folder, flink=flink, **settings)
+        self._fed = 0
+
+    def feed(self, events: Iterable[Mapping[str, JSON] | bytes]) -> None:
+        """Add a file of events to the input, all at once."""
+        lines = [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
+        name = f"{self._fed:04}.jsonl"
+        self._fed += 1
+        (self.folder / "fed" / name).write_bytes(b"".join(line + b"\n" for line in lines))
+        (self.folder / "fed" / name).rename(self.folder / "in" / name)
+
+    def release(self, gate: str) -> None:
+        """Let the calls go on that are held by `gate`."""
+        (self.folder / "gates" / gate).touch()
+
+    def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
+        """The pipeline, with some of Flink's settings changed; `restore`: from the newest checkpoint."""
+        if restore:
+            flink["restore_from"] = newest_checkpoint(self.checkpoints)
+            assert flink["restore_from"] is not None, "there is no complete checkpoint"
+        return replace(self.pipeline, flink=replace(self.pipeline.flink, **flink))
+
+    def start(self, *, restore: bool = False, **flink: Any) -> RunningJob:
+        """Start a run on a cluster in this process."""
+        return self.configured(restore=restore, **flink).submit()
+
+    def run(self, **flink: Any) -> None:
+        """Run to the end of the input."""
+        self.finish(self.start(**flink))
+
+    def finish(self, job: RunningJob) -> None:
+        """Wait until the job ended by itself and well."""
+        wait_until(lambda: job.ended() is not None, self.WAIT_S)
+        assert job.ended() == "", job.ended()
+
+    def stop(self, job: RunningJob) -> None:
+        """Cancel the job and wait until it is gone; its checkpoints stay."""
+        job.cancel()
+        wait_until(lambda: job.ended() is not None, self.WAIT_S)
+
+    def await_checkpoint(self, job: RunningJob, more: int = 1) -> None:
+        """Wait until `more` checkpoints that began after this call have completed."""
+        # One may be under way: that one does not count.
+        target = job.checkpoints().completed + more + 1
+        wait_until(lambda: job.checkpoints().completed >= target, self.WAIT_S)
+
+    def results(self) -> list[dict[str, Any]]:
+        """The committed results."""
+        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "results")]
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The committed dead letters."""
+        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "dead-letters")]
+
+    def seen(self) -> list[str]:
+        """The ids of results in the order in which they left the operator, of all runs, whatever was lost."""
+        return [line[0] for line in _rows(self.folder / "seen")]
+
+    def calls(self) -> list[tuple[str, int, str]]:
+        """Every call: its id, the calls in flight in that engine with it, the engine."""
+        return [(id, int(in_flight), engine) for id, in_flight, engine in _rows(self.folder / "calls")]
+
+    def spawn(self, **flink: Any) -> subprocess.Popen[bytes]:
+        """Start a run in a process of its own, with a JVM of its own."""
+        plan = self.folder / "pipeline.pickle"
+        plan.write_bytes(pickle.dumps(self.configured(**flink)))
+        return subprocess.Popen([sys.executable, "-m", "forebay.testing.operators", str(plan)])
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a process and all that it started, at once."""
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in family:
+        member.suspend()
+    for member in family:
+        member.kill()
+    process.wait()
+    psutil.wait_procs(family)
+
+
+def kill_workers() -> int:
+    """SIGKILL the Python workers of the jobs in this process; returns how many there were."""
+    killed = 0
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any("beam_boot" in part for part in child.cmdline()):
+                child.send_signal(signal.SIGKILL)
+                killed += 1
+        except psutil.NoSuchProcess:
+            continue
+    return killed
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Return when `condition` holds; raises `AssertionError` after `timeout_s`."""
+    pause = threading.Event()
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline_s:
+            raise AssertionError(f"the condition did not come true within {timeout_s:g} s")
+        pause.wait(POLL_S)
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line to a file that several processes write."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, (line + "\n").encode())
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    folder: Path
+
+    def __call__(self, data: bytes) -> bytes:
+        append(self.folder / "seen", decode(data).id)
+        return data
+
+
+class _Line:
+    def __call__(self, data: bytes) -> str:
+        return result_json(decode(data))
+
+
+class _LetterLine:
+    def __call__(self, data: bytes) -> str:
+        return dead_letter_json(decode(data))
+
+
+class _Count(ProcessWindowFunction):
+    def process(self, key: int, context: Any, elements: Iterable[bytes]) -> Iterator[str]:
+        yield orjson.dumps({"start": context.window().start, "count": sum(1 for _ in elements)}).decode()
+
+
+def _windows(results: DataStream, window_ms: int) -> DataStream:
+    keyed = results.key_by(lambda _: 0, Types.INT())
+    windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(window_ms)))
+    return windows.process(_Count(), Types.STRING())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    job = pickle.loads(Path(sys.argv[1]).read_bytes()).submit()
+    wait_until(lambda: job.ended() is not None, timeout_s=600)
+    sys.exit(job.ended() or 0)
