@@ -53,7 +53,7 @@ server.serve_forever()
 """
 
 OWNER = """
-import sys
+import os, sys
 from pathlib import Path
 from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
@@ -68,6 +68,11 @@ with Replicas(Registry(directory / "replicas.json"), launch, model="stand-in", g
     replicas.start([(), ()], port_base=int(sys.argv[4]))
     if act == "keep":
         replicas.keep()
+    elif act == "leave an heir":
+        if os.fork() == 0:
+            sys.stdin.read()
+            os._exit(0)
+        os.kill(os.getpid(), 9)
     else:
         print("started", flush=True)
         sys.stdin.read()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from forebay.engine.launch.processes import birth_s
 from forebay.engine.launch.registry import Replica
 from forebay.errors import LaunchError
 
-from .conftest import StandIn, eventually
+from .conftest import StandIn, command_line, eventually
 
 
 def test_replicas_are_healthy_inside_the_block_and_gone_after_it(stand_in: StandIn) -> None:
@@ -76,21 +76,12 @@ def test_nothing_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: st
 
 
 def test_nothing_stays_when_the_owner_dies_while_its_forked_child_holds_the_pipe(stand_in: StandIn) -> None:
-    reader, writer = os.pipe()
-    owner = os.fork()
-    if owner == 0:  # pragma: no cover - another process
-        replicas = stand_in.replicas()
-        replicas.start([()], port_base=stand_in.port_base)
-        heir = os.fork()
-        if heir == 0:
-            os.read(reader, 1)
-            os._exit(0)
-        os.kill(os.getpid(), 9)
-    os.waitpid(owner, 0)
-    eventually(lambda: [p for p in stand_in.processes() if p.pid != owner] == [])
-    os.write(writer, b"x")
-    os.close(reader)
-    os.close(writer)
+    owner = stand_in.owner("healthy", "leave an heir")
+    assert owner.wait() == -signal.SIGKILL
+    heir = "leave an heir"
+    eventually(lambda: not [p for p in stand_in.processes() if heir not in command_line(p)])
+    owner.communicate()
+    eventually(lambda: stand_in.processes() == [])
 
 
 def test_kept_replicas_outlive_their_owner_until_they_are_ended(stand_in: StandIn) -> None:
