@@ -16,7 +16,7 @@ from pyflink.datastream.connectors.file_system import (
     RollingPolicy,
 )
 
-COMMITTED = re.compile(r"part-.+\.jsonl")
+COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,14 @@ def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
 
 
 def committed_parts(path: Path) -> list[Path]:
-    """The committed files of a JSONL sink, by name; none where the directory does not exist."""
-    return sorted(file for file in path.glob("part-*.jsonl") if COMMITTED.fullmatch(file.name))
+    """The committed files of a JSONL sink, each writer's in the order written; none without the directory."""
+    named = [(COMMITTED.fullmatch(file.name), file) for file in path.glob("part-*.jsonl")]
+    ordered = sorted((match[1], int(match[2]), file) for match, file in named if match is not None)
+    return [file for _, _, file in ordered]
 
 
 def read_jsonl_sink(path: Path) -> Iterator[bytes]:
-    """The committed lines of a JSONL sink, without their ends; their order over files says nothing."""
+    """The committed lines of a JSONL sink, without their ends; in order for each of its writers."""
     for part in committed_parts(path):
         with part.open("rb") as file:
             for line in file:
