@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
+from forebay.cli.bench import bench
 from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
@@ -29,6 +30,7 @@ def application() -> typer.Typer:
     app.command()(doctor)
     app.command()(run)
     app.add_typer(engine, name="engine")
+    app.add_typer(bench, name="bench")
     return app
 
 

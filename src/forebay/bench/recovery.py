@@ -1,0 +1,297 @@
+"""`forebay bench recovery`: kill a running pipeline at random moments and hold its sink against its input."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+from forebay.bench.killable import PROMPT, EngineKind, KillableEngine, killable_engine
+from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
+from forebay.bench.tally import NUMBER, SinkWatch, Tally, compare
+from forebay.bench.victim import PipelineProcess, expect_gone
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.engine.launch import Progress, Silent
+from forebay.errors import PipelineFailed
+from forebay.settings import Settings
+
+EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 600, "vllm": 150}
+SPARE_EVENTS = 600
+PATIENCE_S = 300.0
+LOOK_S = 0.1
+SETTLE_S = 0.1
+"""What is on its way when something is killed may still be written this long."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """What to kill how often. `events` None: enough for the kills. `work`: an empty folder."""
+
+    kills: int
+    seed: int
+    work: Path
+    modes: tuple[Mode, ...] = ("process", "thread")
+    engine: EngineKind = "fake"
+    events: int | None = None
+    capacity: int = 16
+    checkpoint_interval_s: float = 1.0
+    rescale_to: int | None = 2
+    flink: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """One kill that was made.
+
+    `at_s` counts from the start of its run, `next_result_s` from the kill until a result that was written
+    after it is committed. `new_results`: committed since the kill before.
+    """
+
+    kind: KillKind
+    at_s: float
+    new_results: int
+    next_result_s: float
+    down_s: float | None = None
+    parallelism: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pipeline from its first start to its end. `called_again`: tries beyond the first of a request, as
+    the engine counted them; None where the engine cannot tell."""
+
+    mode: Mode
+    planned: int
+    killed: tuple[Killed, ...]
+    tally: Tally
+    starts: int
+    seconds: float
+    called_again: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery benchmark found."""
+
+    engine: EngineKind
+    seed: int
+    seconds: float
+    runs: tuple[Run, ...] = field(default=())
+
+    @property
+    def passed(self) -> bool:
+        """Whether every planned kill was made and every event gave its result exactly once."""
+        return all(run.tally.exact and len(run.killed) == run.planned for run in self.runs)
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON values; sums over the runs, then each run by itself."""
+        killed = [kill for run in self.runs for kill in run.killed]
+        tallies = [run.tally for run in self.runs]
+        again = [run.called_again for run in self.runs if run.called_again is not None]
+        sums = ("lost", "duplicated", "wrong", "dead_letters", "reissued", "events", "results")
+        return {
+            "passed": self.passed,
+            **{name: sum(getattr(tally, name) for tally in tallies) for name in sums},
+            "called_again": sum(again) if again else None,
+            "kills": len(killed),
+            "by_kind": dict(Counter(kill.kind for kill in killed)),
+            "next_result_s": next_result_s(killed),
+            "rescaled": sum(kill.parallelism is not None for kill in killed),
+            "mode": "+".join(run.mode for run in self.runs),
+            "engine": self.engine,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+
+def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
+    """Median and maximum of the seconds to the next result, over all kills and by kind."""
+
+    def spread(kills: Sequence[Killed]) -> dict[str, float]:
+        values = [kill.next_result_s for kill in kills]
+        return {"p50": round(statistics.median(values), 2), "max": round(max(values), 2)} if values else {}
+
+    kinds = sorted({kill.kind for kill in killed})
+    return {
+        **spread(killed),
+        "by_kind": {kind: spread([k for k in killed if k.kind == kind]) for kind in kinds},
+    }
+
+
+def measure_recovery(
+    config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
+) -> Recovery:
+    """Run one pipeline per mode, make its share of the kills, and compare; blocks for minutes.
+
+    `say` is told one line per kill. Ends early where the input is used up before all kills were made. Raises
+    `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
+    behind. Nothing that was started outlives the call.
+    """
+    begin_s = time.monotonic()
+    runs = []
+    for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
+        kills = plan(count, config.seed, mode, rescale_to=config.rescale_to)
+        with killable_engine(config.engine, settings, progress or Silent()) as engine:
+            runs.append(_Runner(config, mode, kills, engine, say).run())
+    return Recovery(config.engine, config.seed, time.monotonic() - begin_s, tuple(runs))
+
+
+class _Runner:
+    def __init__(
+        self, config: RecoveryConfig, mode: Mode, kills: tuple[Kill, ...], engine: KillableEngine, say: Say
+    ) -> None:
+        self._config = config
+        self._mode = mode
+        self._kills = kills
+        self._engine = engine
+        self._say = say
+        self._folder = config.work / mode
+        self._file = self._folder / "pipeline.yaml"
+        self._events = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        self._watch = SinkWatch(self._folder / "results")
+        self._begin_s = time.monotonic()
+
+    def run(self) -> Run:
+        self._folder.mkdir(parents=True)
+        self._write_pipeline(1)
+        write_events(self._folder / "events.jsonl", self._events)
+        killed: list[Killed] = []
+        with PipelineProcess(self._file, self._engine.url, self._folder) as process:
+            process.start()
+            seen = 0
+            for kill in self._kills:
+                if not self._reached(process, seen + kill.after_results, kill.after_s):
+                    self._say(f"the input was used up before the {kill.kind} could be killed")
+                    break
+                now = self._watch.look()
+                killed.append(self._kill(process, kill, now - seen))
+                seen = self._watch.look()
+                self._say(_line(len(killed), self._mode, killed[-1]))
+            while process.status() is None:
+                time.sleep(LOOK_S)
+            if process.status() != 0:
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+            calls = self._engine.calls()
+            return Run(
+                mode=self._mode,
+                planned=len(self._kills),
+                killed=tuple(killed),
+                tally=self._tally(),
+                starts=process.starts,
+                seconds=round(time.monotonic() - self._begin_s, 1),
+                called_again=None if calls is None else calls.total() - len(calls),
+            )
+
+    def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
+        """Wait for `results` committed results and then `after_s`; False where the pipeline ended before."""
+        for _ in _patiently(f"result {results}", process):
+            if process.status() is not None:
+                if process.status() == 0:
+                    return False
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+            if self._watch.look() >= results:
+                break
+        until_s = time.monotonic() + after_s
+        while time.monotonic() < until_s and process.status() is None:
+            time.sleep(LOOK_S)
+        return process.status() is None
+
+    def _kill(self, process: PipelineProcess, kill: Kill, new_results: int) -> Killed:
+        begin_s, moment_s = time.monotonic(), time.time()
+        orphans: set[psutil.Process] = set()
+        match kill.kind:
+            case "job":
+                process.kill_all()
+            case "command":
+                orphans = process.kill_command()
+            case "jvm":
+                process.kill_jvm()
+            case "worker":
+                process.kill_worker(kill.pick)
+            case "engine":
+                self._engine.kill()
+                time.sleep(kill.down_s)
+                self._engine.bring_back()
+        if kill.parallelism is not None:
+            self._write_pipeline(kill.parallelism)
+        if kill.kind in RESTARTED:
+            process.start()
+        # All that the engine had in flight is tried again: its first answers are second tries.
+        after_engine = kill.kind == "engine"
+        for _ in _patiently(f"a result after the {kill.kind} was killed", process):
+            self._watch.look()
+            if self._watch.written_after(moment_s + SETTLE_S, retried=after_engine):
+                break
+            if process.status() is not None:
+                raise PipelineFailed(
+                    f"the pipeline ended with status {process.status()} without a result after the "
+                    f"{kill.kind} was killed: {process.said()}"
+                )
+        next_s = time.monotonic() - begin_s
+        expect_gone(orphans)
+        return Killed(
+            kind=kill.kind,
+            at_s=round(begin_s - self._begin_s, 2),
+            new_results=new_results,
+            next_result_s=round(next_s, 2),
+            down_s=round(kill.down_s, 2) if after_engine else None,
+            parallelism=kill.parallelism,
+        )
+
+    def _write_pipeline(self, parallelism: int) -> None:
+        # JSON is YAML.
+        document = {
+            "name": f"recovery-{self._mode}",
+            "source": {"type": "jsonl", "path": "events.jsonl"},
+            "prompt": PROMPT + "{{ " + NUMBER + " }}",
+            "sampling": {"max_tokens": 8},
+            "capacity": self._config.capacity,
+            "deadline_s": 1800.0,
+            "sink": {"type": "jsonl", "path": "results"},
+            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+            "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
+            "parallelism": parallelism,
+            "mode": self._mode,
+            "flink": dict(self._config.flink),
+        }
+        self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    def _tally(self) -> Tally:
+        return compare(
+            self._events,
+            read_jsonl_sink(self._folder / "results"),
+            read_jsonl_sink(self._folder / "dead-letters"),
+            self._engine.is_answer,
+        )
+
+
+def write_events(path: Path, events: int) -> None:
+    """A file of `events` JSON lines, numbered from 0."""
+    path.write_bytes(b"".join(orjson.dumps({NUMBER: number}) + b"\n" for number in range(events)))
+
+
+def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        yield
+        time.sleep(LOOK_S)
+    raise PipelineFailed(f"{what} did not come within {PATIENCE_S:.0f} s; the run said: {process.said()}")
+
+
+def _line(number: int, mode: Mode, killed: Killed) -> str:
+    away = f", away for {killed.down_s:.1f} s" if killed.down_s is not None else ""
+    scaled = f", restored at parallelism {killed.parallelism}" if killed.parallelism is not None else ""
+    return (
+        f"{mode} {number}: {killed.kind} killed at {killed.at_s:.0f} s after {killed.new_results} new results"
+        f"{away}{scaled}; next result {killed.next_result_s:.1f} s later"
+    )

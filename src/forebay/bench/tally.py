@@ -1,0 +1,128 @@
+"""The sink of a recovery run: watched while it grows, compared with the input at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from forebay.connectors.sinks import committed_parts
+
+NUMBER = "n"
+"""The field of an event that holds its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What became of `events` events, numbered from 0.
+
+    `lost`: in no line of the results or the dead letters. `duplicated`: lines too many, over both.
+    `wrong`: lines that are no event of the input, or whose answer belongs to another one.
+    """
+
+    events: int
+    results: int
+    dead_letters: int
+    lost: int
+    duplicated: int
+    wrong: int
+    reissued: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether every event gave its result exactly once."""
+        return not (self.lost or self.duplicated or self.wrong or self.dead_letters)
+
+
+def compare(
+    events: int,
+    results: Iterable[bytes],
+    dead_letters: Iterable[bytes],
+    is_answer: Callable[[int, object], bool] = lambda _number, _answer: True,
+) -> Tally:
+    """Hold the lines of a sink against the input. `is_answer(number, answer)` judges an answer."""
+    seen: Counter[int] = Counter()
+    lines = letters = wrong = reissued = 0
+    for line in results:
+        lines += 1
+        value = _object(line)
+        number = _number(value.get("fields"), events)
+        if number is None or not is_answer(number, value.get("answer")):
+            wrong += 1
+            continue
+        seen[number] += 1
+        reissued += value.get("reissued") is True
+    for line in dead_letters:
+        letters += 1
+        number = _number(_object(_object(line).get("input")), events)
+        if number is None:
+            wrong += 1
+        else:
+            seen[number] += 1
+    return Tally(
+        events=events,
+        results=lines,
+        dead_letters=letters,
+        lost=events - len(seen),
+        duplicated=seen.total() - len(seen),
+        wrong=wrong,
+        reissued=reissued,
+    )
+
+
+def _object(line: object) -> dict[str, object]:
+    if not isinstance(line, bytes | str):
+        return {}
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(fields: object, events: int) -> int | None:
+    number = fields.get(NUMBER) if isinstance(fields, dict) else None
+    return number if type(number) is int and 0 <= number < events else None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A committed file: when its last line was written (wall clock), its lines, and how many of those are
+    answers to a request that was sent more than once."""
+
+    written_s: float
+    lines: int
+    retried: int
+
+
+class SinkWatch:
+    """A sink's committed files; each is read once, for a committed file never changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._parts: dict[Path, Part] = {}
+
+    def look(self) -> int:
+        """Read what is new; the number of results committed so far."""
+        for path in committed_parts(self._path):
+            if path not in self._parts:
+                lines = path.read_bytes().splitlines()
+                retried = sum(_attempts(line) > 1 for line in lines)
+                self._parts[path] = Part(path.stat().st_mtime, len(lines), retried)
+        return sum(part.lines for part in self._parts.values())
+
+    def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
+        """Whether a result is committed that was written after `moment_s`; with `retried`, one that took more
+        than one try. What a restore commits was written before the kill, and does not count."""
+        return any(
+            part.written_s > moment_s and (part.retried if retried else part.lines)
+            for part in self._parts.values()
+        )
+
+
+def _attempts(line: bytes) -> int:
+    attempts = _object(line).get("attempts")
+    return attempts if isinstance(attempts, int) else 0

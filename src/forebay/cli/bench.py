@@ -1,0 +1,138 @@
+"""`forebay bench`: measurements, each with a JSON document."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.bench.kills import Mode
+from forebay.bench.recovery import Recovery, RecoveryConfig, measure_recovery
+from forebay.cli.overhead import overhead
+from forebay.engine.launch import ConsoleProgress
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
+bench.command()(overhead)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+
+class Modes(str, Enum):
+    """Where the pipeline's Python runs."""
+
+    thread = "thread"
+    process = "process"
+    both = "both"
+
+
+class Engines(str, Enum):
+    """What answers."""
+
+    fake = "fake"
+    vllm = "vllm"
+
+
+BOTH: tuple[Mode, ...] = ("process", "thread")
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure what Forebay promises."""
+
+
+@bench.command()
+def recovery(
+    *,
+    kills: Annotated[int, typer.Option(min=1, help="How many kills.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the kills' kinds and moments.")] = 1,
+    mode: Annotated[
+        Modes, typer.Option(help="Where Python runs; both: half of the kills each.")
+    ] = Modes.both,
+    engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
+    events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
+    flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
+    json: Json = None,
+) -> None:
+    """Kill a running pipeline again and again; status 1 unless every event gave exactly one result."""
+    console = Console(stderr=True)
+
+    def measure(work: Path) -> Recovery:
+        config = RecoveryConfig(
+            kills=kills,
+            seed=seed,
+            work=work,
+            modes=BOTH if mode is Modes.both else (mode.value,),
+            engine=engine.value,
+            events=events,
+            flink=_options(flink or []),
+        )
+        return measure_recovery(
+            config,
+            load_settings(),
+            progress=ConsoleProgress(console),
+            say=lambda line: console.print(line, highlight=False, soft_wrap=True),
+        )
+
+    if work_dir is None:
+        with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
+            found = measure(Path(folder))
+    else:
+        work_dir.mkdir(parents=True, exist_ok=True)
+        if any(work_dir.iterdir()):
+            raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
+        found = measure(work_dir.resolve())
+    if json is not None:
+        json.write_bytes(orjson.dumps(found.document(), option=orjson.OPT_INDENT_2) + b"\n")
+    show_recovery(found, Console())
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def show_recovery(found: Recovery, console: Console) -> None:
+    """The figures as tables, and one line that says how it went."""
+    document = found.document()
+    runs = Table(
+        "mode", "events", "results", "lost", "duplicated", "dead letters", "reissued", "kills", box=None
+    )
+    for run in found.runs:
+        tally = run.tally
+        values = (
+            tally.events,
+            tally.results,
+            tally.lost,
+            tally.duplicated,
+            tally.dead_letters,
+            tally.reissued,
+        )
+        runs.add_row(run.mode, *map(str, values), f"{len(run.killed)} of {run.planned}")
+    console.print(runs)
+    times = Table("killed", "times", "next result p50", "max", box=None)
+    spreads = {**document["next_result_s"]["by_kind"], "all": document["next_result_s"]}
+    for kind, spread in spreads.items():
+        if "p50" in spread:
+            times.add_row(
+                kind,
+                str(document["by_kind"].get(kind, document["kills"])),
+                f"{spread['p50']:.1f} s",
+                f"{spread['max']:.1f} s",
+            )
+    console.print(times)
+    verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
+    wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
+    console.print(f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}", highlight=False)
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    options = dict(option.partition("=")[::2] for option in given)
+    if "" in options.values():
+        raise SettingError(f"--flink: expected KEY=VALUE, found {' '.join(given)}")
+    return options
