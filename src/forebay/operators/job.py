@@ -22,11 +22,12 @@ ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending"))
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What Flink says of a job's checkpoints. `durations_ms`: of the latest completed ones, oldest first."""
+    """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
+    wall-clock moment at which it was triggered and its duration, both in milliseconds."""
 
     completed: int
     failed: int
-    durations_ms: tuple[int, ...]
+    done: tuple[tuple[int, int], ...]
 
 
 class RunningJob:
@@ -89,7 +90,7 @@ class RunningJob:
         return Checkpoints(
             completed=found["counts"]["completed"],
             failed=found["counts"]["failed"],
-            durations_ms=tuple(c["end_to_end_duration"] for c in reversed(done)),
+            done=tuple((c["trigger_timestamp"], c["end_to_end_duration"]) for c in reversed(done)),
         )
 
     def _get(self, path: str) -> Any:

@@ -1,0 +1,32 @@
+"""Measurements as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from forebay.errors import SetupError
+
+
+def draw_added(path: Path, added_ms: Mapping[str, Sequence[float]], title: str) -> None:
+    """Cumulative distributions of the time added to an event, one line per system, as a PNG or SVG.
+
+    Each sequence holds the 0 … 100 % quantiles. Raises `SetupError` where matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SetupError("pictures need matplotlib; install it with: pip install 'forebay[plot]'") from None
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, quantiles in added_ms.items():
+        shares = [index / (len(quantiles) - 1) for index in range(len(quantiles))]
+        axes.plot([max(value, 0.01) for value in quantiles], shares, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("time added to an event, over the call itself (ms)")
+    axes.set_ylabel("share of events")
+    axes.set_ylim(0, 1)
+    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(path)
