@@ -94,9 +94,11 @@ class Answering:
         )
 
     async def close(self) -> None:
-        await self._engine.close()
-        if self._journal is not None:
-            await self._journal.close()
+        try:
+            await self._engine.close()
+        finally:
+            if self._journal is not None:
+                await self._journal.close()
 
     def _request(self, item: KeyedEvent) -> Request:
         event = item.event

@@ -44,7 +44,8 @@ class ContinuousCalls:
     """At most `capacity` calls in flight; a slot that gets free is taken by the next one at once.
 
     `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
-    (the operator's); `load` may be read from any.
+    (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
+    `load` may be read from any.
     """
 
     def __init__(
@@ -151,25 +152,21 @@ class ContinuousCalls:
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Block until `has_room` or `timeout_s` passed; returns `has_room`."""
-        with self._changed:
-            self._raise_failure()
-            return self._changed.wait_for(lambda: self.has_room() or self._failure is not None, timeout_s)
+        return self._wait_for(self.has_room, timeout_s)
 
     def wait_ready(self, shard: int, timeout_s: float) -> bool:
         """Block until `take(shard)` would return something or `timeout_s` passed."""
-        with self._changed:
-            self._raise_failure()
-            return self._changed.wait_for(
-                lambda: bool(self._ready.get(shard)) or self._failure is not None, timeout_s
-            )
+        return self._wait_for(lambda: bool(self._ready.get(shard)), timeout_s)
 
     def wait_any_ready(self, timeout_s: float) -> bool:
         """Block until `take` would return something for some shard or `timeout_s` passed."""
+        return self._wait_for(lambda: self._releasable > 0, timeout_s)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
+            met = self._changed.wait_for(lambda: condition() or self._failure is not None, timeout_s)
             self._raise_failure()
-            return self._changed.wait_for(
-                lambda: self._releasable > 0 or self._failure is not None, timeout_s
-            )
+            return met
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
