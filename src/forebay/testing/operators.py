@@ -13,9 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,9 +43,9 @@ from forebay.records import JSON, Completion, Event, Request
 from forebay.testing.answers import request_text
 from forebay.testing.delays import Delay, Fixed
 from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.waiting import POLL_S, wait_until
 
 HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
-POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +256,6 @@ def kill_workers() -> int:
         except psutil.NoSuchProcess:
             continue
     return killed
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Return when `condition` holds; raises `AssertionError` after `timeout_s`."""
-    pause = threading.Event()
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline_s:
-            raise AssertionError(f"the condition did not come true within {timeout_s:g} s")
-        pause.wait(POLL_S)
 
 
 def append(path: Path, line: str) -> None:

@@ -1,0 +1,177 @@
+"""From an event to its answer, over an engine inside the process."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.codec import decode, encode
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.operators.answering import Answering, Call, OpenAnswering
+from forebay.operators.counts import CallCounts
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
+from forebay.testing.answers import echo
+from forebay.testing.delays import Fixed
+from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+
+FAST = RetryPolicy(base_s=0.001, max_backoff_s=0.001)
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def item(text: str | None = "hello", id: str = "r1") -> KeyedEvent:
+    fields = {} if text is None else {"text": text}
+    return KeyedEvent(id, "ann", Event(b"raw \xff", fields, time_ms=5, position="p@1"), read_ms=3)
+
+
+class OneEngine:
+    """A factory that gives an engine that the test can look at."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __call__(self) -> Any:
+        return self.engine
+
+
+def call(engine: Any = None, **settings: Any) -> Call:
+    settings = {"prompt": PromptTemplate("say {{ text }}"), "retry": FAST, **settings}
+    return Call(engine=OneEngine(engine or ScriptedEngine(Fixed(0.0))), model="m", **settings)
+
+
+async def answer(item: KeyedEvent, call: Call, counts: CallCounts | None = None) -> Result | DeadLetter:
+    answering = Answering(call, counts or CallCounts())
+    try:
+        found = await answering.answer(item)
+        assert decode(encode(found)) == found
+        return found
+    finally:
+        await answering.close()
+
+
+async def test_a_result_carries_the_event_and_the_answer() -> None:
+    counts = CallCounts()
+    found = await answer(item(), call(), counts)
+    assert isinstance(found, Result)
+    assert found.answer == echo("say hello")
+    assert (found.id, found.key, found.fields) == ("r1", "ann", {"text": "hello"})
+    assert (found.time_ms, found.position, found.read_ms) == (5, "p@1", 3)
+    assert (found.attempts, found.finish_reason, found.journaled, found.reissued) == (1, "stop", False, False)
+    assert found.usage.completion_tokens > 0
+    assert (counts.calls, counts.retries) == (1, 0)
+    assert counts.completion_tokens == found.usage.completion_tokens
+
+
+async def test_the_request_is_made_of_the_event_and_the_call() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(self, request: Request, *, timeout_s: float) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s)
+
+    template = PromptTemplate(messages=(Message("system", "for {{ key }}"), Message("user", "{{ text }}")))
+    await answer(item(), call(Spy(Fixed(0.0)), prompt=template))
+    await answer(item(), call(Spy(Fixed(0.0)), prompt=PromptTemplate("{{ text }}", api="completions")))
+    chat, plain = seen
+    assert chat.messages == (Message("system", "for ann"), Message("user", "hello"))
+    assert (chat.id, chat.model, chat.prompt) == ("r1", "m", None)
+    assert (plain.messages, plain.prompt) == ((), "hello")
+
+
+async def test_an_answer_that_keeps_its_schema_is_parsed() -> None:
+    found = await answer(item(), call(schema=SCHEMA))
+    assert isinstance(found, Result)
+    assert isinstance(found.answer["n"], int)
+
+
+async def test_a_template_that_fails_is_a_dead_letter_without_a_call() -> None:
+    counts = CallCounts()
+    found = await answer(item(text=None), call(), counts)
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts, counts.calls) == ("template_failed", 0, 0)
+    assert (found.raw, found.id, found.key) == (b"raw \xff", "r1", "ann")
+    assert (found.time_ms, found.position) == (5, "p@1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "attempts"),
+    [
+        ("schema", "invalid_answer", 3),
+        ("500", "server_fault", 5),
+        ("garbage", "protocol_violation", 5),
+        ("400", "bad_request", 1),
+        ("404", "model_not_found", 1),
+        ("too_long", "prompt_too_long", 1),
+    ],
+)
+async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
+    fault: str, cause: str, attempts: int
+) -> None:
+    counts = CallCounts()
+    found = await answer(item(f"[[fault:{fault}]]"), call(schema=SCHEMA), counts)
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts, found.raw) == (cause, attempts, b"raw \xff")
+    assert (counts.calls, counts.retries) == (1, attempts - 1)
+
+
+async def test_a_fault_that_passes_costs_retries_only() -> None:
+    counts = CallCounts()
+    found = await answer(item("[[fault:503x2]]"), call(), counts)
+    assert isinstance(found, Result)
+    assert (found.attempts, counts.retries, counts.calls) == (3, 2, 1)
+
+
+async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> None:
+    found = await answer(item("[[fault:hang]]"), call(timeout_s=0.02, deadline_s=0.05))
+    assert isinstance(found, DeadLetter)
+    assert found.cause == "timeout"
+    assert found.attempts >= 2
+
+
+async def test_the_journal_answers_what_was_answered(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts, engine = CallCounts(), ScriptedEngine(Fixed(0.0))
+    first = await answer(item(id="a"), call(engine, journal=journal), counts)
+    again = await answer(
+        item(id="b"), call(ScriptedEngine(Fixed(0.0)), journal=journal), counts
+    )  # another run
+    assert isinstance(first, Result)
+    assert isinstance(again, Result)
+    assert (again.answer, again.usage, again.id) == (first.answer, first.usage, "b")
+    assert (first.journaled, again.journaled, again.attempts) == (False, True, 0)
+    assert (counts.calls, counts.journal_hits) == (1, 1)
+    other = await answer(item("another", id="c"), call(journal=journal), counts)
+    assert isinstance(other, Result)
+    assert (other.journaled, counts.calls) == (False, 2)
+
+
+async def test_failures_are_not_journaled(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts = CallCounts()
+    for _ in range(2):
+        assert isinstance(await answer(item("[[fault:400]]"), call(journal=journal), counts), DeadLetter)
+    assert (counts.calls, counts.journal_hits) == (2, 0)
+
+
+async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails(tmp_path: Path) -> None:
+    class Stuck(ScriptedEngine):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    answering = Answering(call(Stuck(), journal=JournalConfig(tmp_path / "journal.db")), CallCounts())
+    with pytest.raises(OSError, match="stuck"):
+        await answering.close()
+    assert answering._journal is not None
+    assert await answering._journal.get("x") is None
+
+
+async def test_a_call_can_be_sent_to_a_worker() -> None:
+    plan = Call(ScriptedEngineFactory(Fixed(0.0)), "m", PromptTemplate("say {{ text }}"), schema=SCHEMA)
+    opened = await pickle.loads(pickle.dumps(OpenAnswering(plan)))(CallCounts())
+    assert isinstance(await opened.answer(item()), Result)
+    await opened.close()
