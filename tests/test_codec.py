@@ -1,0 +1,142 @@
+"""Records as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.codec import NAMES, TAGS, decode, encode
+from forebay.errors import MalformedRecord
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+
+text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
+integers = st.integers(-(2**63), 2**64 - 1)
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), integers, st.floats(allow_nan=False), text),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
+    max_leaves=8,
+)
+objects = st.dictionaries(text, json_values, max_size=4)
+times = st.none() | st.integers(-(2**62), 2**62)
+names = st.none() | text
+events = st.builds(Event, raw=st.binary(max_size=20), fields=objects, time_ms=times, position=names)
+usages = st.builds(Usage, *[st.integers(0, 2**40)] * 3)
+letters = st.builds(
+    DeadLetter,
+    raw=st.binary(max_size=20),
+    cause=text,
+    detail=text,
+    attempts=st.integers(0, 99),
+    id=names,
+    key=names,
+    time_ms=times,
+    position=names,
+)
+results = st.builds(
+    Result,
+    id=text,
+    key=text,
+    fields=objects,
+    answer=json_values,
+    usage=usages,
+    attempts=st.integers(0, 99),
+    read_ms=st.integers(0, 2**50),
+    elapsed_s=st.floats(0, 1e6),
+    called_s=st.floats(0, 1e6),
+    time_ms=times,
+    position=names,
+    finish_reason=names,
+    reissued=st.booleans(),
+    journaled=st.booleans(),
+)
+keyed = st.builds(KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50))
+records = st.one_of(events, letters, results, keyed)
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was(record: Any) -> None:
+    assert decode(encode(record)) == record
+    assert type(decode(encode(record))) is type(record)
+
+
+@given(records)
+def test_bytes_of_a_version_with_fewer_fields_get_defaults(record: Any) -> None:
+    tag, *values = msgpack.unpackb(encode(record), strict_map_key=False)
+    needed = {Event: 2, DeadLetter: 3, Result: 9, KeyedEvent: 4}[type(record)]
+    old = decode(msgpack.packb([tag, *values[:needed]]))
+    for i, field in enumerate(fields(record)):
+        kept = getattr(record, field.name)
+        assert getattr(old, field.name) == (kept if i < needed else field.default)
+
+
+def test_an_event_inside_a_keyed_event_may_have_fewer_fields_too() -> None:
+    data = msgpack.packb([TAGS[KeyedEvent], "i", "k", [b"raw", {"a": 1}], 5])
+    assert decode(data) == KeyedEvent("i", "k", Event(b"raw", {"a": 1}), 5)
+
+
+def test_the_order_of_fields_never_changes() -> None:
+    # Checkpoints hold these positions: a new field goes last and has a default.
+    assert NAMES[Event] == ("raw", "fields", "time_ms", "position")
+    assert NAMES[KeyedEvent] == ("id", "key", "event", "read_ms")
+    assert NAMES[DeadLetter][:8] == (
+        "raw",
+        "cause",
+        "detail",
+        "attempts",
+        "id",
+        "key",
+        "time_ms",
+        "position",
+    )
+    assert NAMES[Result][:9] == (
+        "id",
+        "key",
+        "fields",
+        "answer",
+        "usage",
+        "attempts",
+        "read_ms",
+        "elapsed_s",
+        "called_s",
+    )
+    assert {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4} == TAGS
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, 2**64, "\ud800", Message("user", "x"), [1, {"a": b"x", "b": object()}]]
+)
+def test_a_field_that_is_no_json_value_is_refused(value: object) -> None:
+    with pytest.raises(MalformedRecord, match="not a JSON value"):
+        encode(Event(raw=b"", fields={"a": value}))
+
+
+def test_nesting_without_end_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(MalformedRecord):
+        encode(Event(raw=b"", fields={"a": deep}))
+    with pytest.raises(MalformedRecord):
+        decode(b"\x91" * 100_000)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_record_or_malformed(data: bytes) -> None:
+    with contextlib.suppress(MalformedRecord):
+        decode(data)
+
+
+@given(records, st.data())
+def test_cut_or_changed_bytes_are_a_record_or_malformed(record: Any, data: st.DataObject) -> None:
+    whole = bytearray(encode(record))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(whole), bytes(whole[:at])):
+        with contextlib.suppress(MalformedRecord):
+            decode(damaged)

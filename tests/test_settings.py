@@ -1,0 +1,72 @@
+"""The environment, read in one place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import SettingError
+from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, read_secret
+
+SECRET = "sk-very-secret"
+
+
+def test_the_home_is_the_cache_unless_said_otherwise() -> None:
+    assert load_settings({"HOME": "/h"}).home == Path("/h/.cache/forebay")
+    assert load_settings({"HOME": "/h", "XDG_CACHE_HOME": "/c"}).home == Path("/c/forebay")
+    assert load_settings({"HOME": "/h", "XDG_CACHE_HOME": ""}).home == Path("/h/.cache/forebay")
+    assert load_settings({"XDG_CACHE_HOME": "/c", "FOREBAY_HOME": "/f"}).home == Path("/f")
+
+
+def test_everything_kept_lies_under_the_home() -> None:
+    settings = load_settings({"FOREBAY_HOME": "/f"})
+    assert {path.parent for path in (settings.engine_env, settings.models, settings.run)} == {Path("/f")}
+
+
+def test_the_python_of_the_engine() -> None:
+    assert load_settings({"HOME": "/h"}).python == Path(sys.executable)
+    assert load_settings({"HOME": "/h", "FOREBAY_PYTHON": "/p/python"}).python == Path("/p/python")
+
+
+def test_a_secret_from_a_variable() -> None:
+    assert read_secret(SecretRef(env="KEY"), {"KEY": f" {SECRET}\n"}) == SECRET
+
+
+def test_a_secret_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(SECRET + "\n")
+    assert read_secret(SecretRef(file=str(tmp_path / "key")), {}) == SECRET
+
+
+@pytest.mark.parametrize("environ", [{}, {"KEY": ""}, {"KEY": "  "}])
+def test_a_variable_that_is_not_set_is_named(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingError, match="KEY is not set"):
+        read_secret(SecretRef(env="KEY"), environ)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: FileNotFoundError"),
+        (b" \n", "is empty"),
+        (b"\xff" + SECRET.encode(), "cannot be read: UnicodeDecodeError"),
+        (SECRET.encode() + b"x" * MAX_SECRET_BYTES, "is larger than"),
+    ],
+)
+def test_a_bad_file_is_named_and_its_content_is_not(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingError, match=problem) as raised:
+        read_secret(SecretRef(file=str(path)), {})
+    assert str(path) in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_a_secret_must_be_somewhere() -> None:
+    with pytest.raises(SettingError, match="needs the name"):
+        read_secret(SecretRef(), {})
