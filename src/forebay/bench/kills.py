@@ -13,7 +13,7 @@ Mode = Literal["thread", "process"]
 KillKind = Literal["job", "engine", "worker", "jvm", "command"]
 
 TURNS: dict[Mode, tuple[KillKind, ...]] = {
-    "process": ("job", "engine", "worker", "command"),
+    "process": ("job", "engine", "worker", "command", "jvm"),
     "thread": ("job", "engine", "jvm", "command"),
 }
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought

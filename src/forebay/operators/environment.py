@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from forebay.errors import SettingError
 from forebay.operators.jvm import import_path, start_jvm
 
 Mode = Literal["thread", "process"]
+WORKERS_VARIABLE = "_python_worker_execution_mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     JVM starts, and `LaunchError` where the JVM cannot start.
     """
     options = flink_options(config)
+    # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
+    os.environ.setdefault(WORKERS_VARIABLE, "process")
     start_jvm(config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink", heap_mb=config.heap_mb)
     configuration = Configuration()
     for key, value in options.items():

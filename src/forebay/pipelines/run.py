@@ -30,8 +30,8 @@ from forebay.settings import Settings, read_secret
 
 POLL_S = 0.5
 CALLS_PER_BUNDLE = 16
-"""In process mode a checkpoint waits for the bundle in hand, and with all slots taken each of its events waits
-for a slot: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
+"""In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
+bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
 ORPHAN_S = 30.0
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 

@@ -1,0 +1,96 @@
+"""A recovery run: its figures, and the real thing with two kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from forebay.bench.recovery import Killed, Recovery, Run, write_events
+from forebay.bench.tally import Tally
+from forebay.cli import application
+
+EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, reissued=2)
+KILLS = (
+    Killed("job", 1.0, 4, 9.0, parallelism=2),
+    Killed("engine", 9.0, 4, 3.0, 1.5),
+    Killed("job", 20.0, 4, 5.0),
+)
+
+
+def recovery(*runs: Run) -> Recovery:
+    return Recovery("fake", 1, 12.34, runs)
+
+
+def test_figures_are_sums_over_the_runs_with_times_by_kind() -> None:
+    found = recovery(
+        Run("process", 3, KILLS, EXACT, starts=3, seconds=6.0, called_again=4),
+        Run("thread", 1, KILLS[1:2], EXACT, starts=1, seconds=6.0, called_again=3),
+    )
+    document = found.document()
+    assert found.passed
+    assert {name: document[name] for name in ("events", "results", "lost", "duplicated", "dead_letters")} == {
+        "events": 10,
+        "results": 10,
+        "lost": 0,
+        "duplicated": 0,
+        "dead_letters": 0,
+    }
+    assert (document["reissued"], document["called_again"], document["rescaled"]) == (4, 7, 1)
+    assert (document["kills"], document["by_kind"]) == (4, {"job": 2, "engine": 2})
+    assert document["next_result_s"] == {
+        "p50": 4.0,
+        "max": 9.0,
+        "by_kind": {"engine": {"p50": 3.0, "max": 3.0}, "job": {"p50": 7.0, "max": 9.0}},
+    }
+    assert (document["mode"], document["seed"], document["seconds"]) == ("process+thread", 1, 12.3)
+    assert orjson.loads(orjson.dumps(document))["runs"][1]["killed"][0]["down_s"] == 1.5
+
+
+@pytest.mark.parametrize("field", ["lost", "duplicated", "dead_letters", "wrong"])
+def test_one_event_that_is_not_exactly_once_fails_the_run(field: str) -> None:
+    values = {name: getattr(EXACT, name) for name in EXACT.__slots__} | {field: 1}
+    found = recovery(Run("thread", 3, KILLS, Tally(**values), starts=3, seconds=6.0))
+    assert not found.passed
+    assert found.document()[field] == 1
+
+
+def test_a_kill_that_was_not_made_fails_the_run() -> None:
+    assert not recovery(Run("thread", 4, KILLS, EXACT, starts=3, seconds=6.0)).passed
+
+
+def test_no_kill_gives_no_times() -> None:
+    found = recovery(Run("thread", 1, (), EXACT, starts=1, seconds=6.0))
+    assert found.document()["next_result_s"] == {"by_kind": {}}
+
+
+def test_events_are_numbered_lines(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.jsonl", 3)
+    assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+
+
+def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    outcome = CliRunner().invoke(application(), ["bench", "recovery", "--work-dir", str(tmp_path)])
+    assert "expected an empty folder" in str(outcome.exception)
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(300)
+def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "forebay", "bench", "recovery", "--kills", "2", "--mode", "thread"]
+    command += ["--events", "2500", "--work-dir", str(tmp_path / "work"), "--json", str(figures)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = orjson.loads(figures.read_bytes())
+    assert document["by_kind"] == {"job": 1, "engine": 1}
+    assert (document["lost"], document["duplicated"], document["results"]) == (0, 0, 2500)
+    assert document["rescaled"] == 1
+    # Both kills hit requests in flight: of the job's, at least one was issued again.
+    assert document["reissued"] > 0
+    assert all(0 < kill["next_result_s"] < 120 for kill in document["runs"][0]["killed"])

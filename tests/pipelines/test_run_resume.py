@@ -1,0 +1,136 @@
+"""What a run resumes from, and what it refuses to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.engine.launch.processes import birth_s
+from forebay.errors import SettingError
+from forebay.pipelines.load import parse_spec
+from forebay.pipelines.run import _end_orphan, _note, _prepare
+from forebay.pipelines.spec import PipelineSpec
+
+
+class Place:
+    """A pipeline's folder with the traces of earlier runs; times are seconds since 1970."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self.home.mkdir(parents=True)
+
+    def spec(self, **changes: Any) -> PipelineSpec:
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+        return parse_spec({**document, **changes}, base=self.folder)
+
+    def checkpoint(self, job: str, at_s: float) -> Path:
+        checkpoint = self.home / (job * 32) / "chk-1"
+        self._touch(checkpoint / "_metadata", at_s)
+        return checkpoint
+
+    def committed(self, at_s: float, sink: str = "out") -> None:
+        self._touch(self.folder / sink / "part-x-0.jsonl", at_s)
+
+    def submitted(self, at_s: float, **changes: Any) -> None:
+        _note(self.home, self.spec(**changes), finished=False, submitted_s=at_s)
+
+    def prepare(self, *, fresh: bool = False, **changes: Any) -> Path | None:
+        return _prepare(self.spec(**changes), self.home, fresh=fresh)
+
+    @staticmethod
+    def _touch(path: Path, at_s: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (at_s, at_s))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_first_run_starts_at_the_beginning(place: Place) -> None:
+    assert place.prepare() is None
+
+
+def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
+    place.checkpoint("a", 50)
+    place.submitted(100)
+    newest = place.checkpoint("b", 110)
+    place.committed(111)
+    assert place.prepare() == newest
+
+
+def test_a_run_that_died_before_its_first_checkpoint_goes_on_from_the_one_before(place: Place) -> None:
+    newest = place.checkpoint("a", 50)
+    place.committed(50)
+    place.submitted(100)
+    assert place.prepare() == newest
+
+
+@pytest.mark.parametrize("sink", ["out", "out-dead-letters"])
+def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, sink: str) -> None:
+    """Flink deletes the checkpoints of a job that finishes: what is left is older, and would be run again."""
+    place.checkpoint("a", 50)
+    place.submitted(100)
+    place.committed(105, sink)
+    with pytest.raises(SettingError, match="has finished"):
+        place.prepare()
+    assert place.prepare(fresh=True) is None
+
+
+def test_state_of_the_other_mode_is_refused(place: Place) -> None:
+    place.checkpoint("a", 50)
+    place.submitted(40, mode="process")
+    with pytest.raises(SettingError, match="mode: expected process, as in the checkpoint, found thread"):
+        place.prepare(mode="thread")
+    assert place.prepare(mode="process") is not None
+    assert place.prepare(mode="thread", fresh=True) is None
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
+    place: Place, sleeper: subprocess.Popen[bytes]
+) -> None:
+    born_s = birth_s(sleeper.pid)
+    assert born_s is not None
+    _note(place.home, place.spec(), finished=False, submitted_s=1.0, jvm=(sleeper.pid, born_s))
+    _end_orphan(place.home)
+    assert sleeper.wait(10) == -9
+
+
+def test_a_stranger_with_the_jvms_number_is_left_alone(
+    place: Place, sleeper: subprocess.Popen[bytes]
+) -> None:
+    born_s = birth_s(sleeper.pid)
+    assert born_s is not None
+    _note(place.home, place.spec(), finished=False, submitted_s=1.0, jvm=(sleeper.pid, born_s - 100))
+    _end_orphan(place.home)
+    assert sleeper.poll() is None
+
+
+def test_a_note_that_cannot_be_read_is_none(place: Place) -> None:
+    (place.home / "run.json").write_text("{")
+    _end_orphan(place.home)
+    assert place.prepare() is None
+    (place.home / "run.json").write_text(json.dumps([1]))
+    assert place.prepare() is None
