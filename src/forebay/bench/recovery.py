@@ -22,8 +22,8 @@ from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed
 from forebay.settings import Settings
 
-EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 600, "vllm": 150}
-SPARE_EVENTS = 600
+EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
+SPARE_EVENTS = 1000
 PATIENCE_S = 300.0
 LOOK_S = 0.1
 SETTLE_S = 0.1

@@ -123,10 +123,6 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
             "execution.checkpointing.num-retained": str(config.checkpoints_kept),
             "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
             "execution.checkpointing.unaligned.enabled": "true",
-            # Records that a checkpoint caught between operators are answered at the engine's pace after a
-            # restore; without these two, no checkpoint completes and no result is committed until they are.
-            "execution.checkpointing.unaligned.recover-output-on-downstream.enabled": "true",
-            "execution.checkpointing.during-recovery.enabled": "true",
             "execution.checkpointing.tolerable-failed-checkpoints": "10",
         }
     if config.restore_from is not None:
@@ -181,6 +177,10 @@ def _local_options() -> dict[str, str]:
         "taskmanager.memory.network.min": "64 mb",
         "taskmanager.memory.network.max": "64 mb",
         "taskmanager.memory.managed.size": "64 mb",
+        # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
+        # and nothing is committed, until those that the last one caught have left: keep them few.
+        "taskmanager.network.memory.buffer-debloat.enabled": "true",
+        "taskmanager.network.memory.buffer-debloat.target": "300 ms",
     }
 
 
