@@ -13,9 +13,9 @@ import psutil
 
 from forebay.engine.launch.processes import alive, kill, session_members, wait_gone
 from forebay.errors import PipelineFailed
+from forebay.operators.orphans import WORKER_MODULE
 
 GONE_S = 30.0
-WORKER_MODULE = "pyflink.fn_execution.beam.beam_boot"
 
 
 class PipelineProcess:
