@@ -25,6 +25,7 @@ from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import CallCounts, FlinkMetrics
 from forebay.operators.embedded import is_cancelled, is_embedded
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
+from forebay.operators.orphans import end_with_jvm
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
 from forebay.records import DeadLetter, KeyedEvent, Result
@@ -79,6 +80,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        end_with_jvm()
         self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
