@@ -18,3 +18,11 @@ def test_a_step_is_a_share_of_a_call_within_its_bounds(call_s: float) -> None:
 
 def test_a_step_for_calls_of_a_known_length() -> None:
     assert [Pace().step_ms(s) for s in (0.0, 0.05, 0.5, 2.0)] == [1, 1, 10, 25]
+
+
+@given(st.integers(0, 2**45), st.floats(0, 100))
+def test_all_shards_look_at_the_same_moments(now_ms: int, call_s: float) -> None:
+    pace = Pace()
+    wake_ms, step_ms = pace.next_ms(now_ms, call_s), pace.step_ms(call_s)
+    assert now_ms < wake_ms <= now_ms + step_ms
+    assert wake_ms % step_ms == 0

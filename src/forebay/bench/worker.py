@@ -47,8 +47,7 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
         env = flink_environment(
             FlinkConfig(
                 mode="process" if system == "async_function" else load.mode,
-                # Ten milliseconds: what serves AsyncFunction best, and no checkpoint waits for it.
-                bundle_time_ms=10 if system == "async_function" else 1,
+                bundle_time_ms=load.async_bundle_ms if system == "async_function" else 5,
                 checkpoint_dir=home / "checkpoints",
                 checkpoint_interval_s=load.checkpoint_s,
                 restart=Restart(attempts=0),

@@ -31,7 +31,8 @@ class Workload:
     """`events` numbered from 0, `rate_per_s` of them each second (None: as fast as they are taken).
 
     `url` None: a scripted engine inside the process, each call `scripted_s` long. `capacity` bounds the
-    requests in flight of each system alike. `margin`: the share of events at either end that is not counted,
+    requests in flight of each system alike. `async_bundle_ms` is the bundle time of AsyncFunction's job; every
+    bundle ends by waiting for all of its calls. `margin`: the share of events at either end that is not counted,
     because a pipeline fills at its begin and empties at its end.
     """
 
@@ -43,6 +44,7 @@ class Workload:
     scripted_s: float = 0.05
     max_tokens: int = 16
     mode: Mode = "thread"
+    async_bundle_ms: int = 100
     checkpoint_s: float = 1.0
     margin: float = 0.15
     sample_memory: bool = False

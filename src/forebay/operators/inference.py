@@ -26,7 +26,7 @@ from forebay.operators.counts import CallCounts, FlinkMetrics
 from forebay.operators.embedded import is_cancelled, is_embedded
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.orphans import end_with_jvm
-from forebay.operators.pace import Pace
+from forebay.operators.pace import WORKER_PACE, Pace
 from forebay.operators.release import Ordering
 from forebay.records import DeadLetter, KeyedEvent, Result
 
@@ -75,7 +75,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._open_answerer = open_answerer
         self._capacity = capacity
         self._ordering: Ordering = ordering
-        self._pace = pace or Pace()
+        self._given_pace = pace
         self._event_time = event_time
         self._clock = clock or SystemClock()
 
@@ -87,6 +87,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._beaten_ms = EARLIEST_MS
         self._counts = CallCounts()
         self._embedded = is_embedded(runtime_context)
+        self._pace = self._given_pace or (Pace() if self._embedded else WORKER_PACE)
         self._metrics = FlinkMetrics(
             runtime_context.get_metrics_group(), self._counts, self._in_flight, embedded=self._embedded
         )
@@ -192,16 +193,17 @@ class InferenceFunction(KeyedProcessFunction):
         now_s = self._clock.monotonic_s()
         if self._metrics.due(now_s):
             self._metrics.flush(now_s)
-        if shard.timer_ms is not None:
-            return
+        now_ms = self._clock.wall_ms()
         if shard.live or always:
-            step_ms = self._pace.step_ms(self._calls.call_s)
+            wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif self._metrics.stale():
-            step_ms = self._pace.idle_ms
+            wake_ms = now_ms + self._pace.idle_ms
         else:
             return
-        shard.timer_ms = self._clock.wall_ms() + step_ms
-        ctx.timer_service().register_processing_time_timer(shard.timer_ms)
+        # A timer that is far off, set while the shard was idle, must not stand in for one that is needed soon.
+        if shard.timer_ms is None or wake_ms < shard.timer_ms:
+            shard.timer_ms = wake_ms
+            ctx.timer_service().register_processing_time_timer(wake_ms)
 
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):

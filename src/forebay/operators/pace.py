@@ -20,5 +20,14 @@ class Pace:
     idle_ms: int = 500
 
     def step_ms(self, call_s: float) -> int:
-        """Milliseconds until the next look, where calls take `call_s` seconds at present."""
+        """Milliseconds between two looks, where calls take `call_s` seconds at present."""
         return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
+
+    def next_ms(self, now_ms: int, call_s: float) -> int:
+        """When to look next: the next multiple of the step, so that all shards of a subtask wake at once."""
+        step_ms = self.step_ms(call_s)
+        return (now_ms // step_ms + 1) * step_ms
+
+
+WORKER_PACE = Pace(least_ms=5)
+"""For a Python worker process, where each look is a bundle of its own that costs both processes milliseconds."""
