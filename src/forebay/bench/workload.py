@@ -31,9 +31,9 @@ class Workload:
     """`events` numbered from 0, `rate_per_s` of them each second (None: as fast as they are taken).
 
     `url` None: a scripted engine inside the process, each call `scripted_s` long. `capacity` bounds the
-    requests in flight of each system alike. `async_bundle_ms` is the bundle time of AsyncFunction's job; every
-    bundle ends by waiting for all of its calls. `margin`: the share of events at either end that is not counted,
-    because a pipeline fills at its begin and empties at its end.
+    requests in flight of each system alike. `async_bundle_ms`: the bundle time of AsyncFunction's job, where
+    every bundle ends by waiting for all of its calls. `margin`: the share of events at either end that is not
+    counted, because a pipeline fills at its begin and empties at its end.
     """
 
     events: int

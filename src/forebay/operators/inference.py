@@ -200,7 +200,7 @@ class InferenceFunction(KeyedProcessFunction):
             wake_ms = now_ms + self._pace.idle_ms
         else:
             return
-        # A timer that is far off, set while the shard was idle, must not stand in for one that is needed soon.
+        # A timer that is far off, set while the shard was idle, must not stand in for one needed soon.
         if shard.timer_ms is None or wake_ms < shard.timer_ms:
             shard.timer_ms = wake_ms
             ctx.timer_service().register_processing_time_timer(wake_ms)

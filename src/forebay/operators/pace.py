@@ -30,4 +30,4 @@ class Pace:
 
 
 WORKER_PACE = Pace(least_ms=5)
-"""For a Python worker process, where each look is a bundle of its own that costs both processes milliseconds."""
+"""For a Python worker process, where each look is a bundle that costs both processes milliseconds."""
