@@ -1,4 +1,4 @@
-"""What a specification turns into, and its fingerprint."""
+"""What a specification turns into."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.spec import PipelineSpec, fingerprint
+from forebay.pipelines.spec import PipelineSpec
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
 
@@ -62,10 +62,3 @@ def test_every_field_says_what_it_is() -> None:
         assert model["description"]
         for name, field in model["properties"].items():
             assert name == "type" or "description" in field or "$ref" in field, (model["title"], name)
-
-
-def test_the_fingerprint_is_stable_and_tells_settings_apart() -> None:
-    assert fingerprint(parse_spec(DATA)) == "700874a5d430b782"
-    assert fingerprint(parse_spec({**DATA, "capacity": 64})) == fingerprint(parse_spec(DATA))
-    assert fingerprint(parse_spec({**DATA, "capacity": 65})) != fingerprint(parse_spec(DATA))
-    assert fingerprint(parse_spec({**DATA, "flink": {"a": 1}})) != fingerprint(parse_spec(DATA))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import typer
 from rich.console import Console
 
@@ -11,8 +13,9 @@ from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.run import run
 from forebay.cli.setup import setup
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, SettingError
 
+FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 
@@ -35,13 +38,18 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; errors that Forebay raises on purpose become one message and status 2."""
+    """Run the command line.
+
+    An error that Forebay raises on purpose becomes one message, with status 2 where a setting is wrong and
+    else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         application()()
     except ForebayError as error:
         Console(stderr=True).print(
             f"forebay: {error}", style="red", markup=False, highlight=False, soft_wrap=True
         )
-        raise SystemExit(USAGE_STATUS) from None
+        raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None

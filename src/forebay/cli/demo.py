@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -12,14 +13,16 @@ import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forebay.cli.live import LiveLine
 from forebay.engine.launch import ConsoleProgress, local_replicas
-from forebay.pipelines.demo import TEXT_FIELDS, DemoOptions, Summary, demo_spec, summarize
-from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
+from forebay.pipelines.demo import DemoOptions, Summary, plan_demo, summarize
+from forebay.pipelines.run import Engine, RunOptions, Snapshot, run_pipeline
 from forebay.settings import load_settings
 
 BAR_WIDTH = 40
+EXAMPLE_CHARS = 100
 
 
 def demo(
@@ -51,11 +54,15 @@ def demo(
         mode=mode,
         seed=seed,
     )
-    spec = demo_spec(options)
-    local = local_replicas(settings=settings, progress=ConsoleProgress(console))
-    with nullcontext([engine]) if engine else local as urls, LiveLine(console) as line:
-        last = run_pipeline(spec, RunOptions(engine_url=str(urls[0]), fresh=True), settings, line.show)
-    summary = summarize(spec)
+    plan = plan_demo(options)
+    replicas: Engine = (
+        nullcontext([engine])
+        if engine
+        else local_replicas(settings=settings, progress=ConsoleProgress(console))
+    )
+    with LiveLine(console) as line:
+        last = run_pipeline(plan.spec, replicas, RunOptions(fresh=True), settings, line.show)
+    summary = summarize(plan)
     if json:
         typer.echo(orjson.dumps({"run": asdict(last), "summary": asdict(summary)}).decode())
     else:
@@ -72,18 +79,22 @@ def show(summary: Summary, last: Snapshot, place: Path, console: Console) -> Non
     )
     if len(summary.slices) > 1:
         console.print(_timeline(summary))
-    console.print(_counts("sentiment", summary.sentiments))
-    console.print(_counts("topic", summary.topics))
+    if summary.results:
+        console.print(_counts("sentiment", summary.sentiments))
+        console.print(_counts("topic", summary.topics))
     if summary.causes:
         console.print(_counts("dead letters by cause", summary.causes))
     examples = Table("event", "answer", title="examples", title_justify="left")
-    for row in summary.examples:
-        fields = row["fields"]
-        text = next((str(fields[name]) for name in TEXT_FIELDS if name in fields), str(fields))
-        answer = ", ".join(str(value) for value in row["answer"].values())
-        examples.add_row(text[:100].replace("[", "\\["), answer)
-    console.print(examples)
+    for example in summary.examples:
+        examples.add_row(_plain(example.text), _plain(example.answer))
+    if summary.examples:
+        console.print(examples)
     console.print(f"results and dead letters as JSON lines: {place}", highlight=False, soft_wrap=True)
+
+
+def _plain(text: str) -> Text:
+    """What came from outside as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(c if c.isprintable() else " " for c in text[:EXAMPLE_CHARS]))
 
 
 def _timeline(summary: Summary) -> Table:
@@ -96,8 +107,7 @@ def _timeline(summary: Summary) -> Table:
     return table
 
 
-def _counts(title: str, counts: object) -> Table:
-    assert isinstance(counts, dict)
+def _counts(title: str, counts: Mapping[str, int]) -> Table:
     table = Table(title, "events", "")
     total = max(sum(counts.values()), 1)
     for name, count in sorted(counts.items(), key=lambda item: -item[1]):

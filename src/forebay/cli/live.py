@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from types import TracebackType
 
@@ -15,55 +14,82 @@ from rich.text import Text
 from forebay.pipelines.run import Snapshot
 
 PLAIN_EVERY_S = 10.0
+QUIET_S = 5.0
+SMOOTHING = 0.3
 
 
 class LiveLine:
-    """One line that is drawn over on a terminal; elsewhere a new line every ten seconds."""
+    """One line that is drawn over on a terminal; elsewhere a new line every ten seconds.
+
+    A failure that Flink recovers from gets a line of its own, which stays.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, transient=True, refresh_per_second=4)
+        self._live: Live | None = None
         self._before: Snapshot | None = None
+        self._moved_s = 0.0
         self._tokens_per_s = 0.0
-        self._printed_s = 0.0
+        self._printed_s: float | None = None
 
     def __enter__(self) -> LiveLine:
-        if self._console.is_terminal:
-            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def show(self, now: Snapshot) -> None:
-        """Show `now`."""
-        before = self._before
-        if before is not None and now.elapsed_s > before.elapsed_s:
+        """Show `now`; its times must not go back."""
+        before = self._before or now
+        if now.elapsed_s > before.elapsed_s:
             rate = (now.completion_tokens - before.completion_tokens) / (now.elapsed_s - before.elapsed_s)
-            self._tokens_per_s += 0.3 * (max(rate, 0.0) - self._tokens_per_s)
+            self._tokens_per_s += SMOOTHING * (max(rate, 0.0) - self._tokens_per_s)
+        if _counts(now) != _counts(before):
+            self._moved_s = now.elapsed_s
+        if now.restarts > before.restarts:
+            self._print(f"Flink restarts the job: {now.failure}")
         self._before = now
-        text = line_of(now, self._tokens_per_s)
+        self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s))
+
+    def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal:
+            if self._live is None:
+                self._live = Live(console=self._console, transient=True, refresh_per_second=4)
+                self._live.start()
             self._live.update(Text(text))
-        elif time.monotonic() - self._printed_s >= PLAIN_EVERY_S:
-            self._printed_s = time.monotonic()
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif self._printed_s is None or now.elapsed_s - self._printed_s >= PLAIN_EVERY_S:
+            self._printed_s = now.elapsed_s
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def line_of(now: Snapshot, tokens_per_s: float) -> str:
-    """The live line."""
-    restarts = f" · restarts {now.restarts}" if now.restarts else ""
-    return (
-        f"{now.elapsed_s:5.0f} s {now.state.lower()} · in {now.accepted} · out {now.results} · "
-        f"in flight {now.in_flight} · event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)} · "
-        f"{tokens_per_s:.0f} tokens/s · dead letters {now.dead_letters}{restarts}"
-    )
+def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
+    """The live line. `still_s`: how long no count has changed."""
+    parts = [
+        f"{now.elapsed_s:5.0f} s {now.state.lower()}",
+        f"in {now.accepted}",
+        f"out {now.results}",
+        f"in flight {now.in_flight}",
+        f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
+        f"{tokens_per_s:.0f} tokens/s",
+        f"dead letters {now.dead_letters}",
+    ]
+    if now.retries:
+        parts.append(f"retries {now.retries}")
+    if now.restarts:
+        parts.append(f"restarts {now.restarts}")
+    if now.state == "RUNNING" and still_s >= QUIET_S:
+        parts.append(f"no {'answer' if now.in_flight else 'new event'} for {still_s:.0f} s")
+    return " · ".join(parts)
 
 
 def report(last: Snapshot, *, json: bool, console: Console) -> None:
-    """The end of a run: one JSON document on standard output, or one line."""
+    """The end of a run: one JSON document on standard output, or one line on `console`."""
     if json:
         typer.echo(orjson.dumps(asdict(last)).decode())
         return
@@ -76,5 +102,11 @@ def report(last: Snapshot, *, json: bool, console: Console) -> None:
     )
 
 
+def _counts(now: Snapshot) -> tuple[int, ...]:
+    return now.accepted, now.results, now.dead_letters
+
+
 def _time(seconds: float) -> str:
+    if seconds <= 0:
+        return "–"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -12,7 +12,7 @@ from rich.console import Console
 from forebay.cli.live import LiveLine, report
 from forebay.engine.launch import ConsoleProgress, local_replicas
 from forebay.pipelines.load import load_spec
-from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.pipelines.run import Engine, RunOptions, run_pipeline
 from forebay.settings import load_settings
 
 
@@ -29,8 +29,14 @@ def run(
     settings = load_settings()
     errors = Console(stderr=True)
     url = engine or spec.engine.url
-    place = nullcontext([url]) if url else local_replicas(settings=settings, progress=ConsoleProgress(errors))
-    with place as urls, LiveLine(errors) as line:
-        options = RunOptions(engine_url=str(urls[0]), fresh=fresh, cluster=cluster)
-        last = run_pipeline(spec, options, settings, line.show)
+    place: Engine = (
+        nullcontext([url]) if url else local_replicas(settings=settings, progress=ConsoleProgress(errors))
+    )
+    options = RunOptions(fresh=fresh, cluster=cluster)
+    try:
+        with LiveLine(errors) as line:
+            last = run_pipeline(spec, place, options, settings, line.show)
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on from the newest checkpoint", highlight=False)
+        raise
     report(last, json=json, console=errors)

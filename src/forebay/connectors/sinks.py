@@ -32,7 +32,10 @@ class JsonlFiles:
 
 @dataclass(frozen=True, slots=True)
 class StandardOutput:
-    """Lines on the standard output of the process that runs the job: at least once after a failure."""
+    """Lines on the standard output of the process that runs the job: at least once after a failure.
+
+    Nothing but the lines: what one subtask emits stays in order, several are mixed line by line.
+    """
 
     prefix: str = ""
 
@@ -58,7 +61,8 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
 def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
     """Print each string of `stream` as a line."""
     printed = stream.print(config.prefix) if config.prefix else stream.print()
-    printed.name("standard output").set_parallelism(stream._j_data_stream.getParallelism())
+    # Of several subtasks, each would put its number before every line.
+    printed.name("standard output").set_parallelism(1)
 
 
 def committed_parts(path: Path) -> list[Path]:

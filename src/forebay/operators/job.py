@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import http.client
+import itertools
 import json
+import re
 import socket
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyflink.common import JobClient
 from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.version import __version__ as FLINK_VERSION
 
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.counts import COUNTERS, GAUGES
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
+MAX_CAUSE_CHARS = 500
+ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
+POLL_S = 0.1
+TRACEBACK = "Traceback (most recent call last):"
+PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
+QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
+"""The name of a class with its package or module, at the start of a message."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending"))
 
 
@@ -42,10 +55,19 @@ class RunningJob:
         self._result = client.get_job_execution_result()
 
     def ended(self) -> str | None:
-        """None while the job runs; then "" where it finished, else Flink's cause in one line."""
-        if not self._result.done():
-            return None
-        error = self._result.exception()
+        """None while the job runs; then "" where it finished, else Flink's cause in one line.
+
+        Raises `PipelineFailed` where the JVM that knows of the job is gone.
+        """
+        try:
+            if not self._result.done():
+                return None
+            error = self._result.exception()
+        except (Py4JError, OSError) as gone:
+            raise PipelineFailed(
+                f"the JVM that ran the job is gone ({type(gone).__name__}): was it killed, or out of memory? "
+                f"Its log is in the folder of Flink's logs"
+            ) from None
         return "" if error is None else root_cause(str(error))
 
     def state(self) -> str:
@@ -64,7 +86,7 @@ class RunningJob:
 
     def cancel(self) -> None:
         """Ask the job to stop; retained checkpoints stay."""
-        self._call("PATCH", f"/jobs/{self.id}?mode=cancel")
+        _ask(f"{self.rest_url}/jobs/{self.id}?mode=cancel", "PATCH")
 
     def counts(self) -> dict[str, float]:
         """The operator's counters and gauges over its subtasks; empty before they are registered.
@@ -94,16 +116,7 @@ class RunningJob:
         )
 
     def _get(self, path: str) -> Any:
-        return json.loads(self._call("GET", path) or "null")
-
-    def _call(self, method: str, path: str) -> bytes:
-        request = urllib.request.Request(self.rest_url + path, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
-                body: bytes = answer.read(MAX_ANSWER_BYTES)
-                return body
-        except (OSError, urllib.error.URLError) as error:
-            raise LaunchError(f"Flink at {self.rest_url} does not answer {path}: {error}") from None
+        return json.loads(_ask(self.rest_url + path) or "null")
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:
@@ -119,8 +132,81 @@ def free_port() -> int:
         return port
 
 
+def check_cluster(address: str) -> None:
+    """Raise `SettingError` unless the REST service of a Flink of this version answers at `HOST:PORT`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingError(f"cluster: expected HOST:PORT of Flink's REST service, found {address!r}")
+    try:
+        found = json.loads(_ask(f"http://{address}/config") or "null")
+        version = str(found["flink-version"])
+    except LaunchError as error:
+        raise SettingError(f"cluster: no Flink answers at {address}: {error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise SettingError(f"cluster: what answers at {address} is not Flink's REST service") from None
+    if _minor(version) != _minor(FLINK_VERSION):
+        raise SettingError(
+            f"cluster: expected Flink {_minor(FLINK_VERSION)}, as installed here; {address} runs {version}"
+        )
+
+
+def end_job(rest_url: str, job_id: str, timeout_s: float) -> str | None:
+    """Cancel a job unless it has ended, and block until it has.
+
+    Returns Flink's word for its end; None where the cluster does not know the job. Raises `LaunchError`
+    where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
+    """
+    url = f"{rest_url}/jobs/{job_id}"
+    deadline_s = time.monotonic() + timeout_s
+    asked = False
+    while True:
+        try:
+            state = str(json.loads(_ask(url))["state"])
+        except _NotFound:
+            return None
+        if state in ENDED:
+            return state
+        if not asked:
+            asked = True
+            _ask(f"{url}?mode=cancel", "PATCH")
+        if time.monotonic() >= deadline_s:
+            raise PipelineFailed(f"job {job_id} at {rest_url} does not end; it is {state}")
+        time.sleep(POLL_S)
+
+
+class _NotFound(LaunchError):
+    """Flink answered 404."""
+
+
+def _ask(url: str, method: str = "GET") -> bytes:
+    request = urllib.request.Request(url, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
+            body: bytes = answer.read(MAX_ANSWER_BYTES)
+            return body
+    except urllib.error.HTTPError as error:
+        kind = _NotFound if error.code == 404 else LaunchError
+        raise kind(f"{url} answered {error.code}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise LaunchError(f"{url} does not answer: {error}") from None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def root_cause(stacktrace: str) -> str:
-    """The most telling line of a Java stack trace: the last cause, without the name of its class."""
-    causes = [line for line in stacktrace.splitlines() if line.startswith("Caused by: ")]
-    line = causes[-1].removeprefix("Caused by: ") if causes else next(iter(stacktrace.splitlines()), "")
-    return line[:500]
+    """The last cause of a Java stack trace in one line, with the short name of its class.
+
+    Where that is a Python error, from inside the JVM or from a worker process, it is that error's own line.
+    """
+    last = stacktrace.rpartition("Caused by: ")[2]
+    told = re.split(r"\n\s*(?:at |\.\.\. \d+ more)", last, maxsplit=1)[0].strip()
+    if TRACEBACK in told:
+        # The error stands behind the last traceback, whose own lines are indented; its text may have several.
+        lines = told.rpartition(TRACEBACK)[2].splitlines()
+        said = list(itertools.dropwhile(lambda line: not line or line[0].isspace(), lines))
+        told = "\n".join(itertools.takewhile(bool, said)) or told
+    told = PEMJA.sub(r"\1: ", told)
+    told = QUALIFIED.sub(r"\1", " ".join(told.split()), count=1)
+    return told if len(told) <= MAX_CAUSE_CHARS else told[:MAX_CAUSE_CHARS] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import orjson
 
 from forebay.connectors.posts import TOPICS
 from forebay.connectors.sinks import read_jsonl_sink
-from forebay.errors import SettingError
+from forebay.connectors.times import EventTime
+from forebay.errors import MalformedRecord, SettingError
 from forebay.latency import LatencyHistogram
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
@@ -24,8 +26,12 @@ TEXT_FIELDS = ("text", "body", "content", "message", "title")
 TIME_FIELDS = ("created_at", "time", "timestamp", "date")
 SENTIMENTS = ("positive", "negative", "neutral")
 GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment", "daily life")
+TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us")
+"""Tried in this order; numbers by what gives a year of this century."""
+THIS_CENTURY_MS = (946_684_800_000, 4_102_444_800_000)
+HEAD_BYTES = 1 << 20
 SLICES = 24
-BURST = {"start_s": 4.0, "duration_s": 2.0, "factor": 4.0, "topic": "outage", "share": 0.8}
+EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,21 @@ class DemoOptions:
     seed: int = 1
 
 
-def demo_spec(options: DemoOptions) -> PipelineSpec:
-    """The demo's pipeline. Raises `SettingError` where the input cannot be used."""
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """The demo's pipeline, and the field of its events that holds the text."""
+
+    spec: PipelineSpec
+    text_field: str
+
+
+def plan_demo(options: DemoOptions) -> Demo:
+    """The demo for `options`; looks at the start of the input. Raises `SettingError` where it cannot be used,
+    and where `out` holds something already."""
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise SettingError(f"--out: expected a new or an empty folder, found {options.out}")
     source, text = _source(options)
-    return parse_spec(
+    spec = parse_spec(
         {
             "name": "demo",
             "source": source,
@@ -71,6 +88,7 @@ def demo_spec(options: DemoOptions) -> PipelineSpec:
         base=options.out.resolve(),
         name="demo",
     )
+    return Demo(spec, text)
 
 
 def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
@@ -90,48 +108,88 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
             "seed": options.seed,
             "rate": 20.0,
             "count": options.events,
-            "burst": BURST,
+            "burst": _burst(options.events),
             "paced": False,
         }, "text"
     kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(options.input.suffix.lower())
     if kind is None:
         raise SettingError(f"--input: expected a .jsonl or .csv file, found {options.input.name!r}")
-    fields = _first_record(options.input, kind)
-    text = options.text_field or _pick(fields, TEXT_FIELDS, "--text-field")
+    record = _first_record(options.input, kind)
+    text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
+    if text is None:
+        raise SettingError(f"--text-field: expected one of the input's fields: {_names(record)}")
     source: dict[str, JSON] = {
         "type": kind,
         "path": str(options.input.resolve()),
         "limit": options.events,
     }
-    time = options.time_field or next((name for name in TIME_FIELDS if name in fields), None)
-    if time is not None:
-        source["time"] = time
+    time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
+    format = None if time is None else _time_format(record, time)
+    if format is not None:
+        source |= {"time": time, "time_format": format}
+    elif options.time_field is not None:
+        found = f"{record[options.time_field]!r:.80}"
+        raise SettingError(f"--time-field: {options.time_field!r} holds no time that is understood: {found}")
     if options.speed is not None:
-        if time is None:
-            raise SettingError(f"--speed: needs a field with times; name it with --time-field: {fields}")
+        if format is None:
+            raise SettingError(
+                f"--speed: needs a field with times; name it with --time-field: {_names(record)}"
+            )
         source["replay"] = {"speed": options.speed}
     return source, text
 
 
-def _first_record(path: Path, kind: str) -> list[str]:
+def _burst(events: int) -> dict[str, JSON]:
+    """A burst that begins after a quarter of the events and takes half of them."""
+    scale = events / 300
+    return {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "factor": 4.0, "topic": "outage", "share": 0.8}
+
+
+def _first_record(path: Path, kind: str) -> dict[str, Any]:
+    """The first record near the start of the file that can be read."""
     try:
         with path.open("rb") as file:
-            line = file.readline(1 << 20)
-        if kind == "csv":
-            return next(csv.reader([line.decode("utf-8-sig")]), [])
-        value = orjson.loads(line)
+            head = file.read(HEAD_BYTES).decode("utf-8-sig", "replace")
     except OSError as error:
         raise SettingError(f"--input: {path} cannot be read: {error.strerror}") from None
-    except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"--input: the first line of {path.name} is not {kind}: {error}") from None
-    return list(value) if isinstance(value, dict) else []
+    if kind == "csv":
+        try:
+            row = next(csv.DictReader(io.StringIO(head, newline="")), {})
+        except csv.Error as error:
+            raise SettingError(f"--input: {path} is not CSV: {error}") from None
+        return {name: value for name, value in row.items() if name and isinstance(value, str)}
+    for line in head.splitlines():
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            return value
+    raise SettingError(f"--input: no line at the start of {path} is a JSON object")
 
 
-def _pick(fields: list[str], wanted: tuple[str, ...], option: str) -> str:
-    for name in wanted:
-        if name in fields:
-            return name
-    raise SettingError(f"{option}: expected one of the input's fields: {', '.join(fields) or 'it has none'}")
+def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], option: str) -> str | None:
+    if asked is None:
+        return next((name for name in usual if name in record), None)
+    if asked not in record:
+        raise SettingError(f"{option}: expected one of the input's fields, found {asked!r}: {_names(record)}")
+    return asked
+
+
+def _names(record: dict[str, Any]) -> str:
+    return ", ".join(record) or "it has none"
+
+
+def _time_format(record: dict[str, Any], name: str) -> str | None:
+    for format in TIME_FORMATS:
+        try:
+            # By itself, for a dot in its name would mean a field within.
+            time_ms = EventTime("time", format).of({"time": record[name]})
+        except MalformedRecord:
+            continue
+        if not format.startswith("unix") or THIS_CENTURY_MS[0] <= time_ms < THIS_CENTURY_MS[1]:
+            return format
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +199,14 @@ class Slice:
     start_ms: int
     events: int
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An event's text and what the model said of it."""
+
+    text: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +222,12 @@ class Summary:
     topics: Mapping[str, int]
     causes: Mapping[str, int]
     slices: tuple[Slice, ...]
-    examples: tuple[Mapping[str, Any], ...]
+    examples: tuple[Example, ...]
 
 
-def summarize(spec: PipelineSpec) -> Summary:
+def summarize(demo: Demo) -> Summary:
     """Read what the demo wrote."""
+    spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
     rows = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.sink.path))]
     letters = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
@@ -176,7 +243,10 @@ def summarize(spec: PipelineSpec) -> Summary:
         topics=Counter(row["answer"]["topic"] for row in rows),
         causes=Counter(letter["cause"] for letter in letters),
         slices=tuple(_slices(rows)),
-        examples=tuple(islice(rows, 0, None, max(1, len(rows) // 5)))[:5],
+        examples=tuple(
+            Example(str(row["fields"].get(demo.text_field, "")), ", ".join(map(str, row["answer"].values())))
+            for row in islice(rows, 0, None, max(1, len(rows) // EXAMPLES))
+        )[:EXAMPLES],
     )
 
 

@@ -22,7 +22,7 @@ from forebay.settings import SecretRef
 PUBLIC_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
 )
-"""Headers that may stand in a pipeline file; every other one may hold a secret."""
+"""Headers whose values may stand in a pipeline file; every other one may hold a secret."""
 
 
 class Model(BaseModel):
@@ -123,14 +123,15 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 def _public(headers: Any) -> Any:
     if isinstance(headers, dict):
-        for name in headers:
-            if str(name).lower() not in PUBLIC_HEADERS:
+        for name, value in headers.items():
+            if str(name).lower() not in PUBLIC_HEADERS and not isinstance(value, dict | Secret):
                 raise wrong(
-                    f"expected none but {', '.join(sorted(PUBLIC_HEADERS))}, found {str(name)[:60]!r}; "
-                    "others may hold secrets, which this file must not"
+                    f"{str(name)[:60]!r}: expected {{env: NAME}} or {{file: PATH}}, for it may hold a "
+                    f"secret; a text is taken for {', '.join(sorted(PUBLIC_HEADERS))}"
                 )
     return headers
 
 
 HeaderText = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$")]
-Headers = Annotated[dict[str, HeaderText], BeforeValidator(_public), Field(repr=False)]
+HeaderName = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+Headers = Annotated[dict[HeaderName, HeaderText | Secret], BeforeValidator(_public), Field(repr=False)]

@@ -1,44 +1,53 @@
-"""Run a pipeline to its end: check the engine, resume from the newest checkpoint, watch the job."""
+"""Run a pipeline to its end: check what it needs, resume from the newest checkpoint, watch the job."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import json
 import os
-import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import psutil
+import orjson
 
-from forebay.connectors.sinks import committed_parts, count_lines
-from forebay.engine.launch.processes import is_same, kill, wait_gone
+from forebay.connectors.sinks import committed_parts
 from forebay.engine.probe import list_models
 from forebay.errors import EngineError, LaunchError, PipelineFailed, SettingError
-from forebay.operators.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
-from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.environment import FlinkConfig, Restart, flink_environment
+from forebay.operators.job import RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import jvm_process
-from forebay.pipelines.spec import JsonlSink, PipelineSpec, fingerprint
+from forebay.pipelines.resume import (
+    Note,
+    checkpoint_to_resume,
+    end_orphan,
+    forget,
+    held,
+    read_note,
+    traits,
+    write_note,
+)
+from forebay.pipelines.spec import JsonlSink, PipelineSpec, StdoutSink
 from forebay.pipelines.streams import build
 from forebay.settings import Settings, read_secret
 
 POLL_S = 0.5
+CANCEL_S = 60.0
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
-ORPHAN_S = 30.0
-JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A running pipeline at one moment; latencies in seconds over the last half minute."""
+    """A running pipeline at one moment; latencies in seconds over the last half minute.
+
+    Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
+    exact, and `accepted` is then the number of events that got their result or dead letter in this run.
+    `failure` is the cause of the last of `restarts` that Flink made in this run.
+    """
 
     elapsed_s: float
     state: str
@@ -55,62 +64,99 @@ class Snapshot:
     event_p99_s: float = 0.0
     engine_p50_s: float = 0.0
     restarts: int = 0
+    failure: str = ""
 
 
 Watch = Callable[[Snapshot], None]
+Engine = AbstractContextManager[Sequence[str]]
+"""Enters with the URLs of the replicas that answer; only the first is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How this run differs from what the file says. `fresh` forgets the pipeline's checkpoints."""
+    """How this run differs from what the file says. `fresh` forgets the pipeline's checkpoints, and adds its
+    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink."""
 
-    engine_url: str
     fresh: bool = False
     cluster: str | None = None
 
 
 def run_pipeline(
-    spec: PipelineSpec, options: RunOptions, settings: Settings, watch: Watch = lambda _: None
+    spec: PipelineSpec, engine: Engine, options: RunOptions, settings: Settings, watch: Watch = lambda _: None
 ) -> Snapshot:
     """Run `spec` until it ends; blocks. Returns the last snapshot.
 
     Resumes from the newest complete checkpoint unless `fresh`. Interrupted (KeyboardInterrupt), the job is
-    cancelled and its checkpoints stay. Raises `SettingError` before anything starts where the engine does not
-    serve the model, the pipeline is running already or has finished, and `PipelineFailed` where Flink gave
-    the job up.
+    cancelled and its checkpoints stay. Raises `SettingError` before the engine is entered where places cannot
+    be read or written or the pipeline is running already or has finished, and before Flink starts where the
+    engine does not serve the model; `PipelineFailed` where Flink gave the job up.
     """
-    model = served_model(spec, options.engine_url)
+    check_places(spec, options)
     home = Path(spec.checkpoint.dir)
-    with _held(home, spec.name):
-        _end_orphan(home)
-        restore_from = _prepare(spec, home, fresh=options.fresh)
-        port = free_port()
-        local = {"rest.port": str(port), "rest.bind-port": str(port)}
-        config = FlinkConfig(
-            mode=spec.mode,
-            parallelism=spec.parallelism,
-            bundle_size=max(1, spec.capacity // CALLS_PER_BUNDLE),
-            checkpoint_dir=home,
-            checkpoint_interval_s=spec.checkpoint.interval_s,
-            restore_from=restore_from,
-            restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
-            cluster=options.cluster,
-            log_dir=settings.run / "flink",
-            options={
-                **({} if options.cluster else local),
-                "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
-                **{key: _flink_value(value) for key, value in spec.flink.items()},
-            },
+    with held(home, spec.name):
+        if options.cluster is not None:
+            check_cluster(options.cluster)
+        end_orphan(home)
+        restore_from = None if options.fresh else checkpoint_to_resume(spec, home)
+        with engine as urls:
+            url = str(urls[0])
+            model = served_model(spec, url)
+            port, job_id = free_port(), uuid.uuid4().hex
+            env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
+            build(spec, env, engine_url=url, model=model)
+            if options.fresh:
+                forget(home)
+            written = _Written(spec)
+            write_note(
+                home,
+                Note(
+                    traits=traits(spec),
+                    submitted_s=time.time(),
+                    jvm=jvm_process(),
+                    cluster=options.cluster,
+                    job=job_id,
+                ),
+            )
+            job = submit(env, spec.name, f"http://{options.cluster or f'localhost:{port}'}")
+            last = written.since(_watch_until_end(job, watch))
+            watch(last)
+            write_note(home, replace(read_note(home), finished=True))
+            return last
+
+
+def check_places(spec: PipelineSpec, options: RunOptions) -> None:
+    """Raise `SettingError` where a place that the pipeline reads cannot be read, or one that it writes to
+    cannot be written; directories to write to are made."""
+    if options.cluster is not None and isinstance(spec.sink, StdoutSink):
+        raise SettingError(
+            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
         )
-        env = flink_environment(config)
-        build(spec, env, engine_url=options.engine_url, model=model)
-        _note(home, spec, finished=False, submitted_s=time.time(), jvm=jvm_process())
-        job = submit(env, spec.name, f"http://{options.cluster or f'localhost:{port}'}")
-        written = _Written(spec)
-        last = written.since(_watch_until_end(job, watch))
-        watch(last)
-        _note(home, spec, finished=True)
-        return last
+    read = getattr(spec.source, "path", None)
+    if read is not None:
+        _check_readable(Path(read))
+    written = {"checkpoint.dir": Path(spec.checkpoint.dir), "dead_letters.path": Path(spec.dead_letters.path)}
+    if isinstance(spec.sink, JsonlSink):
+        written["sink.path"] = Path(spec.sink.path)
+    if spec.journal is not None:
+        written["journal.path"] = Path(spec.journal.path).parent
+    for key, folder in written.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise SettingError(f"{key}: {folder} cannot be written to: no permission")
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)
+        else:
+            with path.open("rb") as file:
+                file.read(1)
+    except OSError as error:
+        raise SettingError(f"source.path: {path} cannot be read: {error.strerror}") from None
 
 
 def served_model(spec: PipelineSpec, url: str) -> str:
@@ -126,7 +172,9 @@ def served_model(spec: PipelineSpec, url: str) -> str:
     names = [model.name for model in served]
     if spec.engine.model is None:
         if len(names) != 1:
-            raise SettingError(f"engine.model: expected a name, for the engine serves {', '.join(names)}")
+            raise SettingError(
+                f"engine.model: expected a name: the engine at {url} serves {', '.join(names) or 'nothing'}"
+            )
         return names[0]
     if spec.engine.model not in names:
         raise SettingError(
@@ -136,64 +184,43 @@ def served_model(spec: PipelineSpec, url: str) -> str:
     return spec.engine.model
 
 
-def _prepare(spec: PipelineSpec, home: Path, *, fresh: bool) -> Path | None:
-    """The checkpoint to resume from. `fresh` deletes older ones: a crash must not bring them back."""
-    if fresh:
-        for path in home.iterdir():
-            if JOB_DIRECTORY.fullmatch(path.name):
-                shutil.rmtree(path)
-        _note(home, spec, finished=False)
-        return None
-    noted = _noted(home)
-    newest = newest_checkpoint(home)
-    if noted.get("finished") or _ended_unnoted(spec, noted, newest):
-        raise SettingError(
-            f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
-            f"beginning with --fresh"
-        )
-    if newest is not None and noted.get("mode", spec.mode) != spec.mode:
-        raise SettingError(
-            f"mode: expected {noted['mode']}, as in the checkpoint, found {spec.mode}; the modes cannot read "
-            f"each other's state (--fresh starts over)"
-        )
-    if newest is not None and spec.ordering == "key" and noted.get("shards", spec.shards) != spec.shards:
-        raise SettingError(
-            f"shards: expected {noted['shards']}, as in the checkpoint, found {spec.shards}; order within a "
-            f"key cannot be kept across a change (--fresh starts over)"
-        )
-    return newest
+def _config(
+    spec: PipelineSpec,
+    options: RunOptions,
+    settings: Settings,
+    restore_from: Path | None,
+    *,
+    port: int,
+    job_id: str,
+) -> FlinkConfig:
+    local = {
+        "rest.port": str(port),
+        "rest.bind-port": str(port),
+        # How old the metrics that the REST service tells may be; ten seconds by default.
+        "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
+    }
+    return FlinkConfig(
+        mode=spec.mode,
+        parallelism=spec.parallelism,
+        bundle_size=max(1, spec.capacity // CALLS_PER_BUNDLE),
+        checkpoint_dir=Path(spec.checkpoint.dir),
+        checkpoint_interval_s=spec.checkpoint.interval_s,
+        restore_from=restore_from,
+        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        cluster=options.cluster,
+        log_dir=settings.run / "flink",
+        options={
+            **({} if options.cluster else local),
+            # Known before the job is submitted, it is found again after a kill at any moment.
+            "$internal.pipeline.job-id": job_id,
+            "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
+            **{key: _flink_value(value) for key, value in spec.flink.items()},
+        },
+    )
 
 
-def _ended_unnoted(spec: PipelineSpec, noted: dict[str, Any], newest: Path | None) -> bool:
-    """Whether the last run came to its end but was killed before it could note that.
-
-    Flink deletes a job's checkpoints when it finishes; what is left then are older ones, of a run before. A
-    run that has committed something and has no checkpoint can only have finished.
-    """
-    submitted_s = noted.get("submitted_s")
-    if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
-        return False
-    paths = [spec.dead_letters.path, *([spec.sink.path] if isinstance(spec.sink, JsonlSink) else [])]
-    # What a restore commits was written before the run began.
-    return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))
-
-
-def _end_orphan(home: Path) -> None:
-    """Make sure that the last run's JVM is gone.
-
-    Left behind by a killed command it ends by itself, but until then it may complete a checkpoint and commit
-    results that this run would give again.
-    """
-    noted = _noted(home).get("jvm")
-    if not noted or not is_same(*noted):
-        return
-    try:
-        orphan = {psutil.Process(noted[0])}
-    except psutil.NoSuchProcess:
-        return
-    kill(orphan)
-    if wait_gone(orphan, ORPHAN_S):
-        raise PipelineFailed(f"the JVM of an earlier run (process {noted[0]}) cannot be ended")
+def _flink_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _watch_until_end(job: RunningJob, watch: Watch) -> Snapshot:
@@ -202,56 +229,35 @@ def _watch_until_end(job: RunningJob, watch: Watch) -> Snapshot:
     try:
         while (cause := job.ended()) is None:
             time.sleep(POLL_S)
+            last = replace(last, elapsed_s=time.monotonic() - started_s)
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
-                last = _snapshot(job, last, time.monotonic() - started_s)
-                watch(last)
+                last = _snapshot(job, last)
+            watch(last)
     except KeyboardInterrupt:
+        # What runs on would go on to write, and on a cluster nothing else would end it.
         with suppress(LaunchError):
-            job.cancel()
+            end_job(job.rest_url, job.id, CANCEL_S)
         raise
     if cause:
         raise PipelineFailed(f"Flink gave the job up: {cause}")
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s)
 
 
-class _Written:
-    """Counts what a run wrote: an embedded cluster takes its last metrics with it when its job ends."""
-
-    def __init__(self, spec: PipelineSpec) -> None:
-        self._results = Path(spec.sink.path) if isinstance(spec.sink, JsonlSink) else None
-        self._letters = Path(spec.dead_letters.path)
-        self._before = {*self._parts(self._results), *self._parts(self._letters)}
-
-    def since(self, last: Snapshot) -> Snapshot:
-        """`last` with the exact numbers, where results went to files."""
-        letters = self._lines(self._letters)
-        if self._results is None:
-            return replace(last, dead_letters=letters)
-        results = self._lines(self._results)
-        accepted = max(last.accepted, results + letters - last.reissued)
-        return replace(last, results=results, dead_letters=letters, accepted=accepted, in_flight=0, pending=0)
-
-    def _lines(self, path: Path | None) -> int:
-        return sum(count_lines(part) for part in self._parts(path) if part not in self._before)
-
-    @staticmethod
-    def _parts(path: Path | None) -> list[Path]:
-        return [] if path is None else committed_parts(path)
-
-
-def _snapshot(job: RunningJob, before: Snapshot, elapsed_s: float) -> Snapshot:
-    state = job.state()
+def _snapshot(job: RunningJob, before: Snapshot) -> Snapshot:
+    state, restarts = job.state(), job.restarts()
+    now = replace(before, state=state, restarts=restarts)
+    if restarts != before.restarts:
+        now = replace(now, failure=job.failure())
     counts = job.counts()
     if not counts:
-        return replace(before, elapsed_s=elapsed_s, state=state)
+        return now
 
     def whole(name: str) -> int:
         return int(counts.get(name, 0))
 
-    return Snapshot(
-        elapsed_s=elapsed_s,
-        state=state,
+    return replace(
+        now,
         accepted=whole("accepted"),
         results=whole("results"),
         dead_letters=whole("dead_letters"),
@@ -264,50 +270,45 @@ def _snapshot(job: RunningJob, before: Snapshot, elapsed_s: float) -> Snapshot:
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
-        restarts=job.restarts(),
     )
 
 
-def _flink_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+class _Written:
+    """Counts what a run wrote: an embedded cluster takes its last metrics with it when its job ends."""
 
+    def __init__(self, spec: PipelineSpec) -> None:
+        self._results = Path(spec.sink.path) if isinstance(spec.sink, JsonlSink) else None
+        self._letters = Path(spec.dead_letters.path)
+        self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
-@contextmanager
-def _held(home: Path, name: str) -> Iterator[None]:
-    """Only one run of a pipeline at a time: two would restore the same state."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SettingError(f"pipeline {name!r} is running already, with its state in {home}") from None
-        yield
+    def since(self, last: Snapshot) -> Snapshot:
+        """`last` with the exact numbers, where results went to files; reads what was written."""
+        letters = sum(1 for _ in self._lines(self._letters))
+        if self._results is None:
+            return replace(last, dead_letters=letters)
+        results = prompt_tokens = completion_tokens = 0
+        for line in self._lines(self._results):
+            results += 1
+            usage = orjson.loads(line)["usage"]
+            prompt_tokens += usage["prompt_tokens"]
+            completion_tokens += usage["completion_tokens"]
+        return replace(
+            last,
+            results=results,
+            dead_letters=letters,
+            accepted=results + letters,
+            in_flight=0,
+            pending=0,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+        )
 
+    def _lines(self, path: Path | None) -> Iterator[bytes]:
+        for part in self._parts(path):
+            if part not in self._before:
+                with part.open("rb") as file:
+                    yield from file
 
-def _noted(home: Path) -> dict[str, Any]:
-    try:
-        noted = json.loads((home / "run.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return noted if isinstance(noted, dict) else {}
-
-
-def _note(
-    home: Path,
-    spec: PipelineSpec,
-    *,
-    finished: bool,
-    submitted_s: float | None = None,
-    jvm: tuple[int, float] | None = None,
-) -> None:
-    content = {
-        "finished": finished,
-        "shards": spec.shards,
-        "mode": spec.mode,
-        "fingerprint": fingerprint(spec),
-        "submitted_s": submitted_s,
-        "jvm": jvm,
-    }
-    written = home / "run.json.new"
-    written.write_text(json.dumps(content))
-    os.replace(written, home / "run.json")
+    @staticmethod
+    def _parts(path: Path | None) -> list[Path]:
+        return [] if path is None else committed_parts(path)

@@ -19,10 +19,12 @@ from forebay.pipelines.fields import (
     OneCharacter,
     PositiveFloat,
     PositiveInt,
+    Secret,
     Switch,
     WebSocketUrl,
     wrong,
 )
+from forebay.settings import SecretRef
 
 PRESETS: dict[str, dict[str, Any]] = {
     "wikimedia": {
@@ -140,7 +142,9 @@ class FeedSource(Timed):
     """What live feeds share. Both reconnect by themselves and go on from a cursor held in state."""
 
     headers: Headers = Field(
-        default_factory=dict, description="Headers of the request that hold no secret, such as `User-Agent`."
+        default_factory=dict,
+        description="Headers of the request. A text for harmless ones such as `User-Agent`; for others, such "
+        "as `Authorization`, where the value is: `{env: NAME}` or `{file: PATH}`.",
     )
     idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after so long without a byte.")
 
@@ -152,8 +156,11 @@ class FeedSource(Timed):
         preset = data.get("preset", cls.model_fields["preset"].default)
         return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
-    def header_values(self) -> dict[str, str]:
-        return dict(self.headers)
+    def header_values(self) -> dict[str, str | SecretRef]:
+        """The headers as a feed takes them: secrets named, not held."""
+        return {
+            name: value.ref() if isinstance(value, Secret) else value for name, value in self.headers.items()
+        }
 
 
 class SseSource(FeedSource):

@@ -6,8 +6,6 @@ Python, where pydantic's `ValidationError` names the mistakes without showing va
 
 from __future__ import annotations
 
-import hashlib
-import json
 import posixpath
 import re
 from pathlib import Path
@@ -130,22 +128,25 @@ class SamplingSpec(Model):
         return Sampling(**dict(self))
 
 
+RETRY = RetryPolicy()
+
+
 class RetrySpec(Model):
     """When a failed call is made again. Only failures that may pass are, and never beyond the deadline."""
 
     max_attempts: PositiveInt = Field(
-        5,
+        RETRY.max_attempts,
         description="Calls per record after failures that may lie in the record, the first one counted. "
         "An engine that is out of reach or overloaded is tried until the deadline.",
     )
     max_invalid_answers: PositiveInt = Field(
-        3, description="Calls per record whose answers broke the schema."
+        RETRY.max_invalid_answers, description="Calls per record whose answers broke the schema."
     )
-    base_s: PositiveFloat = Field(0.25, description="Longest wait before the second call.")
+    base_s: PositiveFloat = Field(RETRY.base_s, description="Longest wait before the second call.")
     factor: Annotated[float, Strict(), Field(ge=1)] = Field(
-        2.0, description="How much longer each wait may be than the one before."
+        RETRY.factor, description="How much longer each wait may be than the one before."
     )
-    max_backoff_s: PositiveFloat = Field(20.0, description="Longest wait of all.")
+    max_backoff_s: PositiveFloat = Field(RETRY.max_backoff_s, description="Longest wait of all.")
 
     def policy(self) -> RetryPolicy:
         return RetryPolicy(**dict(self))
@@ -350,10 +351,3 @@ class PipelineSpec(Model):
 def _within(inner: str, outer: str) -> bool:
     a, b = posixpath.normpath(inner), posixpath.normpath(outer)
     return a == b or a.startswith(b.rstrip("/") + "/")
-
-
-def fingerprint(spec: PipelineSpec) -> str:
-    """16 hex digits that change with any setting and with nothing else. Secrets are not in it."""
-    plain = spec.model_dump(mode="json", by_alias=True)
-    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

@@ -18,7 +18,6 @@ from forebay.connectors.schedule import Burst
 from forebay.connectors.sinks import JsonlFiles, StandardOutput, jsonl_sink, standard_output_sink
 from forebay.connectors.sse import SseFeed
 from forebay.engine.client import HttpEngineFactory
-from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate
 from forebay.operators.answering import Call
 from forebay.operators.infer import infer
@@ -82,7 +81,6 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: st
 
 def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
     """How the pipeline's events become answers."""
-    journal = spec.journal
     return Call(
         engine=HttpEngineFactory(engine_url, api_key=spec.engine.secret()),
         model=model,
@@ -92,11 +90,7 @@ def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
         timeout_s=spec.timeout_s,
         deadline_s=spec.deadline_s,
         retry=spec.retry.policy(),
-        journal=None
-        if journal is None
-        else JournalConfig(
-            Path(journal.path), journal.max_entries, journal.max_mb * 1_000_000, journal.max_age_s
-        ),
+        journal=None if spec.journal is None else spec.journal.config(),
     )
 
 

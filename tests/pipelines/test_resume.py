@@ -15,7 +15,7 @@ import pytest
 from forebay.engine.launch.processes import birth_s
 from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.run import _end_orphan, _note, _prepare
+from forebay.pipelines.resume import Note, checkpoint_to_resume, end_orphan, forget, traits, write_note
 from forebay.pipelines.spec import PipelineSpec
 
 
@@ -45,10 +45,10 @@ class Place:
         self._touch(self.folder / sink / "part-x-0.jsonl", at_s)
 
     def submitted(self, at_s: float, **changes: Any) -> None:
-        _note(self.home, self.spec(**changes), finished=False, submitted_s=at_s)
+        write_note(self.home, Note(traits=traits(self.spec(**changes)), submitted_s=at_s))
 
-    def prepare(self, *, fresh: bool = False, **changes: Any) -> Path | None:
-        return _prepare(self.spec(**changes), self.home, fresh=fresh)
+    def prepare(self, **changes: Any) -> Path | None:
+        return checkpoint_to_resume(self.spec(**changes), self.home)
 
     @staticmethod
     def _touch(path: Path, at_s: float) -> None:
@@ -89,7 +89,8 @@ def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, si
     place.committed(105, sink)
     with pytest.raises(SettingError, match="has finished"):
         place.prepare()
-    assert place.prepare(fresh=True) is None
+    forget(place.home)
+    assert place.prepare() is None
 
 
 def test_state_of_the_other_mode_is_refused(place: Place) -> None:
@@ -98,7 +99,8 @@ def test_state_of_the_other_mode_is_refused(place: Place) -> None:
     with pytest.raises(SettingError, match="mode: expected process, as in the checkpoint, found thread"):
         place.prepare(mode="thread")
     assert place.prepare(mode="process") is not None
-    assert place.prepare(mode="thread", fresh=True) is None
+    forget(place.home)
+    assert place.prepare(mode="thread") is None
 
 
 @pytest.fixture
@@ -113,8 +115,8 @@ def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    _note(place.home, place.spec(), finished=False, submitted_s=1.0, jvm=(sleeper.pid, born_s))
-    _end_orphan(place.home)
+    write_note(place.home, Note(submitted_s=1.0, jvm=(sleeper.pid, born_s)))
+    end_orphan(place.home)
     assert sleeper.wait(10) == -9
 
 
@@ -123,14 +125,14 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    _note(place.home, place.spec(), finished=False, submitted_s=1.0, jvm=(sleeper.pid, born_s - 100))
-    _end_orphan(place.home)
+    write_note(place.home, Note(submitted_s=1.0, jvm=(sleeper.pid, born_s - 100)))
+    end_orphan(place.home)
     assert sleeper.poll() is None
 
 
 def test_a_note_that_cannot_be_read_is_none(place: Place) -> None:
     (place.home / "run.json").write_text("{")
-    _end_orphan(place.home)
+    end_orphan(place.home)
     assert place.prepare() is None
     (place.home / "run.json").write_text(json.dumps([1]))
     assert place.prepare() is None
