@@ -102,8 +102,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the file is a journal (True) or empty (False). Raises `SettingError` where it is neither."""
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    # One statement sees one moment: between two, another opener may have made the journal.
+    owner, tables = connection.execute(
+        "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
+    ).fetchone()
     if owner == 0 and tables == 0:
         return False
     if owner != APPLICATION_ID:
