@@ -151,6 +151,26 @@ def test_waiting_for_room_wakes_when_a_call_ends(open_calls: Open) -> None:
     assert calls.wait_for_room(TIMEOUT_S)
 
 
+def test_as_many_as_capacity_may_queue_for_a_slot(open_calls: Open) -> None:
+    calls, scripted = open_calls(capacity=2)
+    for i in range(4):
+        assert calls.may_queue()
+        calls.submit(0, item(f"e{i}"))
+        if i == 1:
+            scripted.wait_started("e0", "e1")
+    assert not calls.has_room()
+    assert not calls.may_queue()
+    scripted.finish("e0")
+    scripted.wait_started("e2")
+    assert calls.may_queue()
+    assert not calls.has_room()
+    for id in ("e1", "e2"):
+        scripted.finish(id)
+    scripted.wait_started("e3")
+    assert calls.wait_for_room(TIMEOUT_S)
+    assert scripted.max_in_flight == 2
+
+
 def test_the_same_id_may_come_again_once_it_has_left(open_calls: Open) -> None:
     calls, script = open_calls(1, "key")
     for _ in range(3):
@@ -213,6 +233,7 @@ def test_ordered_answers_held_back_close_the_input_and_never_for_good(open_calls
     # A slot is free, but what is held back has reached its bound.
     assert calls.load.in_flight == 1
     assert not calls.has_room()
+    assert not calls.may_queue()
     assert calls.take(0) == []
     script.finish("first")
     assert calls.wait_for_room(TIMEOUT_S)

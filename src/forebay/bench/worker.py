@@ -46,8 +46,11 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
         home, port = Path(place), free_port()
         env = flink_environment(
             FlinkConfig(
-                mode="process" if system == "async_function" else load.mode,
-                bundle_time_ms=load.async_bundle_ms if system == "async_function" else 5,
+                **(
+                    {"mode": "process", "bundle_time_ms": load.async_bundle_ms}
+                    if system == "async_function"
+                    else {"mode": load.mode}
+                ),
                 checkpoint_dir=home / "checkpoints",
                 checkpoint_interval_s=load.checkpoint_s,
                 restart=Restart(attempts=0),

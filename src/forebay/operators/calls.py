@@ -146,8 +146,14 @@ class ContinuousCalls:
         More than `capacity` calls that came back with a restore do not shut the input until they are done:
         each two of them that finish make room for one event.
         """
-        if len(self._pending) + self._in_flight >= self._limit:
-            return False
+        return len(self._pending) + self._in_flight < self._limit and self._moves()
+
+    def may_queue(self) -> bool:
+        """Whether an event may be accepted that waits for a slot: no more than `capacity` ever do so, but for
+        those of a restore."""
+        return len(self._pending) < self._capacity and self._moves()
+
+    def _moves(self) -> bool:
         return self._unreleased < HELD_PER_SLOT * self._capacity or self._releasable > 0
 
     def wait_for_room(self, timeout_s: float) -> bool:

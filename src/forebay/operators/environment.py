@@ -53,7 +53,7 @@ class FlinkConfig:
     mode: Mode = "thread"
     parallelism: int = 1
     max_parallelism: int = 128
-    bundle_time_ms: int = 5
+    bundle_time_ms: int = 3
     bundle_size: int = 1000
     buffer_timeout_ms: int = 0
     checkpoint_dir: Path | None = None

@@ -25,9 +25,10 @@ from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import CallCounts, FlinkMetrics
 from forebay.operators.embedded import is_cancelled, is_embedded
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
-from forebay.operators.orphans import end_with_jvm
+from forebay.operators.orphans import end_with_jvm, is_worker
 from forebay.operators.pace import WORKER_PACE, Pace
 from forebay.operators.release import Ordering
+from forebay.operators.sampling import stop_state_sampling
 from forebay.records import DeadLetter, KeyedEvent, Result
 
 BYTES = Types.PICKLED_BYTE_ARRAY()
@@ -41,6 +42,9 @@ There is room above it, because each turn at the end of the input is a timer set
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
+ROOM_WAIT_S = 0.04
+"""How long an event waits for a slot before it is accepted into the queue: while the input is blocked,
+neither a checkpoint's barrier nor a timer gets through."""
 STATE_VERSION = 1
 
 
@@ -59,7 +63,8 @@ class InferenceFunction(KeyedProcessFunction):
 
     Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are. Bound: at most
     `capacity` calls in flight in this subtask; past it `process_element` blocks, which is Flink's
-    backpressure. At the end of input every call is completed before the operator ends.
+    backpressure, and lets an event in every `ROOM_WAIT_S` until `capacity` of them wait for a slot. At the
+    end of input every call is completed before the operator ends.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class InferenceFunction(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         end_with_jvm()
+        if is_worker():
+            stop_state_sampling()
         self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
@@ -179,7 +186,7 @@ class InferenceFunction(KeyedProcessFunction):
 
     def _wait_for_room(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         blocked_s = self._clock.monotonic_s()
-        while not self._calls.wait_for_room(WAIT_S):
+        while not self._calls.wait_for_room(ROOM_WAIT_S) and not self._calls.may_queue():
             self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
         self._counts.waited_ms += round((self._clock.monotonic_s() - blocked_s) * 1000)

@@ -18,13 +18,18 @@ WATCH = "jvm-watch"
 LOOK_S = 1.0
 
 
+def is_worker() -> bool:
+    """Whether this process is one of Flink's Python workers."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == WORKER_MODULE
+
+
 def end_with_jvm() -> None:
     """In a Python worker process, see to it that it ends when its JVM is gone; elsewhere do nothing.
 
     Watches on a daemon thread, one per process.
     """
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None or spec.name != WORKER_MODULE:
+    if not is_worker():
         return
     if any(thread.name == WATCH for thread in threading.enumerate()):
         return

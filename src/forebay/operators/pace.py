@@ -29,5 +29,5 @@ class Pace:
         return (now_ms // step_ms + 1) * step_ms
 
 
-WORKER_PACE = Pace(least_ms=5)
+WORKER_PACE = Pace(least_ms=3)
 """For a Python worker process, where each look is a bundle that costs both processes milliseconds."""
