@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import settings
 
@@ -16,3 +19,56 @@ settings.load_profile("forebay")
 def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's JVM writes; the first test that starts it decides, so all name this folder."""
     return tmp_path_factory.mktemp("flink-logs")
+
+
+class Pipelines:
+    """Runs pipelines in this process, on the session's JVM, with their files in one folder."""
+
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self.folder = folder
+        self._logs = logs
+
+    def spec(self, **document: Any) -> Any:
+        """A pipeline from `in.jsonl` to `out`, changed by `document`."""
+        from forebay.pipelines.load import parse_spec
+
+        usual = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "{{ event.text }}",
+            "sink": {"type": "jsonl", "path": "out"},
+            "checkpoint": {"interval_s": 0.5},
+        }
+        return parse_spec({**usual, **document}, base=self.folder)
+
+    def write(self, *lines: bytes | dict[str, Any], name: str = "in.jsonl") -> None:
+        """Write an input file: bytes as they are, the rest as JSON."""
+        text = [line if isinstance(line, bytes) else orjson.dumps(line) for line in lines]
+        (self.folder / name).write_bytes(b"".join(line + b"\n" for line in text))
+
+    def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
+        """Run `spec` to its end; `options` are those of a run."""
+        from forebay.operators.jvm import start_jvm
+        from forebay.pipelines.run import RunOptions, run_pipeline
+        from forebay.settings import Settings
+
+        start_jvm(self._logs, heap_mb=768)
+        settings = Settings(home=self.folder / "home", python=Path())
+        return run_pipeline(spec, nullcontext([url]), RunOptions(**options), settings, watch)
+
+    def lines(self, sink: str = "out") -> list[dict[str, Any]]:
+        """The committed lines of a sink."""
+        from forebay.connectors.sinks import read_jsonl_sink
+
+        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / sink)]
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path, flink_logs: Path) -> Pipelines:
+    return Pipelines(tmp_path, flink_logs)
+
+
+@pytest.fixture(scope="module")
+def shared_pipelines(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path) -> Pipelines:
+    """For tests that look at one run from several sides."""
+    return Pipelines(tmp_path_factory.mktemp("pipelines"), flink_logs)

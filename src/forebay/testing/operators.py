@@ -29,7 +29,7 @@ from forebay.connectors.event_time import with_event_time
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.letters import dead_letter_json, result_json
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.sinks import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
 from forebay.connectors.times import EventTime
 from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
@@ -46,12 +46,14 @@ from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.waiting import POLL_S, wait_until
 
 HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
+DEFECT = "[[defect]]"
 
 
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
     """An engine that holds each prompt with `[[hold:NAME]]` until the file `gates/NAME` is there, then gives
-    the inner engine's answer. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
+    the inner engine's answer; `[[defect]]` makes it break as no engine should. Writes a line for each call to
+    `calls`: id, calls in flight, engine. Picklable.
     """
 
     folder: Path
@@ -71,7 +73,10 @@ class _GatedEngine:
         self._in_flight += 1
         try:
             append(self._folder / "calls", f"{request.id}\t{self._in_flight}\t{os.getpid()}-{id(self)}")
-            held = HOLD.search(request_text(request))
+            text = request_text(request)
+            if DEFECT in text:
+                raise ZeroDivisionError("a planted defect")
+            held = HOLD.search(text)
             # Another process opens the gate: only polling sees it.
             while held and not (self._folder / "gates" / held[1]).exists():  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
@@ -166,6 +171,7 @@ class Runs:
             checkpoint_dir=self.checkpoints, checkpoint_interval_s=0.2, log_dir=log_dir, heap_mb=768
         )
         self.pipeline = Pipeline(folder, flink=flink, **settings)
+        self.jobs: list[RunningJob] = []
         self._fed = 0
 
     def feed(self, events: Iterable[Mapping[str, JSON] | bytes]) -> None:
@@ -180,6 +186,10 @@ class Runs:
         """Let the calls go on that are held by `gate`."""
         (self.folder / "gates" / gate).touch()
 
+    def change(self, **settings: Any) -> None:
+        """Give the runs that follow other settings of the pipeline."""
+        self.pipeline = replace(self.pipeline, **settings)
+
     def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
         """The pipeline, with some of Flink's settings changed; `restore`: from the newest checkpoint."""
         if restore:
@@ -189,7 +199,8 @@ class Runs:
 
     def start(self, *, restore: bool = False, **flink: Any) -> RunningJob:
         """Start a run on a cluster in this process."""
-        return self.configured(restore=restore, **flink).submit()
+        self.jobs.append(self.configured(restore=restore, **flink).submit())
+        return self.jobs[-1]
 
     def run(self, **flink: Any) -> None:
         """Run to the end of the input."""
@@ -212,8 +223,9 @@ class Runs:
         wait_until(lambda: job.checkpoints().completed >= target, self.WAIT_S)
 
     def results(self) -> list[dict[str, Any]]:
-        """The committed results."""
-        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "results")]
+        """The committed results; those of one key in the order in which they were written."""
+        parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.stat().st_mtime_ns)
+        return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """The committed dead letters."""

@@ -1,0 +1,176 @@
+"""What bad input gets: every kind of it in one run of a real pipeline, and then fed in again."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import CallReport, ReplicaProcess, ReplicaScript
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+
+KEY = "sk-very-secret-0123456789"
+SCHEMA = {
+    "type": "object",
+    "properties": {"topic": {"enum": ["a", "b"]}},
+    "required": ["topic"],
+    "additionalProperties": False,
+}
+TRIES = 3
+INVALID_TRIES = 2
+MANY = None
+"""As many as the deadline leaves time for."""
+
+GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
+    "not JSON": (b"this is no JSON", "malformed_record", 0, "not JSON"),
+    "not an object": (b"[1, 2]", "malformed_record", 0, "object"),
+    "not UTF-8": (b'{"text": "\xff\xfe"}', "malformed_record", 0, "UTF-8"),
+    "missing field": (b'{"body": "no text"}', "template_failed", 0, "field 'text' is missing"),
+    "prompt too long": (
+        orjson.dumps({"text": "long " * 4000}),
+        "prompt_too_long",
+        1,
+        "maximum context length is 4000",
+    ),
+    "breaks the schema": (b'{"text": "[[fault:schema]]"}', "invalid_answer", INVALID_TRIES, "schema"),
+    "garbage": (b'{"text": "[[fault:garbage]]"}', "protocol_violation", TRIES, ""),
+    "binary": (b'{"text": "[[fault:binary]]"}', "protocol_violation", TRIES, ""),
+    "endless": (b'{"text": "[[fault:huge]]"}', "protocol_violation", TRIES, "more than"),
+    "error in mid-stream": (b'{"text": "[[fault:error]]"}', "server_fault", TRIES, "scripted error"),
+    "400": (b'{"text": "[[fault:400]]"}', "bad_request", 1, "answered 400"),
+    "401": (b'{"text": "[[fault:401]]"}', "unauthorized", 1, "check the API key"),
+    "404": (b'{"text": "[[fault:404]]"}', "model_not_found", 1, "serves the model 'fake'"),
+    "429": (b'{"text": "[[fault:429]]"}', "rate_limited", MANY, "answered 429"),
+    "500": (b'{"text": "[[fault:500]]"}', "server_fault", TRIES, "answered 500"),
+    "503": (b'{"text": "[[fault:503]]"}', "overloaded", MANY, "answered 503"),
+    "hang": (b'{"text": "[[fault:hang]]"}', "timeout", TRIES, "2 s"),
+    "cut": (b'{"text": "[[fault:cut]]"}', "unreachable", MANY, ""),
+    "refused": (b'{"text": "[[fault:refuse]]"}', "unreachable", MANY, ""),
+}
+"""The line, and its dead letter: cause, tries, words of the detail."""
+
+PASSING = ("429", "500", "503", "hang", "cut", "refuse", "garbage", "schema", "error")
+"""Faults that are over after one try."""
+
+INPUT = [
+    *(line for line, _, _, _ in GIVEN_UP.values()),
+    *(orjson.dumps({"text": f"[[fault:{fault}x1]]"}) for fault in PASSING),
+    *(orjson.dumps({"text": f"plain {i}"}) for i in range(12)),
+]
+
+
+class Run:
+    """The one run that all look at."""
+
+    def __init__(self, pipelines: Any, report: CallReport, last: Any) -> None:
+        self.pipelines = pipelines
+        self.report = report
+        self.last = last
+        self.results = {row["position"]: row for row in pipelines.lines()}
+        self.letters = {letter["position"]: letter for letter in pipelines.lines("out-dead-letters")}
+
+    def at(self, line: bytes) -> str:
+        return f"in.jsonl@{INPUT.index(line) + 1}"
+
+
+@pytest.fixture(scope="module")
+def run(shared_pipelines: Any) -> Iterator[Run]:
+    pipelines = shared_pipelines
+    pipelines.write(*INPUT)
+    spec = pipelines.spec(
+        output={"schema": SCHEMA},
+        engine={"api_key": {"env": "TEST_ENGINE_KEY"}},
+        timeout_s=2.0,
+        deadline_s=8.0,
+        retry={
+            "max_attempts": TRIES,
+            "max_invalid_answers": INVALID_TRIES,
+            "base_s": 0.1,
+            "max_backoff_s": 1.0,
+        },
+    )
+    script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
+    with pytest.MonkeyPatch.context() as environment, ReplicaProcess(script) as replica:
+        environment.setenv("TEST_ENGINE_KEY", KEY)
+        last = pipelines.run(spec, replica.url)
+        yield Run(pipelines, replica.report(), last)
+
+
+@pytest.mark.parametrize("name", GIVEN_UP)
+def test_a_record_that_is_given_up_is_a_dead_letter_with_its_cause_tries_and_input(
+    run: Run, name: str
+) -> None:
+    line, cause, attempts, words = GIVEN_UP[name]
+    letter = run.letters[run.at(line)]
+    assert letter["cause"] == cause
+    assert words in letter["detail"]
+    assert letter["attempts"] == attempts if attempts is not MANY else letter["attempts"] >= TRIES
+    assert raw_of(letter) == line
+    if attempts:
+        assert run.report.calls.get(letter["id"], 0) == (letter["attempts"] if cause != "unauthorized" else 1)
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_a_fault_that_passes_costs_a_try_and_nothing_else(run: Run, fault: str) -> None:
+    line = orjson.dumps({"text": f"[[fault:{fault}x1]]"})
+    assert run.results[run.at(line)]["attempts"] == 2
+
+
+def test_nothing_is_lost_nothing_comes_twice_and_the_job_goes_on(run: Run) -> None:
+    positions = Counter([*run.results, *run.letters])
+    assert positions == Counter(f"in.jsonl@{number}" for number in range(1, len(INPUT) + 1))
+    assert len(run.letters) == len(GIVEN_UP)
+    assert (run.last.results, run.last.dead_letters) == (len(run.results), len(run.letters))
+    assert (run.last.accepted, run.last.restarts, run.last.state) == (len(INPUT), 0, "FINISHED")
+
+
+def test_the_api_key_is_in_no_file(run: Run, flink_logs: Path) -> None:
+    assert run.results, "the key was not used"
+    searched = files_with(KEY.encode(), run.pipelines.folder, flink_logs)
+    assert searched == []
+
+
+@pytest.mark.parametrize("mode", ["process"])
+def test_dead_letters_are_fed_in_again_as_they_are(run: Run, mode: str) -> None:
+    spec = run.pipelines.spec(
+        name="again",
+        source={"type": "dead_letters", "path": "out-dead-letters"},
+        prompt='{{ event.text | default("none") | replace("[[fault:", "") }}',
+        output={"schema": SCHEMA},
+        sink={"type": "jsonl", "path": "again"},
+        mode=mode,
+    )
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.02))) as replica:
+        run.pipelines.run(spec, replica.url)
+    unreadable = [line for line, cause, _, _ in GIVEN_UP.values() if cause == "malformed_record"]
+    letters = run.pipelines.lines("again-dead-letters")
+    assert Counter(map(raw_of, letters)) == Counter(unreadable)
+    assert {letter["cause"] for letter in letters} == {"malformed_record"}
+    answered = [row["fields"] for row in run.pipelines.lines("again")]
+    expected = [orjson.loads(line) for line, _, _, _ in GIVEN_UP.values() if line not in unreadable]
+    assert sorted(answered, key=orjson.dumps) == sorted(expected, key=orjson.dumps)
+
+
+def raw_of(letter: dict[str, Any]) -> bytes:
+    """A record's untouched bytes, as anyone can read them from a dead letter."""
+    if "input" in letter:
+        text: str = letter["input"]
+        return text.encode()
+    return base64.b64decode(letter["input_base64"])
+
+
+def files_with(needle: bytes, *folders: Path) -> list[Path]:
+    """The files below `folders` that hold `needle`."""
+    found: list[Path] = []
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            found += [path for name in names if needle in (path := Path(place, name)).read_bytes()]
+    return found

@@ -1,0 +1,210 @@
+"""The documentation says what is true: its commands parse, its pipelines load, its Python runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from forebay.cli import application
+from forebay.errors import EngineError, ForebayError, RecordError
+from forebay.pipelines.load import parse_spec
+from forebay.pipelines.yaml import parse_yaml
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ENGINE = "http://127.0.0.1:8100"
+"""Where the documentation's Python finds its engine; a fake replica takes its place here."""
+MODEL = "smollm2-135m-instruct"
+PYTHON_TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and the line of the page on which it starts."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
+    name = page.relative_to(ROOT).as_posix()
+    all_ = [Block(name, text.count("\n", 0, m.start()) + 2, m[1], m[2]) for m in found]
+    return [block for block in all_ if block.language in languages]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Each command line in the pages, with its place, as words; without a prompt or settings in front."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "console", "bash", "sh"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                    words = words[1:]
+                if words:
+                    found.append((str(block), words))
+    return found
+
+
+COMMANDS = commands()
+YAML = [block for page in PAGES for block in blocks(page, "yaml")]
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a `forebay` command line as the application does, down to the last option; run nothing."""
+    command: click.Command = typer.main.get_command(application())
+    context: click.Context | None = None
+    while True:
+        context = command.make_context(command.name, list(words), parent=context)
+        if not hasattr(command, "resolve_command"):
+            return
+        _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(PAGES) > 10
+    assert len(COMMANDS) > 20
+    assert len(YAML) > 10
+    assert len(WITH_PYTHON) > 3
+
+
+@pytest.mark.parametrize(("place", "words"), COMMANDS, ids=[f"{p} {' '.join(w)[:40]}" for p, w in COMMANDS])
+def test_commands_exist(place: str, words: list[str]) -> None:
+    name = Path(words[0]).name
+    if name == "forebay":
+        parse(words[1:])
+    elif name == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+        assert set(words[1:]) <= set(targets)
+    elif words[:2] == ["python", "-m"]:
+        assert words[2].startswith("forebay.")
+        subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)
+    else:
+        assert name in {"vllm", "jq", "git", "cd", "source"}, f"{place}: what is {name}?"
+
+
+def test_a_wrong_command_would_be_seen() -> None:
+    for wrong in ("run x.yaml --frsh", "engine sideways", "demo --events many", "bench", "run"):
+        with pytest.raises((click.exceptions.UsageError, click.exceptions.Exit, SystemExit)):
+            parse(shlex.split(wrong))
+
+
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_pipelines_load(block: Block) -> None:
+    parse_spec(parse_yaml(block.text, str(block))[0])
+
+
+def test_the_first_pipeline_is_the_one_in_the_readme() -> None:
+    first = (ROOT / "examples" / "first.yaml").read_text(encoding="utf-8")
+    assert first in {block.text for block in blocks(ROOT / "README.md", "yaml")}
+
+
+@pytest.mark.parametrize("block", [b for page in PAGES for b in blocks(page, "json")], ids=str)
+def test_json_is_json(block: Block) -> None:
+    for line in block.text.splitlines():
+        json.loads(line)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+def test_all_pages_are_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert name == "README.md" or f"({name})" in index, f"{name} is not in docs/README.md"
+
+
+def subclasses(base: type[ForebayError]) -> set[type[ForebayError]]:
+    return {base}.union(*(subclasses(each) for each in base.__subclasses__()))
+
+
+def test_every_cause_of_a_dead_letter_is_explained() -> None:
+    text = (ROOT / "docs" / "how-to" / "dead-letters.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    shipped = [
+        each
+        for base in (RecordError, EngineError)
+        for each in subclasses(base)
+        if each.__module__ == "forebay.errors"
+    ]
+    assert told == {each.cause for each in shipped}
+
+
+def test_every_metric_is_explained() -> None:
+    from forebay.operators.counts import COUNTERS, GAUGES
+
+    text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
+    told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert told == {*COUNTERS, *GAUGES}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)
+def test_cheap_commands_run(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    # 1: something is missing on this machine, which doctor then says.
+    assert done.returncode == 0 or (words[0] == "doctor" and done.returncode == 1), done.stderr
+    if words[0] == "doctor":
+        assert json.loads(done.stdout)["findings"]
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_runs(page: Path, tmp_path: Path) -> None:
+    """All Python of a page, in order, as one program in a folder with the examples."""
+    from forebay.testing.delays import Fixed
+    from forebay.testing.replica import ReplicaScript, ReplicaThread
+
+    (tmp_path / "examples").mkdir()
+    for file in (ROOT / "examples").iterdir():
+        if file.is_file():
+            (tmp_path / "examples" / file.name).write_bytes(file.read_bytes())
+    with ReplicaThread(ReplicaScript(models=(MODEL,), delay=Fixed(0.05))) as replica:
+        texts = [block.text.replace(ENGINE, replica.url) for block in blocks(page, "python")]
+        program = tmp_path / "program.py"
+        program.write_text("\n".join(texts), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, str(program)],
+            cwd=tmp_path,
+            env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
+            capture_output=True,
+            text=True,
+            timeout=PYTHON_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert replica.report().completed > 0, "the program asked the engine nothing"
+        assert replica.report().in_flight == 0
