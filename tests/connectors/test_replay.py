@@ -131,3 +131,6 @@ def test_sources_that_are_missing(tmp_path: Path) -> None:
         line_reader(Files(tmp_path, Format("csv"), letters=True))
     with pytest.raises(SettingError, match="limit"):
         line_reader(Files(tmp_path, limit=0))
+    (tmp_path / "f").write_bytes(b"{}")
+    with pytest.raises(SettingError, match="name a directory"):
+        line_reader(Files(tmp_path / "f", follow=True))

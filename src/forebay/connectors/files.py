@@ -74,6 +74,11 @@ def line_reader(config: Files) -> LineReader:
     """What `config` makes of each line; reads the header where the format needs one (blocking)."""
     if not config.path.exists():
         raise SettingError(f"source path {config.path} does not exist")
+    if config.follow and not config.path.is_dir():
+        raise SettingError(
+            f"follow watches a directory for new files, and {config.path} is a file: lines added to it would "
+            "not be read; name a directory and move complete files into it"
+        )
     if config.limit is not None and config.limit < 1:
         raise SettingError(f"limit must be at least 1, found {config.limit}")
     form, header = config.format, False
