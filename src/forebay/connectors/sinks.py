@@ -37,8 +37,6 @@ class StandardOutput:
     Nothing but the lines: what one subtask emits stays in order, several are mixed line by line.
     """
 
-    prefix: str = ""
-
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
     """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution.
@@ -60,9 +58,8 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
 
 def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
     """Print each string of `stream` as a line."""
-    printed = stream.print(config.prefix) if config.prefix else stream.print()
     # Of several subtasks, each would put its number before every line.
-    printed.name("standard output").set_parallelism(1)
+    stream.print().name("standard output").set_parallelism(1)
 
 
 def committed_parts(path: Path) -> list[Path]:
@@ -78,9 +75,3 @@ def read_jsonl_sink(path: Path) -> Iterator[bytes]:
         with part.open("rb") as file:
             for line in file:
                 yield line.rstrip(b"\n")
-
-
-def count_lines(part: Path) -> int:
-    """How many lines a committed file holds; reads it whole, a piece at a time."""
-    with part.open("rb") as file:
-        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
