@@ -130,3 +130,11 @@ class InvalidAnswer(EngineError):
 
     cause = "invalid_answer"
     retryable = True
+
+
+MAX_DETAIL_CHARS = 4096
+
+
+def detail_text(message: str) -> str:
+    """A message as a dead letter takes it: at most `MAX_DETAIL_CHARS` characters, all of which UTF-8 has."""
+    return message[:MAX_DETAIL_CHARS].encode("utf-8", "replace").decode()

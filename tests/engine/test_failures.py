@@ -139,3 +139,12 @@ def test_the_key_is_never_quoted(before: str, after: str, pad: int) -> None:
 
 def test_the_quoter_does_not_show_its_secret() -> None:
     assert "sk-key" not in repr(Quoter("sk-key"))
+
+
+@pytest.mark.parametrize("key", ["error", "message", "detail"])
+@pytest.mark.parametrize("nested", ["[" * 600 + "]" * 600, '{"a":' * 600 + "1" + "}" * 600])
+def test_an_error_nested_however_deep_has_its_class(key: str, nested: str) -> None:
+    body = f'{{"{key}": {nested}}}' if key == "error" else f'{{"error": {{"{key}": {nested}}}}}'
+    error = from_status(500, body.encode())
+    assert type(error) is errors.ServerFault
+    assert "nested too deeply" in str(error)

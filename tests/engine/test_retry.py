@@ -24,7 +24,7 @@ seconds = st.floats(0, 1e4)
 
 
 def delay(error: errors.EngineError, attempt: int = 1, **given: Any) -> float | None:
-    about = {"elapsed_s": 0.0, "deadline_s": None, "jitter_unit": 0.0} | given
+    about = {"alike": attempt, "elapsed_s": 0.0, "deadline_s": None, "jitter_unit": 0.0} | given
     return POLICY.next_delay_s(error, attempt=attempt, **about)
 
 
@@ -179,6 +179,28 @@ async def test_the_answer_is_checked_and_asked_for_again() -> None:
     outcome, _, _ = await run(["{"] * 3, check=check)
     assert isinstance(outcome.error, errors.InvalidAnswer)
     assert (outcome.answer, outcome.completion, outcome.attempts) == (None, None, 3)
+
+
+async def test_each_class_has_a_limit_of_its_own() -> None:
+    check = AnswerCheck({"type": "integer"})
+    outage = [errors.Unreachable("x")] * 8
+    outcome, _, _ = await run([*outage, errors.ServerFault("warm-up"), "7"], check=check)
+    assert (outcome.answer, outcome.attempts) == (7, 10)
+    outcome, _, _ = await run(
+        [*outage, "{", errors.ServerFault("x"), "{", errors.Overloaded("x"), "7"], check=check
+    )
+    assert (outcome.answer, outcome.attempts) == (7, 13)
+    outcome, _, _ = await run([*outage, "{", "{", errors.ServerFault("x"), "{", "7"], check=check)
+    assert isinstance(outcome.error, errors.InvalidAnswer)
+    assert outcome.attempts == 12
+
+
+async def test_the_last_error_is_no_time_out_for_want_of_time() -> None:
+    for tenths in range(1, 200):
+        outcome, _, _ = await run(
+            [errors.RateLimited("slow down")] * 50, deadline_s=tenths / 10, timeout_s=5.0
+        )
+        assert isinstance(outcome.error, errors.RateLimited)
 
 
 async def test_an_outage_is_waited_for_until_the_deadline_and_not_beyond() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
-from forebay.errors import TemplateFailed
-from forebay.operators.keying import MAX_DETAIL_CHARS, Keying
+from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
+from forebay.operators.keying import Keying
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent
 from forebay.testing.clock import ManualClock
@@ -36,7 +36,7 @@ def event(**fields: Any) -> Event:
 def keyed(value: Any, **settings: Any) -> tuple[int, Any]:
     keying = Keying(shards=8, clock=ManualClock(wall_ms=42), **settings)
     keying.open(None)
-    flink_key, data = keying.map(value)
+    *_, (flink_key, data) = keying.flat_map(value)
     return flink_key, decode(data)
 
 
@@ -52,6 +52,27 @@ def test_without_an_id_its_position_names_it_and_without_a_key_its_id_spreads_it
     flink_key, item = keyed(encode(event()))
     assert (item.id, item.key) == ("topic@1", "")
     assert flink_key == flink_keys(8)[shard_of("topic@1", 8)]
+
+
+def test_before_its_first_element_every_shard_is_woken() -> None:
+    keying = Keying(shards=8)
+    keying.open(None)
+    first, second = (list(keying.flat_map(encode(event(n=n)))) for n in range(2))
+    assert first[:-1] == [(flink_key, b"") for flink_key in flink_keys(8)]
+    assert first[-1][1] != b""
+    assert len(second) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"key": lambda _: "k"}, {"id": lambda _: "i"}])
+@pytest.mark.parametrize("kind", [Event, DeadLetter])
+def test_a_position_that_is_no_text_is_a_mistake_of_that_record(kind: Any, settings: dict[str, Any]) -> None:
+    made = {
+        Event: Event(raw=b"x", fields={}, position=5),  # type: ignore[arg-type]
+        DeadLetter: DeadLetter(raw=b"x", cause="c", detail="d", position=5),  # type: ignore[arg-type]
+    }[kind]
+    _, letter = keyed({"a": 1}, to_event=lambda row: made, **settings)
+    assert (letter.cause, letter.position) == ("bad_record", None)
+    assert "position must be text, found int" in letter.detail
 
 
 def test_to_event_makes_events_of_any_element() -> None:
@@ -124,4 +145,5 @@ def test_no_bytes_end_the_job(data: bytes) -> None:
 def test_it_can_be_sent_to_a_worker() -> None:
     keying = pickle.loads(pickle.dumps(Keying(shards=8, key=FromTemplate("{{ user }}"))))
     keying.open(None)
-    assert decode(keying.map(encode(event(user="ann")))[1]).key == "ann"
+    *_, (_, data) = keying.flat_map(encode(event(user="ann")))
+    assert decode(data).key == "ann"

@@ -148,9 +148,18 @@ def _read_body(body: bytes) -> tuple[str, object]:
 def _read_error(error: object) -> tuple[str, object]:
     """Text and code of an error as OpenAI and vLLM write it, in today's and older shapes."""
     if not isinstance(error, Mapping):
-        return str(error), None
-    said = error.get("message") or error.get("detail") or orjson.dumps(error, default=str).decode()
-    return (said if isinstance(said, str) else orjson.dumps(said, default=str).decode()), error.get("code")
+        return _said(error), None
+    return _said(error.get("message") or error.get("detail") or error), error.get("code")
+
+
+def _said(error: object) -> str:
+    if isinstance(error, str):
+        return error
+    try:
+        return orjson.dumps(error, default=str).decode()
+    except (orjson.JSONEncodeError, RecursionError):
+        # What could be parsed may be nested too deeply to be written.
+        return "(an error nested too deeply to be shown)"
 
 
 def _status_of(code: object) -> int | None:

@@ -15,7 +15,7 @@ APPLICATION_ID = 0x46425931
 
 FORMAT = 1
 OPEN_TIMEOUT_S = 10.0
-WRITE_TIMEOUT_S = 5.0
+WRITE_TIMEOUT_S = 0.25
 READ_TIMEOUT_S = 0.02
 ENTRY_OVERHEAD_BYTES = 160
 """What an entry takes beyond its value: its row, its hash, and its place in the index of hashes."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine.answer import AnswerCheck
@@ -30,8 +32,8 @@ class RetryPolicy:
     """When the same request is sent again.
 
     Errors that say nothing about the request (`Unreachable`, `Overloaded`, `RateLimited`) are retried until
-    the deadline; `InvalidAnswer` until `max_invalid_answers` tries were made, all other retryable ones until
-    `max_attempts`; the rest never. The n-th retry waits `base_s * factor^(n-1)` seconds, at most
+    the deadline; `InvalidAnswer` until `max_invalid_answers` tries ended so, all other retryable ones until
+    `max_attempts` did; the rest never. The n-th retry waits `base_s * factor^(n-1)` seconds, at most
     `max_backoff_s`, less a random part of up to the share `jitter` of it: 1 is full jitter, 0 none.
     """
 
@@ -55,18 +57,20 @@ class RetryPolicy:
         error: EngineError,
         *,
         attempt: int,
+        alike: int,
         elapsed_s: float,
         deadline_s: float | None,
         jitter_unit: float,
     ) -> float | None:
         """Seconds to wait after the `attempt`-th try (from 1) failed with `error`; None to give up.
 
-        `elapsed_s` and `deadline_s` count from the same moment, and the wait always ends before the deadline.
-        A wait of our own that would not is shortened to half of the time that is left, so that the last
-        chances are used; where the replica itself asked for a longer one (`Retry-After`), there is none.
-        `jitter_unit` is a number in [0, 1).
+        `alike` of the tries, this one included, failed in a way that has the same limit. `elapsed_s` and
+        `deadline_s` count from the same moment, and the wait always ends before the deadline. A wait of our
+        own that would not is shortened to half of the time that is left, so that the last chances are used;
+        where the replica itself asked for a longer one (`Retry-After`), there is none. `jitter_unit` is a
+        number in [0, 1).
         """
-        if not error.retryable or attempt >= self._attempts(error):
+        if not error.retryable or alike >= self.limit(error):
             return None
         # The exponent is bounded so that a long outage cannot overflow a float.
         backoff_s = min(self.max_backoff_s, self.base_s * self.factor ** min(attempt - 1, 64))
@@ -78,15 +82,17 @@ class RetryPolicy:
         if deadline_s is None:
             return delay_s
         left_s = deadline_s - elapsed_s
-        if delay_s < left_s:
+        # A last try with less than that left would end by the deadline, and hide the true cause.
+        if delay_s + self.base_s < left_s:
             return delay_s
         if left_s < self.base_s or (asked_s is not None and asked_s >= left_s / 2):
             return None
         return left_s / 2
 
-    def _attempts(self, error: EngineError) -> float:
+    def limit(self, error: EngineError) -> float:
+        """How many tries may fail as `error` says, where they may fail at all."""
         if isinstance(error, Unreachable | Overloaded | RateLimited):
-            return float("inf")
+            return inf
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
 
 
@@ -130,6 +136,7 @@ async def complete_with_retry(
     if deadline_s is not None and deadline_s <= 0:
         return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
     attempt = 0
+    failed: Counter[type[EngineError] | None] = Counter()
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
@@ -143,9 +150,12 @@ async def complete_with_retry(
             return Outcome(attempt, ended_s - started_s, completion.timing.latency_s, completion, answer)
         except EngineError as error:
             failed_s = time.monotonic_s()
+            kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
+            failed[kind] += policy.limit(error) < inf
             delay_s = policy.next_delay_s(
                 error,
                 attempt=attempt,
+                alike=failed[kind],
                 elapsed_s=failed_s - started_s,
                 deadline_s=deadline_s,
                 jitter_unit=jitter_unit(request.id, attempt),

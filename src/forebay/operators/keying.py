@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from pyflink.datastream import MapFunction, RuntimeContext
+from pyflink.datastream import FlatMapFunction, RuntimeContext
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import request_id
-from forebay.errors import MalformedRecord, RecordError
+from forebay.errors import MalformedRecord, RecordError, detail_text
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent
 
@@ -23,11 +23,12 @@ class EventText(Protocol):
 
 ToEvent = Callable[[Any], Event | DeadLetter]
 
-MAX_DETAIL_CHARS = 4096
 
-
-class Keying(MapFunction):
+class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
+
+    The first element of a run is preceded by one without a record for every shard: each shard takes up at
+    once what a checkpoint left to it, and tells event time also where no record ever comes to it.
 
     Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
     `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
@@ -51,36 +52,43 @@ class Keying(MapFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._flink_keys = flink_keys(self._shards)
+        self._begun = False
 
-    def map(self, value: Any) -> tuple[int, bytes]:
+    def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:
+        if not self._begun:
+            self._begun = True
+            for flink_key in self._flink_keys:
+                yield flink_key, b""
         spread_by, data = self._keyed(value)
-        return self._flink_keys[shard_of(spread_by, self._shards)], data
+        yield self._flink_keys[shard_of(spread_by, self._shards)], data
 
     def _keyed(self, value: Any) -> tuple[str, bytes]:
         try:
             record = decode(value) if self._to_event is None else self._to_event(value)
             if not isinstance(record, Event | DeadLetter):
                 raise MalformedRecord(f"expected an Event or a DeadLetter, found {type(record).__name__}")
+            if isinstance(record, DeadLetter):
+                return self._text("position", record.position or ""), encode(record)
         except Exception as error:
             raw = value if isinstance(value, bytes) else repr(value)[:4096].encode("utf-8", "replace")
             return "", encode(DeadLetter(raw=raw, cause=_cause(error), detail=_detail(error)))
-        if isinstance(record, DeadLetter):
-            return record.position or "", encode(record)
         try:
+            self._text("position", record.position or "")
             key = "" if self._key is None else self._text("key", self._key(record))
             given = None if self._id is None else self._text("id", self._id(record))
             id = request_id(record, key, given)
             item = KeyedEvent(id=id, key=key, event=record, read_ms=self._clock.wall_ms())
             return id if self._key is None else key, encode(item)
         except Exception as error:
+            position = record.position if isinstance(record.position, str) else None
             letter = DeadLetter(
                 raw=record.raw,
                 cause=_cause(error),
                 detail=_detail(error),
                 time_ms=record.time_ms,
-                position=record.position,
+                position=position,
             )
-            return record.position or "", encode(letter)
+            return position or "", encode(letter)
 
     @staticmethod
     def _text(what: str, value: object) -> str:
@@ -95,4 +103,4 @@ def _cause(error: Exception) -> str:
 
 def _detail(error: Exception) -> str:
     text = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_DETAIL_CHARS].encode("utf-8", "replace").decode()
+    return detail_text(text)

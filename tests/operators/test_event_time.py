@@ -1,0 +1,28 @@
+"""Event time behind the operator where records are spread unevenly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay.testing.operators import Runs
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(180)]
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_windows_close_though_one_subtask_never_gets_a_record(
+    make_runs: Callable[..., Runs], mode: str
+) -> None:
+    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
+    runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
+    job = runs.start(mode=mode, parallelism=2)
+    # The input does not end: what closes the windows is event time, in both subtasks.
+    wait_until(lambda: len(runs.results()) >= 3)
+    runs.stop(job)
+    assert [window["count"] for window in runs.results()] == [50, 50, 50]
