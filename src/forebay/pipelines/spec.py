@@ -31,6 +31,7 @@ from forebay.pipelines.fields import (
     SecretField,
     wrong,
 )
+from forebay.pipelines.flink_keys import owned
 from forebay.pipelines.sources import FileSource, Source, Timed
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
@@ -64,6 +65,13 @@ def _compiles(compile_: Any, text: str) -> str:
     except SettingError as error:
         raise wrong(f"expected a template; {error}") from None
     return text
+
+
+def _flink_key(key: str) -> str:
+    instead = owned(key)
+    if instead is not None:
+        raise wrong(f"expected {instead}; it cannot be set here")
+    return key
 
 
 PromptText = Annotated[str, Field(min_length=1), AfterValidator(_prompt)]
@@ -259,9 +267,10 @@ class PipelineSpec(Model):
     mode: Literal["thread", "process"] = Field(
         "thread", description="Where Python runs: in a thread of the JVM, or in a process of its own."
     )
-    flink: dict[str, Scalar] = Field(
+    flink: dict[Annotated[str, AfterValidator(_flink_key)], Scalar] = Field(
         default_factory=dict,
-        description="Options of Flink, passed on as they are; they win over Forebay's own.",
+        description="Options of Flink, passed on as they are; they win over Forebay's own. Those that decide "
+        "where state is, what is resumed and how the job is watched are refused.",
     )
 
     @model_validator(mode="before")
