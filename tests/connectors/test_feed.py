@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import orjson
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +112,28 @@ async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
     with serve(server):
         received = await collect(JetstreamFeed(server.subscribe_url), 3)
     assert [record.raw for record in received] == [b"garbage", b"[]", b'{"time_us": "x"}']
+
+
+class SomeWithoutId(FeedServer):
+    """Ends each connection after one event; every second one has no id, the last one an empty one."""
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/stream", self._one)
+        return app
+
+    async def _one(self, request: web.Request) -> web.Response:
+        self.cursors.append(request.headers.get("Last-Event-ID"))
+        texts = ["id: 1\ndata: a\n\n", "data: b\n\n", "data: c\n\n", "id:\ndata: d\n\n"]
+        number = min(len(self.cursors) - 1, len(texts))
+        return web.Response(text=(*texts, "data: e\n\n")[number], content_type="text/event-stream")
+
+
+async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it() -> None:
+    with serve(SomeWithoutId([])) as server:
+        received = await collect(SseFeed(server.events_url, backoff=FAST), 5)
+    assert [record.raw for record in received] == [b"a", b"b", b"c", b"d", b"e"]
+    assert server.cursors[:5] == [None, "1", "1", "1", None]
 
 
 async def test_a_silent_connection_is_made_anew() -> None:

@@ -71,6 +71,12 @@ def test_what_is_held_of_an_endless_line_is_bounded() -> None:
     assert len(decoder._line) < 200
 
 
+def test_an_id_stays_in_force_over_connections_until_an_empty_one_resets_it() -> None:
+    decoder = SseDecoder(last_id="7")
+    events = [*decoder.feed(b"data: a\n\n"), *decoder.feed(b"id\ndata: b\n\n")]
+    assert [(event.id, event.own_id) for event in events] == [("7", False), ("", True)]
+
+
 def test_the_servers_wish_for_a_delay() -> None:
     decoder = SseDecoder()
     assert list(decoder.feed(b"retry: 2500\n\n")) == []

@@ -41,10 +41,11 @@ class SseDecoder:
     """The HTML standard's event stream (9.2.6), fed in any cut.
 
     `max_bytes` bounds what is held of an event: data beyond it is dropped, so that a larger event comes out
-    cut to `max_bytes` + 1 bytes. `retry_s` is the server's last wish for a reconnection delay.
+    cut to `max_bytes` + 1 bytes. `last_id` is the id in force at the end of the connection before.
+    `retry_s` is the server's last wish for a reconnection delay.
     """
 
-    def __init__(self, *, max_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()
         self._data = bytearray()
@@ -52,7 +53,7 @@ class SseDecoder:
         self._skip_lf = False
         self._first = True
         self._own_id = False
-        self._id: str | None = None
+        self._id = last_id
         self.retry_s: float | None = None
 
     def feed(self, chunk: bytes) -> Iterator[SseEvent]:
@@ -106,9 +107,10 @@ class SseFeed:
     """The events of `url`, each one's data as one record; JSON in Wikimedia's case.
 
     Resumes after the last event by its id, and drops events that the server sends once more after a
-    reconnect (same id and data as one of the last 32). Events without an id cannot be resumed exactly. A
-    connection on which nothing came, not even a comment, for `silence_s` is given up and made anew. An
-    event over `max_record_bytes` is cut to one byte more, which the parser then refuses.
+    reconnect (same id and data as one of the last 32). Events without an id cannot be resumed exactly: the
+    last id before them counts. A connection on which nothing came, not even a comment, for `silence_s` is
+    given up and made anew. An event over `max_record_bytes` is cut to one byte more, which the parser then
+    refuses.
     """
 
     url: str = WIKIMEDIA_URL
@@ -128,7 +130,7 @@ class SseFeed:
 
         async def once() -> AsyncIterator[Received]:
             nonlocal backoff
-            decoder = SseDecoder(max_bytes=self.max_record_bytes)
+            decoder = SseDecoder(max_bytes=self.max_record_bytes, last_id=mark.at)
             async for event in self._events(mark, decoder):
                 backoff = _with_retry(self.backoff, decoder.retry_s)
                 yield event
@@ -138,7 +140,7 @@ class SseFeed:
 
     async def _events(self, mark: Mark, decoder: SseDecoder) -> AsyncIterator[Received]:
         headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": "text/event-stream"}
-        if mark.at is not None:
+        if mark.at:
             headers["Last-Event-ID"] = mark.at
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, sock_read=self.silence_s)
         try:
