@@ -7,6 +7,7 @@ import logging
 import pickle
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import orjson
 import pytest
@@ -19,6 +20,7 @@ from forebay.connectors.feed import (
     Backoff,
     Feed,
     FeedBroken,
+    FeedRefused,
     Mark,
     Received,
     connected_for_ever,
@@ -112,6 +114,84 @@ async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
     with serve(server):
         received = await collect(JetstreamFeed(server.subscribe_url), 3)
     assert [record.raw for record in received] == [b"garbage", b"[]", b'{"time_us": "x"}']
+
+
+class Answering(FeedServer):
+    """Answers each connection with the next of `statuses`, of which 200 is a whole feed; then with the last.
+
+    `kind`: the content type.
+    """
+
+    statuses: tuple[int, ...] = (200,)
+    kind = "text/event-stream"
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, super()._events)
+
+    async def _subscribe(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, super()._subscribe)
+
+    async def _answer(self, request: web.Request, serve: Any) -> web.StreamResponse:
+        status = self.statuses[min(len(self.cursors), len(self.statuses) - 1)]
+        if status == 200 and self.kind == "text/event-stream":
+            return await serve(request)
+        self.cursors.append(None)
+        return web.Response(status=status, text="data: no\n\n", content_type=self.kind)
+
+
+KINDS = {
+    "sse": lambda server: SseFeed(server.events_url + "?key=hunter2", silence_s=0.1, backoff=FAST),
+    "jetstream": lambda server: JetstreamFeed(
+        server.subscribe_url + "?key=hunter2", silence_s=0.1, backoff=FAST
+    ),
+}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_feed_that_is_refused_before_its_first_record_raises(kind: str, status: int) -> None:
+    server = Answering(RECORDS)
+    server.statuses = (status,)
+    told = rf"{kind}:127.0.0.1: the server answered {status}; check"
+    with serve(server), pytest.raises(FeedRefused, match=told) as info:
+        await collect(KINDS[kind](server), 1)
+    assert "hunter" not in str(info.value)
+    assert len(server.cursors) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_that_pass_are_no_refusal(kind: str) -> None:
+    server = Answering(RECORDS[:1])
+    server.statuses = (408, 425, 429, 500, 503, 200)
+    with serve(server):
+        assert len(await collect(KINDS[kind](server), 1)) == 1
+
+
+async def test_a_feed_that_has_delivered_is_asked_again_though_refused() -> None:
+    outcomes = iter(["one", "refused", "one"])
+
+    async def once() -> AsyncIterator[Received]:
+        if next(outcomes) == "refused":
+            raise FeedRefused("the server answered 404")
+        yield Received("c", b"r", "p")
+
+    async def sleep(delay_s: float) -> None:
+        pass
+
+    records = connected_for_ever("feed", once, backoff=lambda: FAST, sleep=sleep)
+    assert [(await records.__anext__()).raw for _ in range(2)] == [b"r", b"r"]
+
+
+async def test_a_page_that_is_no_event_stream_is_refused() -> None:
+    server = Answering(RECORDS)
+    server.kind = "text/html"
+    with serve(server), pytest.raises(FeedRefused, match="answered with text/html, not text/event-stream"):
+        await collect(SseFeed(server.events_url, backoff=FAST), 1)
+
+
+async def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(FeedRefused, match="not a URL"):
+        await collect(SseFeed("http://", backoff=FAST), 1)
 
 
 class SomeWithoutId(FeedServer):

@@ -44,7 +44,8 @@ class Feed(Protocol):
         """The records after `cursor` (None: from where the feed starts), in order.
 
         Network trouble is handled inside: the iterator goes on, for ever where the feed has no end. It
-        stops reading while the caller does not ask for more.
+        stops reading while the caller does not ask for more. Raises `FeedRefused` where asking again is no
+        use.
         """
         ...
 
@@ -52,6 +53,13 @@ class Feed(Protocol):
 class FeedBroken(ForebayError):
     """The connection to a feed could not be made or was lost; it will be tried again."""
 
+
+class FeedRefused(ForebayError):
+    """The server does not serve this feed to these headers: its address or a header must be mended."""
+
+
+PASSING = frozenset((408, 425, 429))
+"""Answers of 400 to 499 that another attempt may change."""
 
 Headers = Mapping[str, str | SecretRef]
 """HTTP headers of a feed; a secret one names where its value is, and is read at each connection."""
@@ -64,13 +72,20 @@ def header_values(headers: Headers) -> dict[str, str]:
     }
 
 
-def broken(error: BaseException) -> FeedBroken:
+def broken(error: BaseException) -> FeedBroken | FeedRefused:
     """What happened to a connection, without its address: that may hold secrets."""
     if isinstance(error, aiohttp.ClientResponseError):
-        return FeedBroken(f"the server answered {error.status}")
+        return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):
-        return FeedBroken("the address is not a URL")
+        return FeedRefused("the address is not a URL")
     return FeedBroken(f"{type(error).__name__}: {error}")
+
+
+def answered(status: int) -> FeedBroken | FeedRefused:
+    """What a server's `status` in place of the feed means."""
+    if 400 <= status < 500 and status not in PASSING:
+        return FeedRefused(f"the server answered {status}; check the feed's url and headers")
+    return FeedBroken(f"the server answered {status}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +149,26 @@ async def connected_for_ever(
     """What `once` gives, connection after connection.
 
     `once` makes one connection and raises `FeedBroken` when it is lost; an end without an error counts as
-    lost too. Delays grow until a record arrives. One warning per outage, one note when it is over.
+    lost too, and so does `FeedRefused` once a record has come: what was right will be right again. Before
+    that it is raised, with `name`. Delays grow until a record arrives. One warning per outage, one note when
+    it is over.
     """
     dice = random.Random()
     failures = 0
+    delivered = False
     while True:
         connection = once()
         problem = "the server closed the connection"
         try:
             async for received in connection:
+                delivered = True
                 if failures:
                     log.info("%s: connected again after %d attempts", name, failures)
                     failures = 0
                 yield received
-        except FeedBroken as error:
+        except (FeedBroken, FeedRefused) as error:
+            if isinstance(error, FeedRefused) and not delivered:
+                raise FeedRefused(f"{name}: {error}") from None
             problem = str(error)
         finally:
             await _close(connection)

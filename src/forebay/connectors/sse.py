@@ -11,10 +11,11 @@ import aiohttp
 
 from forebay.connectors.feed import (
     Backoff,
-    FeedBroken,
+    FeedRefused,
     Headers,
     Mark,
     Received,
+    answered,
     broken,
     connected_for_ever,
     digest_of,
@@ -22,6 +23,7 @@ from forebay.connectors.feed import (
 )
 from forebay.connectors.formats import MAX_RECORD_BYTES
 
+EVENT_STREAM = "text/event-stream"
 WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
 MAX_RETRY_S = 300.0
 MAX_ID_BYTES = 16_384
@@ -139,7 +141,7 @@ class SseFeed:
             yield received
 
     async def _events(self, mark: Mark, decoder: SseDecoder) -> AsyncIterator[Received]:
-        headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": "text/event-stream"}
+        headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": EVENT_STREAM}
         if mark.at:
             headers["Last-Event-ID"] = mark.at
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, sock_read=self.silence_s)
@@ -149,7 +151,9 @@ class SseFeed:
                 session.get(self.url, headers=headers) as response,
             ):
                 if response.status != 200:
-                    raise FeedBroken(f"the server answered {response.status}")
+                    raise answered(response.status)
+                if response.content_type != EVENT_STREAM:
+                    raise FeedRefused(f"the server answered with {response.content_type}, not {EVENT_STREAM}")
                 async for chunk in response.content.iter_any():
                     for event in decoder.feed(chunk):
                         digest = digest_of((event.id or "").encode(), event.data)
