@@ -216,9 +216,12 @@ async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it(
     assert server.cursors[:5] == [None, "1", "1", "1", None]
 
 
-async def test_a_silent_connection_is_made_anew() -> None:
+@pytest.mark.parametrize("kind", ["sse", "jetstream"])
+async def test_a_silent_connection_is_made_anew(kind: str) -> None:
     with serve(FeedServer(RECORDS[:5])) as server:
-        feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
+        feed: Feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
+        if kind == "jetstream":
+            feed = JetstreamFeed(server.subscribe_url, silence_s=0.4, backoff=FAST)
         records = feed.read(None)
         for _ in range(5):
             await records.__anext__()

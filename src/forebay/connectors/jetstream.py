@@ -31,8 +31,8 @@ class JetstreamFeed:
 
     The cursor is the `time_us` of the last message. A reconnect asks for one microsecond before it, and
     drops what had come: it does not matter whether the server takes cursors as inclusive. Without a cursor
-    the feed starts with what happens now. Pings are sent every `silence_s` / 2; a connection that does not
-    answer them is given up and made anew. A message over `max_message_bytes` closes the connection, and is
+    the feed starts with what happens now. A connection on which nothing came, not even a ping, for
+    `silence_s` is given up and made anew. A message over `max_message_bytes` closes the connection, and is
     met again at the next attempt: the bound must be above what the server sends.
     """
 
@@ -71,7 +71,7 @@ class JetstreamFeed:
                     self.url,
                     params=self._query(mark),
                     headers=header_values(self.headers),
-                    heartbeat=self.silence_s / 2,
+                    timeout=aiohttp.ClientWSTimeout(ws_receive=self.silence_s),
                     max_msg_size=self.max_message_bytes,
                 ) as socket,
             ):
