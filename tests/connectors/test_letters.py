@@ -47,7 +47,16 @@ def test_other_lines_are_malformed(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}", b"[]", b"null", b'{"input": 3}', b'{"input_base64": "*", "cause": "c", "detail": "d"}']
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"input": 3}',
+        b'{"input_base64": "*", "cause": "c", "detail": "d"}',
+        b'{"input": "", "cause": "c", "detail": "d", "time_ms": "1"}',
+        b'{"input": "", "cause": "c", "detail": "d", "time_ms": 9223372036854775807}',
+    ],
 )
 def test_json_that_is_no_dead_letter_is_malformed(line: bytes) -> None:
     with pytest.raises(MalformedRecord, match="not a dead letter"):

@@ -11,6 +11,7 @@ from forebay.codec import decode
 from forebay.connectors.formats import Format
 from forebay.connectors.letters import dead_letter_json
 from forebay.connectors.rows import MAX_ROW_LINES, LineReader, Progress, quote_open
+from forebay.connectors.times import EventTime
 from forebay.records import DeadLetter, Event
 
 COLUMNS = ("id", "text")
@@ -86,6 +87,15 @@ def test_dead_letters_are_unwrapped_and_read_in_their_format() -> None:
     good, bad = read(reader, [letter, b"no letter"])
     assert (good.raw, good.fields["text"]) == (b'1,"two\nlines"', "two\nlines")
     assert (bad.raw, bad.cause) == (b"no letter", "malformed_record")
+
+
+def test_a_letters_time_is_that_of_a_record_without_one() -> None:
+    letters = [DeadLetter(raw, "timeout", "d", time_ms=5) for raw in (b'{"at": 7}', b"{}", b"bad")]
+    lines = [dead_letter_json(letter).encode() for letter in letters]
+    untimed = LineReader("f", Format(), letters=True)
+    assert [record.time_ms for record in read(untimed, lines)] == [5, 5, 5]
+    timed = LineReader("f", Format(time=EventTime("at", "unix_ms")), letters=True)
+    assert [record.time_ms for record in read(timed, lines)] == [7, 5, 5]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ import orjson
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Result
 
+MAX_TIME_MS = 2**53
+"""Farther from 1970 than any event, and a whole number in every JSON reader."""
+
 
 def result_json(result: Result) -> str:
     """One line of JSON. Raises `MalformedRecord` where a field is not a JSON value."""
@@ -53,8 +56,14 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             attempts=int(value.get("attempts", 0)),
             id=value.get("id"),
             key=value.get("key"),
-            time_ms=value.get("time_ms"),
+            time_ms=_time_ms(value.get("time_ms")),
             position=value.get("position"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _time_ms(value: object) -> int | None:
+    if value is None or (type(value) is int and abs(value) <= MAX_TIME_MS):
+        return value
+    raise ValueError("time_ms is no time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.codec import encode
 from forebay.connectors.formats import BOM, Format
@@ -30,8 +30,8 @@ class LineReader:
     """What each line of a source becomes. `name` goes into positions (`name@line`, counted from 1).
 
     `header`: a CSV row equal to the columns is a header and no record. `letters`: each line is a dead
-    letter, whose untouched record is read. `limit`: records (events and dead letters) after which the rest
-    is ignored.
+    letter, whose untouched record is read; a record without a time has the letter's. `limit`: records
+    (events and dead letters) after which the rest is ignored.
     """
 
     name: str
@@ -69,13 +69,17 @@ class LineReader:
         if not (raw if self.format.kind == "csv" else raw.strip()):
             return at, None
         position = f"{self.name}@{at.lines}"
+        time_ms = None
         if self.letters:
             try:
-                raw = parse_dead_letter(raw).raw
+                letter = parse_dead_letter(raw)
+                raw, time_ms = letter.raw, letter.time_ms
             except MalformedRecord as error:
                 letter = DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
                 return Progress(at.lines, at.records + 1), encode(letter)
         record = self.format.read(raw, position)
+        if record.time_ms is None and time_ms is not None:
+            record = replace(record, time_ms=time_ms)
         if self.header and getattr(record, "fields", None) == {name: name for name in self.format.columns}:
             return at, None
         return Progress(at.lines, at.records + 1), encode(record)
