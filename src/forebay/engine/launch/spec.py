@@ -55,6 +55,8 @@ def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[i
         "--max-num-seqs", str(spec.max_num_seqs),
         "--kv-cache-memory-bytes", str(int(spec.kv_cache_gib * GIB)),
         "--structured-outputs-config", COMPACT_JSON,
+        # A line for each request would fill the disk in the end.
+        "--disable-uvicorn-access-log",
     ]  # fmt: skip
     if spec.eager:
         command.append("--enforce-eager")
