@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from forebay.engine.launch import Silent, environment
 from forebay.engine.launch.environment import MISFITS, engine_python, ensure_environment, environment_ready
+from forebay.engine.launch.files import locked
 from forebay.errors import SetupError
 from forebay.settings import Settings
 
@@ -87,6 +90,29 @@ def test_an_interrupted_install_is_made_anew(settings: Settings) -> None:
     assert not environment_ready(settings)
     ensure_environment(settings, Silent())
     assert not (settings.engine_env / "half").exists()
+
+
+class Told:
+    """Notes the titles of steps; the first one that waits gives `held` back."""
+
+    def __init__(self, held: ExitStack) -> None:
+        self.titles: list[str] = []
+        self._held = held
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        self.titles.append(title)
+        self._held.close()
+        yield lambda line: None
+
+
+def test_a_second_set_up_says_that_it_waits(settings: Settings) -> None:
+    with ExitStack() as held:
+        held.enter_context(locked(settings.home / "engine.lock"))
+        told = Told(held)
+        ensure_environment(settings, told)
+    assert told.titles[0] == environment.WAITING
+    assert environment_ready(settings)
 
 
 def test_another_recipe_makes_it_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

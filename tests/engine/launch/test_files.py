@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,12 +46,15 @@ def test_a_lock_waits_for_its_holder_and_for_the_child_that_was_given_it(tmp_pat
         )
     assert child.stdin is not None
 
-    def let_the_child_end() -> None:
+    @contextmanager
+    def let_the_child_end() -> Iterator[None]:
         waited.append(child.poll())
         child.stdin.close()  # type: ignore[union-attr]
+        yield
+        waited.append("done")
 
     with locked(path, let_the_child_end):
-        assert waited == [None]
+        assert waited == [None, "done"]
     child.wait()
     with locked(path, lambda: pytest.fail("nobody holds the lock")):
         pass

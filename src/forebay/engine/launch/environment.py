@@ -22,6 +22,7 @@ CONVERTERS = ("gguf>=0.17,<1", "accelerate>=1.6,<2")
 # Their builds for a CUDA torch break the import of transformers beside a CPU torch; text models need none.
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 RECIPE = f"1 {VLLM} {TORCH} {' '.join(CONVERTERS)}"
+WAITING = "Waiting for another process that sets up the engine"
 NEEDED_BYTES = 8 * 2**30
 
 SMOKE = """
@@ -59,11 +60,11 @@ def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Make the environment unless it is ready; blocks for minutes when it is not.
 
     A half-made one, of an interrupted set-up or of another recipe, is made anew. Two set-ups at once wait
-    for each other. Raises `SetupError` with the end of pip's log.
+    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log.
     """
     if environment_ready(settings):
         return
-    with locked(settings.home / "engine.lock") as lock:
+    with locked(settings.home / "engine.lock", lambda: progress.step(WAITING)) as lock:
         if environment_ready(settings):
             return
         _Installer(settings, progress, settings.home / "logs" / "engine-setup.log", lock).run()

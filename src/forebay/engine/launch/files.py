@@ -6,7 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import orjson
@@ -46,8 +46,8 @@ def read_stamp(path: Path) -> dict[str, object]:
 
 
 @contextmanager
-def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Hold a lock on `path` between processes; blocks, after calling `on_wait`, while another has it.
+def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
+    """Hold a lock on `path` between processes; blocks, inside `waiting`, while another has it.
 
     Yields the lock's descriptor. A child that is given it (`pass_fds`) keeps the lock until it ends too,
     so that what a killed command left running is not disturbed by the next one.
@@ -58,8 +58,8 @@ def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[i
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with waiting():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)

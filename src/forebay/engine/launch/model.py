@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 from forebay.engine.launch.commands import run_logged
-from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch.environment import WAITING, engine_python
 from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
@@ -42,7 +42,7 @@ def ensure_default_model(settings: Settings, progress: Progress) -> Path:
     if model_ready(settings):
         return target
     log = settings.home / "logs" / "model-setup.log"
-    with locked(settings.home / "model.lock") as lock:
+    with locked(settings.home / "model.lock", lambda: progress.step(WAITING)) as lock:
         if model_ready(settings):
             return target
         settings.models.mkdir(parents=True, exist_ok=True)
