@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 
 import orjson
@@ -21,7 +21,7 @@ SMOOTHING = 0.3
 class LiveLine:
     """One line that is drawn over on a terminal; elsewhere a new line every ten seconds.
 
-    A failure that Flink recovers from gets a line of its own, which stays.
+    A failure that the run recovers from gets a line of its own, which stays.
     """
 
     def __init__(self, console: Console) -> None:
@@ -43,7 +43,7 @@ class LiveLine:
 
     def show(self, now: Snapshot) -> None:
         """Show `now`; its times must not go back."""
-        before = self._before or now
+        before = self._before or replace(now, restarts=0, engine_restarts=0)
         if now.elapsed_s > before.elapsed_s:
             rate = (now.completion_tokens - before.completion_tokens) / (now.elapsed_s - before.elapsed_s)
             self._tokens_per_s += SMOOTHING * (max(rate, 0.0) - self._tokens_per_s)
@@ -51,6 +51,8 @@ class LiveLine:
             self._moved_s = now.elapsed_s
         if now.restarts > before.restarts:
             self._print(f"Flink restarts the job: {now.failure}")
+        if now.engine_restarts > before.engine_restarts:
+            self._print(now.engine_failure)
         self._before = now
         self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s))
 
@@ -83,6 +85,8 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
         parts.append(f"retries {now.retries}")
     if now.restarts:
         parts.append(f"restarts {now.restarts}")
+    if now.engine_restarts:
+        parts.append(f"engine restarts {now.engine_restarts}")
     if now.state == "RUNNING" and still_s >= QUIET_S:
         parts.append(f"no {'answer' if now.in_flight else 'new event'} for {still_s:.0f} s")
     return " · ".join(parts)

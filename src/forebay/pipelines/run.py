@@ -19,6 +19,7 @@ from forebay.errors import EngineError, LaunchError, PipelineFailed, SettingErro
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import jvm_process
+from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.resume import (
     Note,
     checkpoint_to_resume,
@@ -46,7 +47,8 @@ class Snapshot:
 
     Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
     exact, and `accepted` is then the number of events that got their result or dead letter in this run.
-    `failure` is the cause of the last of `restarts` that Flink made in this run.
+    `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
+    is to say of the last of `engine_restarts`: a local engine that ended is started again.
     """
 
     elapsed_s: float
@@ -65,6 +67,8 @@ class Snapshot:
     engine_p50_s: float = 0.0
     restarts: int = 0
     failure: str = ""
+    engine_restarts: int = 0
+    engine_failure: str = ""
 
 
 Watch = Callable[[Snapshot], None]
@@ -86,10 +90,10 @@ def run_pipeline(
 ) -> Snapshot:
     """Run `spec` until it ends; blocks. Returns the last snapshot.
 
-    Resumes from the newest complete checkpoint unless `fresh`. Interrupted (KeyboardInterrupt), the job is
-    cancelled and its checkpoints stay. Raises `SettingError` before the engine is entered where places cannot
+    Resumes from the newest complete checkpoint unless `fresh`. Replicas that `engine` entered with and that
+    die are started again. Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay. Raises `SettingError` before the engine is entered where places cannot
     be read or written or the pipeline is running already or has finished, and before Flink starts where the
-    engine does not serve the model; `PipelineFailed` where Flink gave the job up.
+    engine does not serve the model; `PipelineFailed` where Flink gave the job up, or the engine did.
     """
     check_places(spec, options)
     home = Path(spec.checkpoint.dir)
@@ -118,7 +122,7 @@ def run_pipeline(
                 ),
             )
             job = submit(env, spec.name, f"http://{options.cluster or f'localhost:{port}'}")
-            last = written.since(_watch_until_end(job, watch))
+            last = written.since(_watch_until_end(job, watch, Keeper(urls)))
             watch(last)
             write_note(home, replace(read_note(home), finished=True))
             return last
@@ -223,18 +227,25 @@ def _flink_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _watch_until_end(job: RunningJob, watch: Watch) -> Snapshot:
+def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
+
+    def engine_ended(words: str) -> None:
+        nonlocal last
+        last = replace(last, engine_restarts=last.engine_restarts + 1, engine_failure=words)
+        watch(last)
+
     try:
         while (cause := job.ended()) is None:
             time.sleep(POLL_S)
             last = replace(last, elapsed_s=time.monotonic() - started_s)
+            keeper.mend(engine_ended)
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last)
             watch(last)
-    except KeyboardInterrupt:
+    except BaseException:
         # What runs on would go on to write, and on a cluster nothing else would end it.
         with suppress(LaunchError):
             end_job(job.rest_url, job.id, CANCEL_S)

@@ -1,0 +1,99 @@
+"""What a person sees while a pipeline runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from forebay.cli.live import PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
+from forebay.pipelines.run import Snapshot
+
+NOW = Snapshot(
+    elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
+    completion_tokens=40, event_p50_s=0.25, event_p99_s=1.5,
+)  # fmt: skip
+
+
+def console(*, terminal: bool = False) -> Console:
+    return Console(file=StringIO(), force_terminal=terminal, width=200)
+
+
+def text(of: Console) -> str:
+    assert isinstance(of.file, StringIO)
+    return of.file.getvalue()
+
+
+def test_the_line_says_what_goes_in_and_out() -> None:
+    assert line_of(NOW, 33.4) == (
+        "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · dead letters 1"
+    )
+
+
+def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
+    odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), 0.0)
+    assert "retries 2 · restarts 1 · engine restarts 3" in odd
+    assert "p50 – " in odd
+
+
+@pytest.mark.parametrize(
+    ("now", "words"), [(NOW, "no answer for 5 s"), (replace(NOW, in_flight=0), "no new event for 5 s")]
+)
+def test_the_line_says_what_it_waits_for(now: Snapshot, words: str) -> None:
+    assert line_of(now, 0.0, QUIET_S).endswith(words)
+    assert words not in line_of(now, 0.0, QUIET_S - 0.1)
+    assert words not in line_of(replace(now, state="CREATED"), 0.0, QUIET_S)
+
+
+def test_without_a_terminal_a_line_comes_every_ten_seconds() -> None:
+    plain = console()
+    with LiveLine(plain) as line:
+        for second in range(25):
+            line.show(replace(NOW, elapsed_s=float(second), results=second))
+    assert [row.split(" s ")[0].strip() for row in text(plain).splitlines()] == ["0", "10", "20"]
+    assert PLAIN_EVERY_S == 10
+
+
+def test_failures_that_a_run_recovers_from_are_told_once_each() -> None:
+    plain = console()
+    with LiveLine(plain) as line:
+        for now in (
+            replace(NOW, restarts=1, failure="[bold]boom"),
+            replace(NOW, restarts=1, failure="[bold]boom"),
+            replace(NOW, restarts=1, engine_restarts=1, engine_failure="the engine ended"),
+        ):
+            line.show(now)
+    rows = text(plain).splitlines()
+    assert rows.count("Flink restarts the job: [bold]boom") == 1
+    assert rows.count("the engine ended") == 1
+
+
+def test_the_rate_follows_the_tokens() -> None:
+    plain = console()
+    with LiveLine(plain) as line:
+        for second in range(0, 70, 10):
+            line.show(replace(NOW, elapsed_s=float(second), completion_tokens=second * 50))
+    rates = [row.split(" tokens/s")[0].rsplit(" ", 1)[1] for row in text(plain).splitlines()]
+    assert [int(rate) for rate in rates] == sorted(int(rate) for rate in rates)
+    assert 40 <= int(rates[-1]) <= 50
+
+
+def test_on_a_terminal_one_line_is_drawn_over() -> None:
+    shown = console(terminal=True)
+    with LiveLine(shown) as line:
+        line.show(NOW)
+        line.show(replace(NOW, elapsed_s=13.0))
+    assert "13 s running" in text(shown)
+    assert text(shown).count("\n") <= 1
+
+
+def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = console()
+    last = replace(NOW, state="FINISHED")
+    report(last, json=False, console=plain)
+    assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
+    report(last, json=True, console=plain)
+    assert json.loads(capsys.readouterr().out)["results"] == 15

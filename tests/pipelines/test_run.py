@@ -1,0 +1,130 @@
+"""How a run goes, with a Flink and an engine that do as they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.engine.probe import ServedModel
+from forebay.errors import LaunchError, PipelineFailed
+from forebay.pipelines import run as module
+from forebay.pipelines.load import parse_spec
+from forebay.pipelines.resume import read_note
+from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
+from forebay.settings import Settings
+
+Look = Callable[[], str | None]
+
+
+class FakeJob:
+    """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
+
+    id = "job"
+    rest_url = "http://flink"
+
+    def __init__(self, looks: Sequence[Look]) -> None:
+        self._looks = list(looks)
+
+    def ended(self) -> str | None:
+        return self._looks.pop(0)()
+
+    def state(self) -> str:
+        return "RUNNING"
+
+    def restarts(self) -> int:
+        return 0
+
+    def counts(self) -> dict[str, float]:
+        return {}
+
+
+class Bench:
+    """Runs a pipeline whose Flink is a script."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self.cancelled: list[str] = []
+        self.seen: list[Snapshot] = []
+        self.looks: list[Look] = [lambda: ""]
+        self.monkeypatch = monkeypatch
+        (folder / "in.jsonl").write_text("{}\n")
+        self.replace("POLL_S", 0.0)
+        self.replace("flink_environment", lambda config: None)
+        self.replace("build", lambda *arguments, **more: None)
+        self.replace("jvm_process", lambda: None)
+        self.replace("list_models", self.models)
+        self.replace("submit", lambda env, name, url: FakeJob(self.looks))
+        self.replace("end_job", lambda url, job, timeout_s: self.cancelled.append(job))
+
+    def replace(self, name: str, value: Any) -> None:
+        self.monkeypatch.setattr(module, name, value)
+
+    async def models(self, url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
+        return (ServedModel("m"),)
+
+    def run(self, engine: Any = ("http://engine",), **options: Any) -> Snapshot:
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+        spec = parse_spec(document, base=self.folder)
+        settings = Settings(home=self.folder / "home", python=Path())
+        return run_pipeline(spec, nullcontext(engine), RunOptions(**options), settings, self.seen.append)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_an_engine_that_dies_in_mid_run_is_started_again(
+    bench: Bench, make_owned: Callable[..., Any]
+) -> None:
+    engine = make_owned()
+    bench.looks = [lambda: None, engine.die, lambda: None, lambda: ""]
+    last = bench.run(engine)
+    assert engine.restarted == [0]
+    assert (last.state, last.engine_restarts) == ("FINISHED", 1)
+    assert any("is started again" in now.engine_failure for now in bench.seen)
+    assert not bench.cancelled
+
+
+def test_without_its_engine_a_run_ends_and_keeps_its_place(
+    bench: Bench, make_owned: Callable[..., Any]
+) -> None:
+    engine = make_owned()
+    engine.broken = True
+    bench.looks = [engine.die, lambda: None]
+    with pytest.raises(PipelineFailed, match="cannot be started again"):
+        bench.run(engine)
+    assert bench.cancelled == ["job"]
+    assert not read_note(bench.home).finished
+
+
+def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:
+    def gone() -> str:
+        raise LaunchError("gone")
+
+    job = FakeJob([lambda: None, lambda: ""])
+    job.state = gone  # type: ignore[method-assign]
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert read_note(bench.home).finished
+
+
+def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    bench.looks = [lambda: None, interrupt]
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.cancelled == ["job"]
+    assert not read_note(bench.home).finished
