@@ -56,7 +56,3 @@ class LatencyHistogram:
             if seen >= rank:
                 return 2 * math.exp(bucket * self._log_gamma) / (math.exp(self._log_gamma) + 1)
         return self.max_s
-
-    @property
-    def mean_s(self) -> float:
-        return self.sum_s / self.count if self.count else 0.0

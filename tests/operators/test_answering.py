@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,20 @@ async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> Non
     assert isinstance(found, DeadLetter)
     assert found.cause == "timeout"
     assert found.attempts >= 2
+
+
+async def test_a_journal_that_cannot_be_written_is_counted_and_costs_no_answer(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts = CallCounts()
+    answering = Answering(call(journal=journal), counts)
+    other = sqlite3.connect(journal.path, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        assert isinstance(await answering.answer(item()), Result)
+        assert counts.journal_failures == 1
+    finally:
+        other.close()
+        await answering.close()
 
 
 async def test_the_journal_answers_what_was_answered(tmp_path: Path) -> None:

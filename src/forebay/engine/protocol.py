@@ -21,11 +21,6 @@ DONE = b"[DONE]"
 NO_USAGE = Usage()
 
 
-def request_path(request: Request) -> str:
-    """Where `request` is sent, below the replica's URL."""
-    return CHAT_PATH if request.prompt is None else PROMPT_PATH
-
-
 def request_body(request: Request, *, stream: bool) -> bytes:
     """`request` as the JSON body that it is sent with.
 

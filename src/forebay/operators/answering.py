@@ -84,6 +84,8 @@ class Answering:
         if self._journal is not None:
             # Awaited, so that an answer that has left is one that the journal knows after a kill.
             await self._journal.put(hash, outcome.completion)
+            told = self._journal.counts
+            self._counts.journal_failures = told.failed + told.dropped
         return result(
             item,
             outcome.completion,

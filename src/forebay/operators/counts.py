@@ -35,6 +35,7 @@ class CallCounts:
     calls: int = 0
     retries: int = 0
     journal_hits: int = 0
+    journal_failures: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -57,6 +58,7 @@ COUNTERS = (
     "calls",
     "retries",
     "journal_hits",
+    "journal_failures",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",
