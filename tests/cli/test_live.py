@@ -29,7 +29,8 @@ def text(of: Console) -> str:
 
 def test_the_line_says_what_goes_in_and_out() -> None:
     assert line_of(NOW, 33.4) == (
-        "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · dead letters 1"
+        "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · "
+        "dead letters 1"
     )
 
 

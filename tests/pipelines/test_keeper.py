@@ -14,7 +14,6 @@ from forebay.errors import PipelineFailed
 from forebay.pipelines.keeper import MAX_RESTARTS, WITHIN_S, Keeper, Owned
 from forebay.testing.clock import ManualClock
 
-
 MakeOwned = Callable[..., Any]
 
 

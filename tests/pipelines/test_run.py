@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.engine.probe import ServedModel
-from forebay.errors import LaunchError, PipelineFailed
+from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.pipelines import run as module
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.resume import read_note
@@ -26,8 +26,10 @@ class FakeJob:
     id = "job"
     rest_url = "http://flink"
 
-    def __init__(self, looks: Sequence[Look]) -> None:
+    def __init__(self, looks: Sequence[Look], counts: dict[str, float] | None = None) -> None:
         self._looks = list(looks)
+        self._counts = counts or {}
+        self.drained: list[Path] = []
 
     def ended(self) -> str | None:
         return self._looks.pop(0)()
@@ -39,7 +41,10 @@ class FakeJob:
         return 0
 
     def counts(self) -> dict[str, float]:
-        return {}
+        return self._counts
+
+    def drain(self, folder: Path) -> None:
+        self.drained.append(folder)
 
 
 class Bench:
@@ -59,7 +64,7 @@ class Bench:
         self.replace("jvm_process", lambda: None)
         self.replace("list_models", self.models)
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
-        self.replace("end_job", lambda url, job, timeout_s: self.cancelled.append(job))
+        self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
     def replace(self, name: str, value: Any) -> None:
         self.monkeypatch.setattr(module, name, value)
@@ -119,6 +124,14 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
     assert read_note(bench.home).finished
 
 
+@pytest.mark.parametrize("reached", [0, 1])
+def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
+    job = FakeJob([lambda: None, lambda: ""], {"limit_reached": reached})
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert job.drained == [bench.home / "job"] * reached
+
+
 def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
     def interrupt() -> str:
         raise KeyboardInterrupt
@@ -128,3 +141,30 @@ def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
         bench.run()
     assert bench.cancelled == ["job"]
     assert not read_note(bench.home).finished
+
+
+def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
+    def interrupted(env: Any, name: str, url: str) -> FakeJob:
+        raise KeyboardInterrupt
+
+    def end(url: str, job: str, timeout_s: float, *, unknown_s: float = 0.0) -> None:
+        assert (url, unknown_s > 0) == ("http://cluster:1", True)
+        bench.cancelled.append(job)
+
+    bench.replace("submit", interrupted)
+    bench.replace("end_job", end)
+    bench.replace("check_cluster", lambda address: None)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(cluster="cluster:1")
+    assert bench.cancelled == [read_note(bench.home).job]
+
+
+def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:
+    def killed(self: Any, last: Snapshot) -> Snapshot:
+        raise KeyboardInterrupt
+
+    bench.monkeypatch.setattr(module._Written, "since", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    with pytest.raises(SettingError, match="has finished"):
+        bench.run()

@@ -150,20 +150,25 @@ def check_cluster(address: str) -> None:
         )
 
 
-def end_job(rest_url: str, job_id: str, timeout_s: float) -> str | None:
+def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
     """Cancel a job unless it has ended, and block until it has.
 
-    Returns Flink's word for its end; None where the cluster does not know the job. Raises `LaunchError`
+    Returns Flink's word for its end; None where the cluster does not know the job, also not within
+    `unknown_s`, the time for one that may still be on its way. Raises `LaunchError`
     where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
     """
     url = f"{rest_url}/jobs/{job_id}"
-    deadline_s = time.monotonic() + timeout_s
+    begin_s = time.monotonic()
+    deadline_s = begin_s + timeout_s
     asked = False
     while True:
         try:
             state = str(json.loads(_ask(url))["state"])
         except _NotFound:
-            return None
+            if asked or time.monotonic() - begin_s >= unknown_s:
+                return None
+            time.sleep(POLL_S)
+            continue
         if state in ENDED:
             return state
         if not asked:

@@ -52,8 +52,8 @@ class Keeper:
                 self._restarted_s.popleft()
             if len(self._restarted_s) == MAX_RESTARTS:
                 raise PipelineFailed(
-                    f"the local engine ended {MAX_RESTARTS + 1} times within {WITHIN_S / 60:.0f} minutes; its "
-                    f"log is {replica.log}"
+                    f"the local engine ended {MAX_RESTARTS + 1} times within {WITHIN_S / 60:.0f} minutes; "
+                    f"its log is {replica.log}"
                 )
             self._restarted_s.append(now_s)
             say(f"the local engine at {replica.url} ended and is started again; its log was {replica.log}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from forebay.connectors.sinks import committed_parts
 from forebay.engine.probe import list_models
 from forebay.errors import EngineError, LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
-from forebay.operators.job import RunningJob, check_cluster, end_job, free_port, submit
+from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import jvm_process
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.resume import (
@@ -36,6 +37,7 @@ from forebay.settings import Settings, read_secret
 
 POLL_S = 0.5
 CANCEL_S = 60.0
+ARRIVAL_S = 10.0
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
@@ -91,9 +93,11 @@ def run_pipeline(
     """Run `spec` until it ends; blocks. Returns the last snapshot.
 
     Resumes from the newest complete checkpoint unless `fresh`. Replicas that `engine` entered with and that
-    die are started again. Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay. Raises `SettingError` before the engine is entered where places cannot
-    be read or written or the pipeline is running already or has finished, and before Flink starts where the
-    engine does not serve the model; `PipelineFailed` where Flink gave the job up, or the engine did.
+    die are started again. Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay.
+
+    Raises `SettingError` before the engine is entered where places cannot be read or written or the pipeline
+    is running already or has finished, and before Flink starts where the engine does not serve the model;
+    `PipelineFailed` where Flink gave the job up, or the engine did.
     """
     check_places(spec, options)
     home = Path(spec.checkpoint.dir)
@@ -121,10 +125,20 @@ def run_pipeline(
                     job=job_id,
                 ),
             )
-            job = submit(env, spec.name, f"http://{options.cluster or f'localhost:{port}'}")
-            last = written.since(_watch_until_end(job, watch, Keeper(urls)))
-            watch(last)
+            rest_url = f"http://{options.cluster or f'localhost:{port}'}"
+            try:
+                job = submit(env, spec.name, rest_url)
+            except KeyboardInterrupt:
+                # It may be on its way still, and a cluster would run it with nobody to watch.
+                with suppress(LaunchError):
+                    end_job(rest_url, job_id, CANCEL_S, unknown_s=ARRIVAL_S)
+                raise
+            last = _watch_until_end(job, watch, Keeper(urls), home / job.id)
+            # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
+            shutil.rmtree(home / job.id, ignore_errors=True)
+            last = written.since(last)
+            watch(last)
             return last
 
 
@@ -227,7 +241,7 @@ def _flink_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper) -> Snapshot:
+def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
 
@@ -243,7 +257,7 @@ def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper) -> Snapshot:
             keeper.mend(engine_ended)
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
-                last = _snapshot(job, last)
+                last = _snapshot(job, last, savepoints)
             watch(last)
     except BaseException:
         # What runs on would go on to write, and on a cluster nothing else would end it.
@@ -255,7 +269,7 @@ def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper) -> Snapshot:
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s)
 
 
-def _snapshot(job: RunningJob, before: Snapshot) -> Snapshot:
+def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     state, restarts = job.state(), job.restarts()
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
@@ -263,6 +277,9 @@ def _snapshot(job: RunningJob, before: Snapshot) -> Snapshot:
     counts = job.counts()
     if not counts:
         return now
+    if counts.get(LIMIT_REACHED):
+        # A feed has no end of its own.
+        job.drain(savepoints)
 
     def whole(name: str) -> int:
         return int(counts.get(name, 0))
