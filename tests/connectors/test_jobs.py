@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from forebay.connectors.formats import Format
 from forebay.connectors.generator import Generator, generator_source
 from forebay.connectors.jetstream import JetstreamFeed
 from forebay.connectors.letters import dead_letter_json
-from forebay.connectors.polled import Polled, polled_source
+from forebay.connectors.polled import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.replay import Pace, replay_source
 from forebay.connectors.schedule import Burst
 from forebay.connectors.sse import SseFeed
 from forebay.connectors.times import EventTime
+from forebay.errors import LaunchError
 from forebay.operators.environment import newest_checkpoint
+from forebay.operators.job import free_port, submit
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 
@@ -173,6 +176,40 @@ def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(
         )
         expected = [message(server, n) for n in range(total)]
     assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
+
+
+def drained(jobs: Any, env: Any, port: int) -> None:
+    """Run a job to its end; where a source tells that it has reached its limit, drain it."""
+    job = submit(env, "test", f"http://localhost:{port}")
+    while (end := job.ended()) is None:
+        with suppress(LaunchError):
+            if job.counts().get(LIMIT_REACHED):
+                job.drain(jobs.checkpoints / job.id)
+    assert end == ""
+
+
+@both_modes
+def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: Any, mode: str) -> None:
+    with serve(FeedServer([{"n": n} for n in range(1000)], Drops(5, every=100))) as server:
+
+        def run(**changes: Any) -> None:
+            port = free_port()
+            options = {
+                "rest.port": str(port),
+                "rest.bind-port": str(port),
+                "metrics.fetcher.update-interval": "100 ms",
+            }
+            env = jobs.environment(mode=mode, options=options, **changes)
+            feed = SseFeed(server.events_url, backoff=Backoff(0.01, 0.05))
+            jobs.write(polled_source(env, Polled(feed, most=7, limit=123)))
+            drained(jobs, env, port)
+
+        run()
+        expected = [server.event(n) for n in range(123)]
+        assert raws(jobs.lines(), "Event") == expected
+        (savepoint,) = jobs.checkpoints.glob("*/savepoint-*")
+        run(restore_from=savepoint)
+        assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
 
 
 class FailOnce:

@@ -22,8 +22,8 @@ from forebay.operators.jvm import import_path
 from forebay.testing.cluster import local_cluster
 
 
-def complete(folder: Path, job: str, number: int, written_s: int) -> Path:
-    checkpoint = folder / job / f"chk-{number}"
+def complete(folder: Path, job: str, number: int, written_s: int, kind: str = "chk") -> Path:
+    checkpoint = folder / job / f"{kind}-{number}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "_metadata").touch()
     os.utime(checkpoint / "_metadata", (written_s, written_s))
@@ -39,6 +39,8 @@ def test_the_newest_checkpoint_is_the_complete_one_written_last(tmp_path: Path) 
     (tmp_path / "new" / "chk-11").mkdir()
     (tmp_path / "new" / "shared").mkdir()
     assert newest_checkpoint(tmp_path) == newest
+    drained = complete(tmp_path, "new", 1, 3000, kind="savepoint")
+    assert newest_checkpoint(tmp_path) == drained
 
 
 def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:

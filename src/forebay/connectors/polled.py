@@ -17,6 +17,8 @@ from forebay.connectors.ticks import ticks
 from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
 from forebay.errors import SettingError
 
+LIMIT_REACHED = "limit_reached"
+
 
 @dataclass(frozen=True, slots=True)
 class Polled:
@@ -24,7 +26,11 @@ class Polled:
     and `most` handed on at each tick.
 
     `lasts_s` None: the source never ends. Otherwise its ticks end after so long, and then it waits for the
-    end of the feed, which must have one. `limit`: records after which the rest is ignored.
+    end of the feed, which must have one.
+
+    `limit`: records after which the feed is left. Its ticks go on: the counter `forebay.limit_reached` is
+    then above 0, and whoever runs the job drains it (`RunningJob.drain`), as `forebay run` does. A job that
+    is drained before reads on until the limit.
     """
 
     feed: Feed
@@ -44,6 +50,8 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
     """
     if config.ticks_per_s <= 0 or config.room < 1 or config.most < 1:
         raise SettingError("ticks_per_s, room and most of a polled source must be above 0")
+    if config.limit is not None and config.limit < 1:
+        raise SettingError(f"limit must be at least 1, found {config.limit}")
     count = None if config.lasts_s is None else math.ceil(config.lasts_s * config.ticks_per_s) + 1
     beat = ticks(env, per_s=config.ticks_per_s, count=count)
     return beat.process(Poll(config), BYTES).set_parallelism(1).name(config.feed.name)
@@ -55,9 +63,11 @@ class Poll(KeyedProcessFunction):
     def __init__(self, config: Polled) -> None:
         self._config = config
         self._reader: FeedReader | None = None
+        self._told = False
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", PICKLED))
+        self._limit_reached = runtime_context.get_metrics_group().add_group("forebay").counter(LIMIT_REACHED)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -65,36 +75,40 @@ class Poll(KeyedProcessFunction):
             self._reader = None
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        cursor, count = self._position()
-        reader = self._reader
-        if reader is None:
+        if self._reader is None and not self._told:
             ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-            reader = self._reader = FeedReader(self._config.feed, cursor, room=self._config.room)
-        yield from self._hand_on(reader.take(self._config.most), count)
+        yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        cursor, _ = self._position()
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = FeedReader(self._config.feed, cursor, room=self._config.room)
-        while not reader.exhausted:
-            taken = reader.take(self._config.most)
-            if not taken:
-                reader.wait(0.01)
-            yield from self._hand_on(taken, self._position()[1])
+        if self._config.lasts_s is None and self._config.limit is None:
+            return  # The job is drained, and the feed has no end to wait for.
+        while not self._told and not (self._reader is not None and self._reader.exhausted):
+            if self._reader is not None:
+                self._reader.wait(0.01)
+            yield from self._hand_on()
 
-    def _hand_on(self, taken: list[Received], count: int) -> Iterator[bytes]:
+    def _hand_on(self) -> Iterator[bytes]:
+        cursor, count = self._state.value() or (None, 0)
+        most = self._config.most
+        if self._config.limit is not None:
+            most = min(most, self._config.limit - count)
+            if most <= 0:
+                self._leave()
+                return
+        if self._reader is None:
+            self._reader = FeedReader(self._config.feed, cursor, room=self._config.room)
+        taken = self._reader.take(most)
         for received in taken:
-            if self._config.limit is None or count < self._config.limit:
-                yield self._encoded(received)
-            count += 1
+            yield self._encoded(received)
         if taken:
-            self._state.update((taken[-1].cursor, count))
+            self._state.update((taken[-1].cursor, count + len(taken)))
+
+    def _leave(self) -> None:
+        if not self._told:
+            self._told = True
+            self._limit_reached.inc()
+            self.close()
 
     def _encoded(self, received: Received) -> bytes:
         form = self._config.format
         return received.raw if form is None else encode(form.read(received.raw, received.position))
-
-    def _position(self) -> tuple[str | None, int]:
-        position: tuple[str | None, int] = self._state.value() or (None, 0)
-        return position

@@ -133,8 +133,12 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
 
 
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The complete checkpoint written last under `checkpoint_dir`, over all of its jobs; None without one."""
-    complete = [path.parent for path in checkpoint_dir.glob("*/chk-*/_metadata") if path.is_file()]
+    """The complete checkpoint written last under `checkpoint_dir`, over all of its jobs; None without one.
+
+    The savepoint of a drained job counts as its last checkpoint where it lies among the job's others.
+    """
+    found = (path for kind in ("chk", "savepoint") for path in checkpoint_dir.glob(f"*/{kind}-*/_metadata"))
+    complete = [path.parent for path in found if path.is_file()]
     return max(complete, key=_written, default=None)
 
 

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -30,7 +31,9 @@ TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
-ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending"))
+LIMIT_REACHED = "limit_reached"
+"""A source's counter: above 0 once it has read as many records as it shall."""
+ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class RunningJob:
         self.id = str(client.get_job_id())
         self.rest_url = rest_url
         self._result = client.get_job_execution_result()
+        self._drain: str | None = None
 
     def ended(self) -> str | None:
         """None while the job runs; then "" where it finished, else Flink's cause in one line.
@@ -88,8 +92,22 @@ class RunningJob:
         """Ask the job to stop; retained checkpoints stay."""
         _ask(f"{self.rest_url}/jobs/{self.id}?mode=cancel", "PATCH")
 
+    def drain(self, folder: Path) -> None:
+        """Have the job end as if its sources had ended; returns at once.
+
+        What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
+        before the end restores that. To be called again until the job has ended, as it may fail on the way.
+        """
+        url = f"{self.rest_url}/jobs/{self.id}"
+        if self._drain is not None:
+            found = json.loads(_ask(f"{url}/savepoints/{self._drain}"))
+            if "failure-cause" not in (found.get("operation") or {}):
+                return
+        wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
+        self._drain = str(json.loads(_ask(f"{url}/stop", "POST", wish))["request-id"])
+
     def counts(self) -> dict[str, float]:
-        """The operator's counters and gauges over its subtasks; empty before they are registered.
+        """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
         Counters and `in_flight` are sums, latencies the highest of any subtask.
         """
@@ -101,7 +119,7 @@ class RunningJob:
                 continue
             for metric in self._get(f"{base}?get={','.join(ids)}"):
                 name = metric["id"].rsplit(".", 1)[1]
-                if name in COUNTERS or name in GAUGES:
+                if name in ADDED_UP or name in GAUGES:
                     values[name] = float(metric["sum" if name in ADDED_UP else "max"])
         return values
 
@@ -183,8 +201,9 @@ class _NotFound(LaunchError):
     """Flink answered 404."""
 
 
-def _ask(url: str, method: str = "GET") -> bytes:
-    request = urllib.request.Request(url, method=method)
+def _ask(url: str, method: str = "GET", wish: object = None) -> bytes:
+    data = None if wish is None else json.dumps(wish).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
             body: bytes = answer.read(MAX_ANSWER_BYTES)
