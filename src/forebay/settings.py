@@ -4,6 +4,7 @@
 |---|---|---|
 | `FOREBAY_HOME` | what is kept between runs (engine, models, logs) | `~/.cache/forebay` |
 | `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
+| `FOREBAY_CONNECTORS_FROM` | a Maven repository or a folder with Flink's connectors | Maven Central |
 
 Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it
 at the moment of use.
@@ -28,6 +29,7 @@ class Settings:
 
     home: Path
     python: Path
+    connectors_from: str | None = None
 
     @property
     def engine_env(self) -> Path:
@@ -44,6 +46,11 @@ class Settings:
         """Logs and state files of local replicas."""
         return self.home / "run"
 
+    @property
+    def connectors(self) -> Path:
+        """Jars of Flink's connectors."""
+        return self.home / "connectors"
+
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from `environ`, by default the process's environment."""
@@ -52,6 +59,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         home=Path(env.get("FOREBAY_HOME") or cache / "forebay").expanduser(),
         python=Path(env.get("FOREBAY_PYTHON") or sys.executable),
+        connectors_from=env.get("FOREBAY_CONNECTORS_FROM") or None,
     )
 
 

@@ -1,0 +1,140 @@
+"""Jars from a repository over HTTP, a mirror's layout, a folder; and whatever else a server may send."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from forebay.connectors.jars import KAFKA, Jar, install_jar, installed_jar
+from forebay.errors import LaunchError, SettingError
+
+BYTES = b"PK" + bytes(range(256)) * 3000
+JAR = Jar("kafka", "org/example/thing/1.0/thing-1.0.jar", len(BYTES), hashlib.sha256(BYTES).hexdigest())
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves with a handler until the test ends; gives the URL."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(handler: Callable[..., BaseHTTPRequestHandler]) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None: ...
+
+
+def repository(folder: Path, content: bytes = BYTES) -> Path:
+    place = folder / JAR.path
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+    return folder
+
+
+def sending(content: bytes, *, length: int | None = None) -> type[BaseHTTPRequestHandler]:
+    class Sends(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            if length is not None:
+                self.send_header("Content-Length", str(length))
+            self.end_headers()
+            with suppress(ConnectionError):
+                self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None: ...
+
+    return Sends
+
+
+def nothing_in(folder: Path) -> bool:
+    return not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callable[..., str]) -> None:
+    url = serve(partial(Quiet, directory=str(repository(tmp_path / "maven"))))
+    seen: list[tuple[int, int]] = []
+    place = install_jar(JAR, tmp_path / "kept", url + "/", lambda come, whole: seen.append((come, whole)))
+    assert place == tmp_path / "kept" / "thing-1.0.jar"
+    assert place.read_bytes() == BYTES
+    assert seen[-1] == (len(BYTES), len(BYTES))
+    assert installed_jar(JAR, tmp_path / "kept") == place
+    assert [file.name for file in place.parent.iterdir()] == [place.name]
+    # The second time nothing is asked of anyone.
+    assert install_jar(JAR, tmp_path / "kept", "http://127.0.0.1:9") == place
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_jar_comes_from_a_folder(tmp_path: Path, by_itself: bool) -> None:
+    if by_itself:
+        folder = tmp_path / "downloads"
+        folder.mkdir()
+        (folder / JAR.name).write_bytes(BYTES)
+    else:
+        folder = repository(tmp_path / "maven")
+    assert install_jar(JAR, tmp_path / "kept", str(folder)).read_bytes() == BYTES
+
+
+def test_a_damaged_jar_is_fetched_again(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    place = install_jar(JAR, kept, str(repository(tmp_path / "maven")))
+    place.write_bytes(BYTES[:-1] + b"x")
+    assert install_jar(JAR, kept, str(tmp_path / "maven")).read_bytes() == BYTES
+
+
+def test_a_missing_jar_is_one_sentence_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"run: forebay connectors install kafka$"):
+        installed_jar(KAFKA, tmp_path)
+    (tmp_path / JAR.name).write_bytes(BYTES[:-1])
+    with pytest.raises(SettingError, match="not installed"):
+        installed_jar(JAR, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "error"),
+    [
+        (BYTES[:-1] + b"x", len(BYTES), SettingError("is not the jar")),
+        (BYTES + b"more", len(BYTES) + 4, SettingError("is not the jar")),
+        (BYTES * 3, None, SettingError("is not the jar")),
+        (BYTES[:1000], 1000, LaunchError("ended after 1000 of")),
+        (BYTES[:1000], len(BYTES), LaunchError("try again")),
+        (b"", 0, LaunchError("ended after 0 of")),
+    ],
+)
+def test_other_bytes_are_never_put_in_place(
+    tmp_path: Path, serve: Callable[..., str], content: bytes, length: int | None, error: Exception
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        install_jar(JAR, tmp_path / "kept", serve(sending(content, length=length)))
+    assert nothing_in(tmp_path / "kept")
+
+
+def test_a_repository_without_it_and_one_that_is_not_there_say_what_to_do(
+    tmp_path: Path, serve: Callable[..., str]
+) -> None:
+    empty = serve(partial(Quiet, directory=str(tmp_path)))
+    with pytest.raises(SettingError, match=r"answered 404; .*--from"):
+        install_jar(JAR, tmp_path / "kept", empty)
+    with pytest.raises(LaunchError, match=r"cannot be reached.*--from"):
+        install_jar(JAR, tmp_path / "kept", "http://127.0.0.1:9")
+    with pytest.raises(LaunchError) as raised:
+        install_jar(JAR, tmp_path / "kept", "http://ann:secret@127.0.0.1:9")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(SettingError, match=r"holds no thing-1\.0\.jar"):
+        install_jar(JAR, tmp_path / "kept", str(tmp_path))
+    assert nothing_in(tmp_path / "kept")
