@@ -134,3 +134,5 @@ def test_sources_that_are_missing(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"{}")
     with pytest.raises(SettingError, match="name a directory"):
         line_reader(Files(tmp_path / "f", follow=True))
+    with pytest.raises(SettingError, match="leave one of them out"):
+        line_reader(Files(tmp_path, follow=True, limit=5))

@@ -79,6 +79,10 @@ def line_reader(config: Files) -> LineReader:
             f"follow watches a directory for new files, and {config.path} is a file: lines added to it would "
             "not be read; name a directory and move complete files into it"
         )
+    if config.follow and config.limit is not None:
+        raise SettingError(
+            "limit ends a source, and follow keeps it open for new files: leave one of them out"
+        )
     if config.limit is not None and config.limit < 1:
         raise SettingError(f"limit must be at least 1, found {config.limit}")
     form, header = config.format, False

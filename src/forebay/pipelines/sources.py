@@ -99,8 +99,8 @@ class FileSource(Timed):
     )
     follow: Switch = Field(
         False,
-        description="true: go on watching the directory at `path` for new files, without end; false: end "
-        "with the last record.",
+        description="true: go on watching the directory at `path` for new files, without end (and so "
+        "without `limit`); false: end with the last record.",
     )
     replay: Replay | None = Field(
         None,
