@@ -98,3 +98,16 @@ def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str])
     assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
     report(last, json=True, console=plain)
     assert json.loads(capsys.readouterr().out)["results"] == 15
+
+
+def test_after_a_wait_for_the_engine_time_starts_anew() -> None:
+    plain = console()
+    with LiveLine(plain) as line:
+        waiting = Snapshot(40.0, "WAITING FOR THE ENGINE", engine_failure="waiting: no connection")
+        for now in (waiting, replace(waiting, elapsed_s=45.0), Snapshot(0.5, "RUNNING")):
+            line.show(now)
+    rows = text(plain).splitlines()
+    assert rows[0] == "waiting: no connection"
+    assert rows[1].startswith("   40 s waiting for the engine · ")
+    assert rows[2].startswith("    0 s running · ")
+    assert len(rows) == 3

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.probe import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.pipelines import run as module
 from forebay.pipelines.load import parse_spec
@@ -62,15 +61,12 @@ class Bench:
         self.replace("flink_environment", lambda config: None)
         self.replace("build", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: None)
-        self.replace("list_models", self.models)
+        self.replace("served_model", lambda spec, url, say: "m")
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
     def replace(self, name: str, value: Any) -> None:
         self.monkeypatch.setattr(module, name, value)
-
-    async def models(self, url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
-        return (ServedModel("m"),)
 
     def run(self, engine: Any = ("http://engine",), **options: Any) -> Snapshot:
         document = {
@@ -168,3 +164,13 @@ def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None
         bench.run()
     with pytest.raises(SettingError, match="has finished"):
         bench.run()
+
+
+def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
+    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> str:
+        say("waiting for the engine", 3.0)
+        return "m"
+
+    bench.replace("served_model", waits)
+    bench.run()
+    assert bench.seen[0] == Snapshot(3.0, "WAITING FOR THE ENGINE", engine_failure="waiting for the engine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import TracebackType
 
 import orjson
@@ -42,8 +42,10 @@ class LiveLine:
             self._live.stop()
 
     def show(self, now: Snapshot) -> None:
-        """Show `now`; its times must not go back."""
-        before = self._before or replace(now, restarts=0, engine_restarts=0)
+        """Show `now`; its times go back only where the wait for an engine is over and the job starts."""
+        before = self._before or Snapshot(now.elapsed_s, now.state)
+        if now.elapsed_s < before.elapsed_s:
+            self._moved_s, self._printed_s = now.elapsed_s, None
         if now.elapsed_s > before.elapsed_s:
             rate = (now.completion_tokens - before.completion_tokens) / (now.elapsed_s - before.elapsed_s)
             self._tokens_per_s += SMOOTHING * (max(rate, 0.0) - self._tokens_per_s)
@@ -51,7 +53,7 @@ class LiveLine:
             self._moved_s = now.elapsed_s
         if now.restarts > before.restarts:
             self._print(f"Flink restarts the job: {now.failure}")
-        if now.engine_restarts > before.engine_restarts:
+        if now.engine_failure and now.engine_failure != before.engine_failure:
             self._print(now.engine_failure)
         self._before = now
         self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s))

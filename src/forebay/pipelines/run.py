@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
 import time
 import uuid
@@ -15,12 +13,12 @@ from pathlib import Path
 import orjson
 
 from forebay.connectors.sinks import committed_parts
-from forebay.engine.probe import list_models
-from forebay.errors import EngineError, LaunchError, PipelineFailed, SettingError
+from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import jvm_process
 from forebay.pipelines.keeper import Keeper
+from forebay.pipelines.places import check_places
 from forebay.pipelines.resume import (
     Note,
     checkpoint_to_resume,
@@ -31,10 +29,12 @@ from forebay.pipelines.resume import (
     traits,
     write_note,
 )
+from forebay.pipelines.served import served_model
 from forebay.pipelines.spec import JsonlSink, PipelineSpec, StdoutSink
 from forebay.pipelines.streams import build
-from forebay.settings import Settings, read_secret
+from forebay.settings import Settings
 
+WAITING = "WAITING FOR THE ENGINE"
 POLL_S = 0.5
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
@@ -49,6 +49,8 @@ class Snapshot:
 
     Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
     exact, and `accepted` is then the number of events that got their result or dead letter in this run.
+    `state` is Flink's word, or `WAITING` for the engine before the job starts, with the reason in
+    `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
     is to say of the last of `engine_restarts`: a local engine that ended is started again.
     """
@@ -97,9 +99,14 @@ def run_pipeline(
 
     Raises `SettingError` before the engine is entered where places cannot be read or written or the pipeline
     is running already or has finished, and before Flink starts where the engine does not serve the model;
-    `PipelineFailed` where Flink gave the job up, or the engine did.
+    `PipelineFailed` where the engine does not answer for `deadline_s`, Flink gave the job up, or a replica
+    cannot be started again.
     """
-    check_places(spec, options)
+    if options.cluster is not None and isinstance(spec.sink, StdoutSink):
+        raise SettingError(
+            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
+        )
+    check_places(spec)
     home = Path(spec.checkpoint.dir)
     with held(home, spec.name):
         if options.cluster is not None:
@@ -108,7 +115,9 @@ def run_pipeline(
         restore_from = None if options.fresh else checkpoint_to_resume(spec, home)
         with engine as urls:
             url = str(urls[0])
-            model = served_model(spec, url)
+            model = served_model(
+                spec, url, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
+            )
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
             build(spec, env, engine_url=url, model=model)
@@ -140,66 +149,6 @@ def run_pipeline(
             last = written.since(last)
             watch(last)
             return last
-
-
-def check_places(spec: PipelineSpec, options: RunOptions) -> None:
-    """Raise `SettingError` where a place that the pipeline reads cannot be read, or one that it writes to
-    cannot be written; directories to write to are made."""
-    if options.cluster is not None and isinstance(spec.sink, StdoutSink):
-        raise SettingError(
-            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
-        )
-    read = getattr(spec.source, "path", None)
-    if read is not None:
-        _check_readable(Path(read))
-    written = {"checkpoint.dir": Path(spec.checkpoint.dir), "dead_letters.path": Path(spec.dead_letters.path)}
-    if isinstance(spec.sink, JsonlSink):
-        written["sink.path"] = Path(spec.sink.path)
-    if spec.journal is not None:
-        written["journal.path"] = Path(spec.journal.path).parent
-    for key, folder in written.items():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise SettingError(f"{key}: {folder} cannot be written to: no permission")
-
-
-def _check_readable(path: Path) -> None:
-    try:
-        if path.is_dir():
-            next(path.iterdir(), None)
-        else:
-            with path.open("rb") as file:
-                file.read(1)
-    except OSError as error:
-        raise SettingError(f"source.path: {path} cannot be read: {error.strerror}") from None
-
-
-def served_model(spec: PipelineSpec, url: str) -> str:
-    """The name of the model to ask for, checked against what the engine serves.
-
-    Raises `SettingError` where the engine cannot be asked or does not serve it.
-    """
-    secret = spec.engine.secret()
-    try:
-        served = asyncio.run(list_models(url, api_key=None if secret is None else read_secret(secret)))
-    except EngineError as error:
-        raise SettingError(f"engine.url: the engine cannot be asked what it serves: {error}") from None
-    names = [model.name for model in served]
-    if spec.engine.model is None:
-        if len(names) != 1:
-            raise SettingError(
-                f"engine.model: expected a name: the engine at {url} serves {', '.join(names) or 'nothing'}"
-            )
-        return names[0]
-    if spec.engine.model not in names:
-        raise SettingError(
-            f"engine.model: the engine at {url} does not serve {spec.engine.model!r}; "
-            f"it serves {', '.join(names) or 'nothing'}"
-        )
-    return spec.engine.model
 
 
 def _config(
