@@ -29,6 +29,9 @@ ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
+FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
+"""Where a line of a Java stack trace begins; a line of Python may begin with `at` as well."""
+UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
 LIMIT_REACHED = "limit_reached"
@@ -225,7 +228,7 @@ def root_cause(stacktrace: str) -> str:
     Where that is a Python error, from inside the JVM or from a worker process, it is that error's own line.
     """
     last = stacktrace.rpartition("Caused by: ")[2]
-    told = re.split(r"\n\s*(?:at |\.\.\. \d+ more)", last, maxsplit=1)[0].strip()
+    told = FRAME.split(last, maxsplit=1)[0].strip()
     if TRACEBACK in told:
         # The error stands behind the last traceback, whose own lines are indented; its text may have several.
         lines = told.rpartition(TRACEBACK)[2].splitlines()
