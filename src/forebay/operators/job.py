@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
@@ -141,8 +141,33 @@ class RunningJob:
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:
-    """Start the job that was built in `env`; returns once Flink has taken it."""
-    return RunningJob(env.execute_async(name), rest_url)
+    """Start the job that was built in `env`; returns once Flink has taken it.
+
+    Raises `SettingError` where one of Flink's options has a value that it does not take, and
+    `PipelineFailed` where Flink does not take the job.
+    """
+    try:
+        return RunningJob(env.execute_async(name), rest_url)
+    except Py4JJavaError as error:
+        wrong = wrong_option(error)
+        if wrong is not None:
+            raise SettingError(wrong) from None
+        raise PipelineFailed(f"Flink did not take the job: {java_cause(error)}") from None
+    except (Py4JError, OSError) as error:
+        raise PipelineFailed(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
+
+
+def wrong_option(error: Py4JJavaError) -> str | None:
+    """What to say where Java could not read the value of one of Flink's options; None for other errors."""
+    found = UNREADABLE.search(str(error))
+    return (
+        None if found is None else f"Flink's options: expected another value for {found[2]}, found {found[1]}"
+    )
+
+
+def java_cause(error: Py4JJavaError) -> str:
+    """The root cause of an error that Java raised at a call, in one line."""
+    return root_cause(str(error).partition("\n: ")[2] or str(error))
 
 
 def free_port() -> int:
