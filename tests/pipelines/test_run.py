@@ -13,7 +13,8 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.pipelines import run as module
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.resume import read_note
-from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
+from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.pipelines.snapshot import Snapshot
 from forebay.settings import Settings
 
 Look = Callable[[], str | None]
