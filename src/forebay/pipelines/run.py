@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 
+from forebay.connectors.feed import FeedRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
@@ -192,6 +193,9 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
+        if not before.accepted and now.failure.startswith(f"{FeedRefused.__name__}: "):
+            # The file is wrong, and no restart will mend it.
+            raise PipelineFailed(now.failure)
     counts = job.counts()
     if not counts:
         return now
