@@ -121,7 +121,9 @@ def run_pipeline(
                 with suppress(LaunchError):
                     end_job(rest_url, job_id, CANCEL_S, unknown_s=ARRIVAL_S)
                 raise
-            chores = [Tidy(home, job_id, restore_from), *([printed.check] if printed else [])]
+            chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
+            if printed is not None:
+                chores.append(printed.check)
             last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores)
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
