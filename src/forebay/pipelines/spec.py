@@ -246,7 +246,9 @@ class PipelineSpec(Model):
     capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
-    deadline_s: PositiveFloat = Field(300.0, description="Time for one record, all calls and waits counted.")
+    deadline_s: PositiveFloat = Field(
+        300.0, description="Time for one record from its first call, all tries and pauses counted."
+    )
     retry: RetrySpec = Field(RetrySpec(), description="Calls after a failed one.")
     ordering: Literal["unordered", "key"] = Field(
         "unordered",
