@@ -200,10 +200,6 @@ class EventTimeSpec(Model):
     out_of_orderness_s: NotNegativeFloat = Field(
         5.0, description="How late an event may be behind a newer one."
     )
-    idle_s: PositiveFloat | None = Field(
-        None,
-        description="A source that is silent for so long no longer holds event time back; null: it does.",
-    )
 
 
 class CheckpointSpec(Model):
