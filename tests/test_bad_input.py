@@ -111,13 +111,21 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(shared_pipelines: Any, flink_logs: Path) -> Iterator[Run]:
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the key is: a file, for the session's JVM may run already and see no new variable."""
+    path = tmp_path_factory.mktemp("secrets") / "key"
+    path.write_text(KEY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Iterator[Run]:
     pipelines = shared_pipelines
     search = Search(pipelines.folder, flink_logs)
     pipelines.write(*INPUT)
     spec = pipelines.spec(
         output={"schema": SCHEMA},
-        engine={"api_key": {"env": "TEST_ENGINE_KEY"}},
+        engine={"api_key": {"file": str(key_file)}},
         timeout_s=2.0,
         deadline_s=8.0,
         retry={
@@ -128,8 +136,7 @@ def run(shared_pipelines: Any, flink_logs: Path) -> Iterator[Run]:
         },
     )
     script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
-    with pytest.MonkeyPatch.context() as environment, ReplicaProcess(script) as replica:
-        environment.setenv("TEST_ENGINE_KEY", KEY)
+    with ReplicaProcess(script) as replica:
         last = pipelines.run(spec, replica.url, watch=search)
         search()
         yield Run(pipelines, replica.report(), last, search)
@@ -168,15 +175,12 @@ def test_the_api_key_is_in_no_output_and_no_log(run: Run) -> None:
     assert run.search.with_key == set()
 
 
-def test_the_api_key_is_in_no_checkpoint(
-    pipelines: Any, flink_logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_ENGINE_KEY", KEY)
+def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_file: Path) -> None:
     (pipelines.folder / "inbox").mkdir()
     pipelines.write({"text": "plain"}, {"text": "[[fault:401]]"}, HANGING, name="inbox/1.jsonl")
     spec = pipelines.spec(
         source={"type": "jsonl", "path": "inbox", "follow": True},
-        engine={"api_key": {"env": "TEST_ENGINE_KEY"}},
+        engine={"api_key": {"file": str(key_file)}},
         timeout_s=100.0,
         deadline_s=100.0,
     )
