@@ -146,8 +146,15 @@ assert {{key for key in changed if not key.startswith("FLINK_")}} == {{{WORKERS_
 env.from_collection([1, 2]).map(lambda number: number * 21).print()
 env.execute("test")
 """
+    # This process may have started a JVM of its own, with the same variable.
+    environment = {key: value for key, value in os.environ.items() if key != WORKERS_VARIABLE}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
     assert done.stderr == ""

@@ -65,8 +65,8 @@ def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
 def committed_parts(path: Path) -> list[Path]:
     """The committed files of a JSONL sink, by the time of their last line; none without the directory.
 
-    So each subtask's are in the order written. Names do not tell: after a checkpoint without a line, Flink gives a
-    subtask's next file a new writer name and counts from 0 again.
+    So each subtask's are in the order written. Names do not tell: after a checkpoint without a line, Flink
+    gives a subtask's next file a new writer name and counts from 0 again.
     """
     named = [(COMMITTED.fullmatch(file.name), file) for file in path.glob("part-*.jsonl")]
     ordered = sorted(
