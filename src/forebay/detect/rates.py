@@ -1,0 +1,96 @@
+"""Whether something comes more often than it did: decayed counts and their comparison."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Doubles = npt.NDArray[np.float64]
+
+
+def rise(count: npt.ArrayLike, exposure: npt.ArrayLike, before: npt.ArrayLike, past: npt.ArrayLike) -> Doubles:
+    """By how many nats "its share of the stream has risen" explains the counts better than "it has not".
+
+    `count` of `exposure` now, `before` of `past` in history: the log-likelihood ratio of two Poisson rates
+    (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). 0 where the share has fallen. Stream
+    totals as exposures take out what the stream's own rhythm explains; with no history of its own, a term is
+    measured by the history that the stream has. Arrays are compared element by element.
+    """
+    k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (k + b) / (n + m)
+        gain = np.where(k > 0, k * np.log(k / (share * n)), 0) + np.where(b > 0, b * np.log(b / (share * m)), 0)
+        risen = (n > 0) & (m > 0) & (k * m > b * n)
+    return np.where(risen, gain, 0.0)
+
+
+def decay(elapsed_ms: float, half_life_ms: float) -> float:
+    """What is left of a count after a time; 1 where time went back."""
+    return 0.5 ** min(max(elapsed_ms, 0.0) / half_life_ms, 1000.0)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How often something came of late and before that: two exponentially decayed counts.
+
+    The longer half-life minus the shorter is history without the present: what comes now is not in it yet.
+    """
+
+    recent: float = 0.0
+    all: float = 0.0
+    at_ms: int = 0
+
+    def add(self, amount: float, now_ms: int, short_ms: float, long_ms: float) -> None:
+        elapsed = now_ms - self.at_ms
+        self.recent = self.recent * decay(elapsed, short_ms) + amount
+        self.all = self.all * decay(elapsed, long_ms) + amount
+        self.at_ms = max(now_ms, self.at_ms)
+
+    @property
+    def history(self) -> float:
+        return max(self.all - self.recent, 0.0)
+
+
+CLOCK_EVENTS = 33
+
+
+class EventClock:
+    """The stream's time: the median of the last 33 events' times, in ms.
+
+    Single events years late or in the future do not move it. It follows the events, also back.
+    """
+
+    def __init__(self) -> None:
+        self._times: deque[int] = deque(maxlen=CLOCK_EVENTS)
+        self.now_ms = 0
+
+    def see(self, time_ms: int) -> int:
+        self._times.append(time_ms)
+        ordered = sorted(self._times)
+        self.now_ms = ordered[(len(ordered) - 1) // 2]
+        return self.now_ms
+
+    def state(self) -> list[Any]:
+        return [self.now_ms, list(self._times)]
+
+    @classmethod
+    def restore(cls, state: Sequence[Any]) -> EventClock:
+        self = cls()
+        self.now_ms = state[0]
+        self._times.extend(state[1])
+        return self
+
+
+def ratio(count: float, exposure: float, before: float, past: float) -> float:
+    """How many times its former share something has now; infinite where it has no history."""
+    if exposure <= 0 or count <= 0:
+        return 0.0
+    if before <= 0 or past <= 0:
+        return math.inf
+    return (count / exposure) / (before / past)
