@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forebay.detect.words import distinct_words, word_key
+from forebay.detect.words import Keys, distinct_words, keys_of
 
 Floats = npt.NDArray[np.float32]
-Keys = npt.NDArray[np.uint32]
 
 TABLE = 1 << 16
 """Counters of words; words that share one count together."""
@@ -36,7 +35,7 @@ class Lexicon:
 
     def keys(self, text: str) -> Keys:
         """Its distinct words' keys."""
-        return np.fromiter((mix(word_key(word)) for word in distinct_words(text)), np.uint32)
+        return keys_of(distinct_words(text))
 
     def vectors(self, texts: Sequence[Keys]) -> Floats:
         """One row per text; zeros where it has no words."""
@@ -80,11 +79,3 @@ class Lexicon:
         self._pending = [(np.frombuffer(keys, np.uint32), share) for keys, share in pending]
         return self
 
-
-def mix(key: int) -> int:
-    """Spread a 32-bit key over all its bits (the finalizer of MurmurHash3)."""
-    key ^= key >> 16
-    key = key * 0x85EBCA6B & 0xFFFFFFFF
-    key ^= key >> 13
-    key = key * 0xC2B2AE35 & 0xFFFFFFFF
-    return key ^ key >> 16

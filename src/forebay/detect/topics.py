@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.detect.centres import Centres
-from forebay.detect.lexicon import TABLE, Keys, Lexicon
+from forebay.detect.lexicon import TABLE, Lexicon
 from forebay.detect.rates import EventClock, Pace, ratio, rise
+from forebay.detect.words import Keys
 from forebay.errors import MalformedRecord, SettingError
 
 Floats = npt.NDArray[np.float32]
@@ -37,9 +38,9 @@ class TopicSettings:
 
     join: float = 0.33
     """Least similarity of a text with the centre of the cluster it joins."""
-    merge: float = 0.55
+    merge: float = 0.6
     """Least similarity of two centres that are merged."""
-    words: float = 0.5
+    words: float = 0.4
     """Weight of the words against the embedding, 0 to 1."""
     word_places: int = 1024
     """Places of the word vectors: fewer mix more words, more cost more."""

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint32]
 
 MAX_CHARS = 4096
 """No more of a text is looked at."""
@@ -25,6 +31,12 @@ def distinct_words(text: str) -> list[str]:
     return list(found)[:MAX_WORDS]
 
 
-def word_key(word: str) -> int:
-    """32 bits that name a word: the same in every process, and in state that was written by another."""
-    return crc32(word.encode("utf-8", "surrogatepass"))
+def keys_of(words: Iterable[str]) -> Keys:
+    """32 bits that name each word: the same in every process, and in state that was written by another."""
+    codes = np.fromiter([crc32(word.encode("utf-8", "surrogatepass")) for word in words], np.uint32)
+    # The finalizer of MurmurHash3 spreads the bits: sums of similar words are similar.
+    codes ^= codes >> np.uint32(16)
+    codes *= np.uint32(0x85EBCA6B)
+    codes ^= codes >> np.uint32(13)
+    codes *= np.uint32(0xC2B2AE35)
+    return codes ^ (codes >> np.uint32(16))

@@ -1,0 +1,74 @@
+"""The terms of a post whose rates are watched: words, phrases of two words, hashtags, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MAX_CHARS = 4096
+"""No more of a post is looked at."""
+MAX_WORDS = 64
+"""No more words of a post are counted."""
+MAX_TERM_CHARS = 96
+"""Longer terms are cut."""
+
+# Links, hashtags, words; signs that stand for something (emoji) and Chinese or Japanese characters alone.
+LONE = r"\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003134f"
+TERM = re.compile(rf"https?://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
+
+STOPWORDS = frozenset(
+    "a an and are as at be but by for from has have he her his i if in is it its me my not of on or our she so"
+    " that the their they this to was we were will with you your".split()
+)
+"""Too common to stand alone or to begin or end a phrase."""
+
+
+def terms_of(post: str, *, stopwords: frozenset[str] = STOPWORDS) -> list[str]:
+    """The distinct terms of a post, lower-cased (links as they are but for the scheme), in order.
+
+    A phrase is two neighbouring words. Each term counts once per post, however often it stands there.
+    """
+    words = TERM.findall(post[:MAX_CHARS].lower())[:MAX_WORDS]
+    terms: dict[str, None] = {}
+    before = ""
+    for word in words:
+        if word.startswith("http"):
+            terms[word.partition("://")[2].rstrip(".,;:!?)…\"'/")[:MAX_TERM_CHARS]] = None
+            before = ""
+        elif word in stopwords:
+            before = ""
+        else:
+            terms[word[:MAX_TERM_CHARS]] = None
+            if word[0] == "#":
+                before = ""
+                continue
+            if before and before != word:
+                terms[f"{before} {word}"[:MAX_TERM_CHARS]] = None
+            before = word
+    terms.pop("", None)
+    return list(terms)
+
+
+def same_term(one: str, other: str) -> bool:
+    """Whether two terms say the same but for a hash sign, spaces or an ending: `#fightnight`, `fight night`."""
+    short, long = sorted((_plain(one), _plain(other)), key=len)
+    return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
+
+
+def _plain(term: str) -> str:
+    return "".join(c for c in term if c.isalnum())
+
+
+def part_of(one: str, other: str) -> bool:
+    """Whether one term is a word of the other."""
+    return one in other.split() or other in one.split()
+
+
+def shortest_name(terms: Sequence[str]) -> str:
+    """The name by which a group of terms goes: a phrase before a hashtag before a word, then the shorter."""
+
+    def order(term: str) -> tuple[int, int, str]:
+        kind = 0 if " " in term else 1 if term.startswith("#") else 3 if "/" in term else 2
+        return kind, len(term), term
+
+    return min(terms, key=order)

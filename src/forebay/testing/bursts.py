@@ -1,0 +1,150 @@
+"""Streams of made-up posts with planted bursts, from a seed: what trend detectors are measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+SHAPES = ("step", "ramp", "spike", "hill")
+SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "tu", "va", "we", "xi", "zo")
+
+
+@dataclass(frozen=True, slots=True)
+class BurstPlan:
+    """How the stream is made. Rates are posts per second."""
+
+    seed: int = 1
+    bursts: int = 50
+    hours: float = 6.0
+    rate_per_s: float = 50.0
+    """The mean over the day; the rhythm goes from 0.4 to 1.6 times that, with the trough at 4 o'clock."""
+    start_hour: float = 6.0
+    words_per_post: int = 8
+    vocabulary: int = 200_000
+    exponent: float = 1.05
+    """Word k of the vocabulary comes in proportion to 1/(k + 3)^exponent (Zipf, Mandelbrot)."""
+    warm_up_s: float = 1200.0
+    """No burst begins before, nor in the last ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A planted burst. `terms[0]` is the term whose rate rises; the others come with it.
+
+    From `onset_s` its posts come at `factor` times the base rate at the top of the shape (`base_per_s` 0: at
+    `extra_per_s`), beside those of the background.
+    """
+
+    terms: tuple[str, ...]
+    onset_s: float
+    end_s: float
+    shape: str
+    factor: float
+    base_per_s: float
+    extra_per_s: float
+
+
+class BurstStream:
+    """A stream by its plan: the same plan gives the same posts."""
+
+    def __init__(self, plan: BurstPlan) -> None:
+        self.plan = plan
+        self._rng = np.random.default_rng(plan.seed)
+        weights = (np.arange(plan.vocabulary) + 3.0) ** -plan.exponent
+        self._cumulative = np.cumsum(weights / weights.sum())
+        self._shares = weights / weights.sum()
+        self.words = [_word(index) for index in range(plan.vocabulary)]
+        self.bursts = self._plant()
+
+    def _plant(self) -> tuple[Burst, ...]:
+        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from nothing."""
+        plan, rng = self.plan, self._rng
+        rates = self._shares * plan.words_per_post * plan.rate_per_s
+        usable = np.flatnonzero((rates >= 0.15) & (rates <= 2.0))
+        chosen = rng.choice(usable, plan.bursts, replace=False)
+        onsets = rng.uniform(plan.warm_up_s, plan.hours * 3600 - 600, plan.bursts)
+        found = []
+        for index, (word, onset) in enumerate(zip(chosen, onsets, strict=True)):
+            base = float(rates[word])
+            kind = index % 5
+            factor = 5.0 if kind < 2 else float(np.exp(rng.uniform(np.log(4), np.log(30))))
+            main = self.words[word]
+            if kind == 4:
+                main, base, factor = f"{_word(plan.vocabulary + index)}", 0.0, 0.0
+            extra = (factor - 1) * base if base else float(np.exp(rng.uniform(np.log(0.4), np.log(4))))
+            company = [f"{main} {_word(2 * plan.vocabulary + index)}"] if index % 2 else []
+            company += [f"#{main}{index}"] if index % 3 == 0 else []
+            company += [f"https://example.org/{index}"] if index % 4 == 0 else []
+            length = float(rng.uniform(180, 900))
+            found.append(
+                Burst((main, *company), float(onset), float(onset) + length, SHAPES[int(rng.integers(4))],
+                      factor, base, extra)
+            )  # fmt: skip
+        return tuple(sorted(found, key=lambda burst: burst.onset_s))
+
+    def rate_per_s(self, second: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The background's rate at a second of the stream."""
+        hour = self.plan.start_hour + np.asarray(second, np.float64) / 3600
+        return np.asarray(self.plan.rate_per_s * (1 - 0.6 * np.cos(2 * np.pi * (hour - 4) / 24)))
+
+    def posts(self) -> Iterator[tuple[int, str]]:
+        """The posts as (ms since the stream's start, text), in order of time. May be called again."""
+        plan = self.plan
+        rng = np.random.default_rng([plan.seed, 1])
+        for second in range(int(plan.hours * 3600)):
+            number = int(rng.poisson(self.rate_per_s(second)))
+            picks = np.searchsorted(self._cumulative, rng.random((number, plan.words_per_post)))
+            texts = [" ".join([self.words[min(pick, plan.vocabulary - 1)] for pick in row]) for row in picks.tolist()]
+            # The day's rhythm takes bursts along: they are posts like others.
+            rhythm = float(self.rate_per_s(second)) / plan.rate_per_s
+            for burst in self.bursts:
+                if burst.onset_s - 1 < second < burst.end_s:
+                    strength = shape_at(burst.shape, (second - burst.onset_s) / (burst.end_s - burst.onset_s))
+                    for _ in range(int(rng.poisson(burst.extra_per_s * strength * rhythm))):
+                        texts.append(self._burst_post(burst, rng))
+            for time_ms, text in zip(np.sort(rng.integers(0, 1000, len(texts))).tolist(), _mixed(texts, rng), strict=True):
+                yield second * 1000 + time_ms, text
+
+    def _burst_post(self, burst: Burst, rng: np.random.Generator) -> str:
+        picks = np.searchsorted(self._cumulative, rng.random(self.plan.words_per_post - 2)).tolist()
+        words = [self.words[min(pick, self.plan.vocabulary - 1)] for pick in picks]
+        main, *company = burst.terms
+        with_it = [term for term in company if rng.random() < 0.8]
+        at = int(rng.integers(len(words) + 1))
+        said = [term for term in with_it if term.startswith(main)][:1] or [main]
+        rest = [term for term in with_it if term not in said]
+        return " ".join([*words[:at], *said, *words[at:], *rest])
+
+
+def shape_at(shape: str, share: float) -> float:
+    """A shape's height, at most 1, when this share of the burst's time is over.
+
+    step: all at once; ramp: up over the first fifth, then level; spike: all at once, then e-fold down four times;
+    hill: up over a third and down again.
+    """
+    if not 0 <= share < 1:
+        return 0.0
+    if shape == "step":
+        return 1.0
+    if shape == "ramp":
+        return min(1.0, share * 5)
+    if shape == "spike":
+        return float(np.exp(-4 * share))
+    return min(share * 3, (1 - share) * 1.5)
+
+
+def _mixed(texts: list[str], rng: np.random.Generator) -> list[str]:
+    return [texts[index] for index in rng.permutation(len(texts))]
+
+
+def _word(index: int) -> str:
+    """A made-up word for a number, another for each."""
+    word = ""
+    index += len(SYLLABLES)
+    while index:
+        index, digit = divmod(index, len(SYLLABLES))
+        word += SYLLABLES[digit]
+    return word
