@@ -26,6 +26,7 @@ from forebay.errors import MalformedRecord
 VERSION = 1
 TRACE_TICKS = 32
 """Ticks for which is kept with which posts a warm term came."""
+COOL_TICKS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class TrendSettings:
     """Half-lives of what counts as now."""
     history_s: float = 7200.0
     """Half-life of what counts as the past."""
-    least_nats: float = 14.0
-    """Least evidence: about one false trend per million independent tests."""
+    least_nats: float = 15.0
+    """Least evidence: below one false trend per million independent tests."""
     least_ratio: float = 2.5
     """Least ratio of a term's share now to that of its past."""
     least_posts: float = 5.0
@@ -122,7 +123,9 @@ class TrendFinder:
         self._worth = np.array([1 + 0.5 ** (1 / each) for each in ticks])
         self._traces: dict[str, _Trace] = {}
         self._trends: dict[int, _Trend] = {}
-        self._of_term: dict[str, int] = {}
+        self._of_term: dict[str, tuple[int, int]] = {}
+        """Per rising term its trend, and the tick in which it was last seen to rise: while that is so, also after
+        its trend has ended, it makes no new one."""
         self._next = 0
         self._tick: int | None = None
 
@@ -144,6 +147,7 @@ class TrendFinder:
         self._sketch.add(places, numbers, counts.posts)
         events: list[TrendEvent] = []
         risen = self._risen(terms, places)
+        self._cool(counts, risen)
         self._trace(counts, risen)
         for term, (score, base, onset_ms, share) in sorted(risen.items(), key=lambda each: -each[1][0]):
             if score >= self.settings.least_nats and term not in self._of_term:
@@ -200,6 +204,16 @@ class TrendFinder:
         """The end of the present tick."""
         return 0 if self._tick is None else int((self._tick + 1) * self.settings.tick_s * 1000)
 
+    def _cool(self, counts: Counts, risen: dict[str, tuple[float, float, int, float]]) -> None:
+        """Terms that rise no more, or were not seen for long, may make a new trend again."""
+        for term, (number, seen) in list(self._of_term.items()):
+            if term in risen:
+                self._of_term[term] = number, counts.tick
+            elif number in self._trends and term in self._trends[number].terms:
+                continue
+            elif term in counts.terms or counts.tick - seen > COOL_TICKS:
+                del self._of_term[term]
+
     def _trace(self, counts: Counts, risen: dict[str, tuple[float, float, int, float]]) -> None:
         """Note the posts of the terms that are warm or in a trend; forget terms that have cooled."""
         tick = counts.tick
@@ -228,13 +242,12 @@ class TrendFinder:
     ) -> None:
         """The term joins the trend it comes with, or is a new one."""
         for word in term.split(" ") if " " in term else ():
-            number = self._of_term.get(word, -1)
-            if number in self._trends and self._explained(term, word):
-                self._of_term[term] = number
+            if word in self._of_term and self._explained(term, word):
+                self._of_term[term] = self._of_term[word][0], counts.tick
                 return
         for number, trend in self._trends.items():
             if any(self._alike(term, member) for member in trend.terms):
-                self._of_term[term] = number
+                self._of_term[term] = number, counts.tick
                 if len(trend.terms) < self.settings.max_terms:
                     trend.terms.append(term)
                 return
@@ -243,7 +256,7 @@ class TrendFinder:
         number = self._next
         self._next += 1
         rate = share * self._posts_per_s()
-        self._of_term[term] = number
+        self._of_term[term] = number, counts.tick
         self._trends[number] = _Trend(
             [term], onset_ms, counts.tick, base, score, rate=rate, peak=rate, peak_ms=self._now_ms()
         )
@@ -303,7 +316,7 @@ class TrendFinder:
             trend.quiet_ticks = trend.quiet_ticks + passed if excess < settings.end_share else 0
             if trend.quiet_ticks * settings.tick_s >= settings.end_s:
                 events.append(self._event("ended", number))
-                self._forget(number)
+                del self._trends[number]
                 continue
             for entry in entries:
                 other = by_post.setdefault(entry[2], number)
@@ -319,15 +332,10 @@ class TrendFinder:
         mine, theirs = self._trends[kept], self._trends[gone]
         events.append(self._event("merged", gone, into=kept))
         for term in theirs.terms:
-            self._of_term[term] = kept
+            self._of_term[term] = kept, self._tick or 0
         mine.terms = [*mine.terms, *theirs.terms][: self.settings.max_terms]
         mine.onset_ms = min(mine.onset_ms, theirs.onset_ms)
         del self._trends[gone]
-
-    def _forget(self, number: int) -> None:
-        del self._trends[number]
-        for term in [term for term, owner in self._of_term.items() if owner == number]:
-            del self._of_term[term]
 
     def _event(self, kind: TrendKind, number: int, into: int | None = None) -> TrendEvent:
         trend = self._trends[number]
@@ -342,8 +350,7 @@ class TrendFinder:
     def finish(self) -> list[TrendEvent]:
         """At a stream's end: what is still live ends now."""
         events = [self._event("ended", number) for number in self._trends]
-        for number in list(self._trends):
-            self._forget(number)
+        self._trends.clear()
         return events
 
     def to_bytes(self) -> bytes:
@@ -380,7 +387,7 @@ class TrendFinder:
             for term, seen in document["traces"]:
                 self._traces[term] = _Trace(deque((tuple(entry) for entry in seen), TRACE_TICKS))
             self._trends = {number: _Trend(*values) for number, *values in document["trends"]}
-            self._of_term = dict(document["of_term"])
+            self._of_term = {term: (number, seen) for term, (number, seen) in document["of_term"]}
             self._next, self._tick = document["next"], document["tick"]
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"trends: not a state: {type(error).__name__}: {error}") from None

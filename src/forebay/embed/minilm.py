@@ -8,6 +8,7 @@ as published; nothing else is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
+from threadpoolctl import threadpool_limits
 
 from forebay.embed.safetensors import read_tensors
 from forebay.embed.wordpiece import WordPiece
@@ -22,7 +24,7 @@ from forebay.errors import SetupError
 
 Floats = npt.NDArray[np.float32]
 
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 768
 """Tokens per forward pass: enough for the matrix products, few enough for the caches."""
 ROWS_AT_ONCE = 64
 """Rows of the inner layer that the activation handles at once, so that they stay in the cache."""
@@ -113,8 +115,13 @@ def gelu(x: Floats) -> None:
 class MiniLM:
     """Texts to vectors of length 1 (float32). Thread-safe; one instance holds about 90 MB."""
 
-    def __init__(self, model: Path) -> None:
-        """`model`: a folder with `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`."""
+    def __init__(self, model: Path, *, threads: int = 1) -> None:
+        """`model`: a folder with `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`.
+
+        Forward passes run on `threads` threads side by side, each on one core: on small products that is
+        faster than the threads of the linear algebra library, which are off meanwhile.
+        """
+        self._pool = ThreadPoolExecutor(threads, "embed") if threads > 1 else None
         try:
             config = orjson.loads((model / "config.json").read_bytes())
             vocabulary = (model / "vocab.txt").read_text(encoding="utf-8").splitlines()
@@ -171,18 +178,22 @@ class MiniLM:
     def embed(self, texts: Sequence[str]) -> Floats:
         """One row per text, in their order. Blocks for about a millisecond per short text and core."""
         ids = [self._tokenizer.encode(text) for text in texts]
-        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        vectors = np.empty((len(ids), self.width), np.float32)
-        batch: list[int] = []
-        tokens = 0
-        for index in order:
-            if batch and tokens + len(ids[index]) > BATCH_TOKENS:
-                vectors[batch] = self._forward([ids[each] for each in batch])
-                batch, tokens = [], 0
-            batch.append(index)
+        batches: list[list[int]] = []
+        tokens = BATCH_TOKENS
+        for index in sorted(range(len(ids)), key=lambda index: len(ids[index])):
+            if tokens + len(ids[index]) > BATCH_TOKENS:
+                batches.append([])
+                tokens = 0
+            batches[-1].append(index)
             tokens += len(ids[index])
-        if batch:
-            vectors[batch] = self._forward([ids[each] for each in batch])
+        vectors = np.empty((len(ids), self.width), np.float32)
+
+        def run(batch: list[int]) -> None:
+            vectors[batch] = self._forward([ids[index] for index in batch])
+
+        with threadpool_limits(1, "blas"):
+            for _ in self._pool.map(run, batches) if self._pool else map(run, batches):
+                pass
         return vectors
 
     def _forward(self, texts: list[list[int]]) -> Floats:

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 SHAPES = ("step", "ramp", "spike", "hill")
+LEAST_BASE_PER_S, MOST_BASE_PER_S = 0.2, 2.0
+"""Base rates of the terms that burst, at the mean rate of the stream."""
 SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "tu", "va", "we", "xi", "zo")
 
 
@@ -60,10 +62,11 @@ class BurstStream:
         self.bursts = self._plant()
 
     def _plant(self) -> tuple[Burst, ...]:
-        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from nothing."""
+        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from nothing; each
+        of these kinds has all shapes in equal parts."""
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
-        usable = np.flatnonzero((rates >= 0.15) & (rates <= 2.0))
+        usable = np.flatnonzero((rates >= LEAST_BASE_PER_S) & (rates <= MOST_BASE_PER_S))
         chosen = rng.choice(usable, plan.bursts, replace=False)
         onsets = rng.uniform(plan.warm_up_s, plan.hours * 3600 - 600, plan.bursts)
         found = []
@@ -80,7 +83,7 @@ class BurstStream:
             company += [f"https://example.org/{index}"] if index % 4 == 0 else []
             length = float(rng.uniform(180, 900))
             found.append(
-                Burst((main, *company), float(onset), float(onset) + length, SHAPES[int(rng.integers(4))],
+                Burst((main, *company), float(onset), float(onset) + length, SHAPES[index // 5 % len(SHAPES)],
                       factor, base, extra)
             )  # fmt: skip
         return tuple(sorted(found, key=lambda burst: burst.onset_s))
@@ -122,7 +125,7 @@ class BurstStream:
 def shape_at(shape: str, share: float) -> float:
     """A shape's height, at most 1, when this share of the burst's time is over.
 
-    step: all at once; ramp: up over the first fifth, then level; spike: all at once, then e-fold down four times;
+    step: all at once; ramp: up over the first tenth, then level; spike: all at once, then e-fold down four times;
     hill: up over a third and down again.
     """
     if not 0 <= share < 1:
@@ -130,7 +133,7 @@ def shape_at(shape: str, share: float) -> float:
     if shape == "step":
         return 1.0
     if shape == "ramp":
-        return min(1.0, share * 5)
+        return min(1.0, share * 10)
     if shape == "spike":
         return float(np.exp(-4 * share))
     return min(share * 3, (1 - share) * 1.5)
