@@ -22,7 +22,8 @@ def _table(gold: Sequence[Hashable], found: Sequence[Hashable]) -> npt.NDArray[n
 
 
 def mutual_information(gold: Sequence[Hashable], found: Sequence[Hashable]) -> float:
-    """Normalised mutual information: over the mean of the two entropies (Strehl and Ghosh 2002; arithmetic mean).
+    """Normalised mutual information: over the mean of the two entropies (Strehl and Ghosh 2002; arithmetic
+    mean).
 
     1 where both are the same up to names. Empty or single clusterings that are equal give 1.
     """

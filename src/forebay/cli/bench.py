@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from forebay.cli.applications import applications
 from forebay.cli.files import check_writable
 from forebay.cli.overhead import overhead
 from forebay.engine.launch import ConsoleProgress
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
 bench.command()(overhead)
+bench.command()(applications)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 

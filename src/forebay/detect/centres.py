@@ -57,6 +57,7 @@ class Centres:
         vectors: Floats,
         weights: Sequence[float],
         first_text: int,
+        *,
         threshold: float,
         name: Callable[[], int],
         joined: Callable[[int, int, float], None],
@@ -100,7 +101,8 @@ class Centres:
             joined(index, row, similarity)
 
     def merge(self, threshold: float, since: int, merged: Callable[[int, int], None]) -> None:
-        """Join pairs of clusters, the most similar first, while the cosine of two centres reaches `threshold`.
+        """Join pairs of clusters, the most similar first, while the cosine of two centres reaches
+        `threshold`.
 
         Looked at are pairs with a text since number `since`; the larger of the two lives on.
         `merged(kept, gone)` is called with rows, before the sums are joined.
@@ -167,7 +169,8 @@ class Centres:
         self._sums = np.concatenate([self._sums, np.zeros((more, self.width), np.float32)])
         self._inverse = np.concatenate([self._inverse, np.zeros(more)])
         self._ids, self._texts, self._last = (
-            np.concatenate([array, np.zeros(more, np.int64)]) for array in (self._ids, self._texts, self._last)
+            np.concatenate([array, np.zeros(more, np.int64)])
+            for array in (self._ids, self._texts, self._last)
         )
 
     def state(self) -> list[Any]:

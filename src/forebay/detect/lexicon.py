@@ -23,8 +23,8 @@ class Lexicon:
     """Words to vectors: `width` signed places by hash (feature hashing, Weinberger et al. 2009), each word
     weighted by its inverse document frequency so far (Spärck Jones 1972), the vector scaled to length 1.
 
-    A text counts for `share` of a document (`learn`): copies, and further texts of a large cluster, tell less of
-    how common a word is. What was learned takes effect with `settle`, and old counts fade by `fade`.
+    A text counts for `share` of a document (`learn`): copies, and further texts of a large cluster, tell less
+    of how common a word is. What was learned takes effect with `settle`, and old counts fade by `fade`.
     """
 
     def __init__(self, width: int) -> None:
@@ -78,4 +78,3 @@ class Lexicon:
         self._counts = np.frombuffer(counts, np.float64).copy()
         self._pending = [(np.frombuffer(keys, np.uint32), share) for keys, share in pending]
         return self
-

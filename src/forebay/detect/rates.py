@@ -14,18 +14,22 @@ import numpy.typing as npt
 Doubles = npt.NDArray[np.float64]
 
 
-def rise(count: npt.ArrayLike, exposure: npt.ArrayLike, before: npt.ArrayLike, past: npt.ArrayLike) -> Doubles:
+def rise(
+    count: npt.ArrayLike, exposure: npt.ArrayLike, before: npt.ArrayLike, past: npt.ArrayLike
+) -> Doubles:
     """By how many nats "its share of the stream has risen" explains the counts better than "it has not".
 
     `count` of `exposure` now, `before` of `past` in history: the log-likelihood ratio of two Poisson rates
-    (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). 0 where the share has fallen. Stream
-    totals as exposures take out what the stream's own rhythm explains; with no history of its own, a term is
-    measured by the history that the stream has. Arrays are compared element by element.
+    (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). 0 where the share has fallen.
+    Stream totals as exposures take out what the stream's own rhythm explains; with no history of its own, a
+    term is measured by the history that the stream has. Arrays are compared element by element.
     """
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (k + b) / (n + m)
-        gain = np.where(k > 0, k * np.log(k / (share * n)), 0) + np.where(b > 0, b * np.log(b / (share * m)), 0)
+        gain = np.where(k > 0, k * np.log(k / (share * n)), 0) + np.where(
+            b > 0, b * np.log(b / (share * m)), 0
+        )
         risen = (n > 0) & (m > 0) & (k * m > b * n)
     return np.where(risen, gain, 0.0)
 

@@ -21,8 +21,8 @@ class RateSketch:
     """A count-min sketch (Cormode and Muthukrishnan 2005) whose counts decay, once per half-life.
 
     Decay is forward (Cormode et al. 2009): an entry is added with a weight that grows with its tick, so that
-    nothing need be touched as time passes. Each read count is at least the true decayed count; by how much it is
-    more depends on what shares its cells. Sketches of one form add up to the sketch of both streams.
+    nothing need be touched as time passes. Each read count is at least the true decayed count; by how much it
+    is more depends on what shares its cells. Sketches of one form add up to the sketch of both streams.
     """
 
     def __init__(self, half_lives: Sequence[float], *, width_bits: int = 18) -> None:

@@ -17,8 +17,46 @@ LONE = r"\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001fa
 TERM = re.compile(rf"https?://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
 
 STOPWORDS = frozenset(
-    "a an and are as at be but by for from has have he her his i if in is it its me my not of on or our she so"
-    " that the their they this to was we were will with you your".split()
+    (
+        *(
+            "a",
+            "an",
+            "and",
+            "are",
+            "as",
+            "at",
+            "be",
+            "but",
+            "by",
+            "for",
+            "from",
+            "has",
+            "have",
+            "he",
+            "her",
+            "his",
+        ),
+        *(
+            "i",
+            "if",
+            "in",
+            "is",
+            "it",
+            "its",
+            "me",
+            "my",
+            "not",
+            "of",
+            "on",
+            "or",
+            "our",
+            "she",
+            "so",
+            "that",
+            "the",
+        ),
+        *("their", "they", "this", "to", "was", "we", "were", "will", "with", "you", "your"),
+    )
 )
 """Too common to stand alone or to begin or end a phrase."""
 

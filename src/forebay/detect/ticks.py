@@ -1,13 +1,12 @@
 """The first stage of counting: what came in a tick, by term, ready to be added to other counts of that tick.
 
-Any number of counters may share a stream. A hot term is one entry of each counter's partial count, however often
-it came; the second stage is keyed by term and adds the entries up.
+Any number of counters may share a stream. A hot term is one entry of each counter's partial count, however
+often it came; the second stage is keyed by term and adds the entries up.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,9 +15,13 @@ import msgpack
 
 from forebay.errors import MalformedRecord
 
-MAX_HELD_TERMS = 1 << 18
+MAX_HELD_TERMS = 1 << 16
 """Occurrences that a counter holds before it hands over what it has."""
 VERSION = 1
+
+
+Entry = tuple[int, int, int]
+"""A term in a tick: how many posts, the number of the first and of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +33,12 @@ class Counts:
 
     tick: int
     posts: int
-    terms: dict[str, tuple[int, int, int]]
+    terms: dict[str, Entry]
 
-    def __add__(self, other: Counts) -> Counts:
-        """Both together; of the posts' numbers the least and the greatest."""
-        terms = dict(self.terms)
-        for term, (count, first, last) in other.terms.items():
-            known = terms.get(term)
-            if known is not None:
-                count, first, last = known[0] + count, min(known[1], first), max(known[2], last)
-            terms[term] = (count, first, last)
-        return Counts(self.tick, self.posts + other.posts, terms)
+
+def joined(one: Entry, other: Entry) -> Entry:
+    """Two entries of one term as one: the posts together, the least first and the greatest last number."""
+    return one[0] + other[0], min(one[1], other[1]), max(one[2], other[2])
 
 
 @dataclass(slots=True)
@@ -53,8 +51,8 @@ class _Tick:
 class TickCounter:
     """Counts of one subtask by event time. Not thread-safe.
 
-    Ticks last `tick_ms`. A post of a closed tick is not counted: `late` says how many. At most `open_ticks` are
-    open; past that the farthest ahead is forgotten: `ahead` says how many posts. Memory: at most
+    Ticks last `tick_ms`. A post of a closed tick is not counted: `late` says how many. At most `open_ticks`
+    are open; past that the farthest ahead is forgotten: `ahead` says how many posts. Memory: at most
     `MAX_HELD_TERMS` occurrences per open tick; past that, `add` hands the tick's counts over early.
     """
 
@@ -136,13 +134,3 @@ class TickCounter:
         except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"ticks: not a state: {type(error).__name__}: {error}") from None
         return self
-
-
-def total(parts: Iterable[Counts]) -> list[Counts]:
-    """Counts of several counters added up by tick, in the order of the ticks."""
-    ticks: dict[int, Counts] = {}
-    for part in parts:
-        known = ticks.get(part.tick)
-        ticks[part.tick] = part if known is None else known + part
-    return [ticks[tick] for tick in sorted(ticks)]
-

@@ -1,16 +1,17 @@
 """Emerging topics: short texts clustered as they come, one pass, bounded state.
 
-A text is a vector of two parts of stated weight: its meaning (a sentence embedding) and its words (`Lexicon`).
-It joins the cluster with the nearest centre or founds one (`Centres`). Every `review_every` texts, clusters that
-have grown alike are merged. A cluster is a candidate until it has `birth_texts` texts; then a topic is born. A
-candidate that waits too long folds into the nearest topic. All that is kept is bounded, whatever comes.
+A text is a vector of two parts of stated weight: its meaning (a sentence embedding) and its words
+(`Lexicon`). It joins the cluster with the nearest centre or founds one (`Centres`). Every `review_every`
+texts, clusters that have grown alike are merged. A cluster is a candidate until it has `birth_texts` texts;
+then a topic is born. A candidate that waits too long folds into the nearest topic. All that is kept is
+bounded, whatever comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 import msgpack
 import numpy as np
@@ -78,10 +79,11 @@ Kind = Literal["born", "emerging", "moved", "merged", "folded", "died"]
 class TopicEvent:
     """What happened to a topic.
 
-    `born`: a candidate has become a topic. `emerging`: its share of the stream has risen beyond its own history,
-    by `score` nats. `moved`: its centre is no longer where it was last told of. `merged`: it goes on as topic
-    `into`. `folded`: a candidate that never became a topic; its texts belong to `into`, or to no topic. `died`:
-    nothing came for too long, or its place was needed. `texts` are samples: near the centre, and the latest.
+    `born`: a candidate has become a topic. `emerging`: its share of the stream has risen beyond its own
+    history, by `score` nats. `moved`: its centre is no longer where it was last told of. `merged`: it goes on
+    as topic `into`. `folded`: a candidate that never became a topic; its texts belong to `into`, or to no
+    topic. `died`: nothing came for too long, or its place was needed. `texts` are samples: near the centre,
+    and the latest.
     """
 
     kind: Kind
@@ -224,7 +226,7 @@ class TopicFinder:
             if size >= settings.birth_texts and not cluster.born:
                 self._bear(topic, row, cluster, now_ms, events)
 
-        self._centres.assign(vectors, weights, self._count, settings.join, name, joined)
+        self._centres.assign(vectors, weights, self._count, threshold=settings.join, name=name, joined=joined)
 
     def _copy(self, keys: Keys) -> int:
         """How often texts of exactly these words have come, this time included."""
@@ -297,7 +299,9 @@ class TopicFinder:
         centres.merge(self.settings.merge, since, merged)
 
     def _fold(self, events: list[TopicEvent], patience: int) -> None:
-        """Candidates that wait too long, and the longest waiting where room is needed, go to the nearest topic."""
+        """Candidates that wait too long, and the longest waiting where room is needed, go to the nearest
+        topic.
+        """
         centres, settings = self._centres, self.settings
         born = np.array([self._clusters[int(topic)].born for topic in centres.ids], bool)
         waiting = np.flatnonzero(~born)
@@ -345,7 +349,9 @@ class TopicFinder:
     def _age(self, now_ms: int) -> None:
         """Old texts weigh less: sums shrink with time, word counts and copies with texts."""
         if self._scaled_ms is not None and now_ms > self._scaled_ms:
-            self._centres.scale(0.5 ** min((now_ms - self._scaled_ms) / (self.settings.half_life_s * 1000), 20))
+            self._centres.scale(
+                0.5 ** min((now_ms - self._scaled_ms) / (self.settings.half_life_s * 1000), 20)
+            )
         self._scaled_ms = now_ms
         self._lexicon.fade(0.5 ** (self.settings.review_every / 100_000))
         if self._count % (self.settings.review_every * 64) == 0:

@@ -1,25 +1,25 @@
 """Viral trends: terms whose rate rises beyond what their own past and the stream's total explain.
 
-Per tick every term that came is tested: has its share of the stream risen, over the last quarter of a minute, over
-a minute, over four, against the hours before (`rates.rise`)? Counts are decayed counts of a sketch, so memory does
-not grow with the terms. Terms that rise in the same posts are one trend. A trend has an onset, a peak and an end.
+Per tick every term that came is tested: has its share of the stream risen, over the last quarter of a minute,
+over a minute, over four, against the hours before (`rates.rise`)? Counts are decayed counts of a sketch, so
+memory does not grow with the terms. Terms that rise in the same posts are one trend. A trend has an onset, a
+peak and an end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 
 from forebay.detect.rates import rise
 from forebay.detect.sketch import RateSketch
 from forebay.detect.terms import part_of, same_term, shortest_name
-from forebay.detect.ticks import Counts
+from forebay.detect.ticks import Counts, Entry, joined
 from forebay.detect.words import keys_of
 from forebay.errors import MalformedRecord
 
@@ -100,18 +100,21 @@ class _Trend:
     quiet_ticks: int = 0
 
 
-@dataclass(slots=True)
-class _Trace:
-    """When a warm term came, and its first and last post in each tick."""
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """A term that rises: the evidence, its shares of the posts before and now, since when."""
 
-    seen: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=TRACE_TICKS))
+    score: float
+    base: float
+    share: float
+    onset_ms: int
 
 
 class TrendFinder:
-    """Trends of the terms of one shard. Not thread-safe. Takes each tick once, in order.
+    """Trends of the terms of one shard. Not thread-safe. Takes ticks in order, each in any number of parts.
 
-    Memory is bounded: the sketch, and as many warm terms and live trends as the settings say; where more rise at
-    once, those with the least evidence wait.
+    Memory is bounded: the sketch, and as many warm terms and live trends as the settings say; where more rise
+    at once, those with the least evidence wait.
     """
 
     def __init__(self, settings: TrendSettings | None = None) -> None:
@@ -119,15 +122,23 @@ class TrendFinder:
         ticks = [seconds / self.settings.tick_s for seconds in self.settings.windows_s]
         history = self.settings.history_s / self.settings.tick_s
         self._sketch = RateSketch([*ticks, history], width_bits=self.settings.width_bits)
-        # A decayed count varies less than a plain one of its mean: it is worth that many plain ones (Kish 1965).
+        # A decayed count varies less than a plain one of its mean: it is worth that many plain ones (Kish
+        # 1965).
         self._worth = np.array([1 + 0.5 ** (1 / each) for each in ticks])
-        self._traces: dict[str, _Trace] = {}
+        self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
+        """Per warm term its ticks: number, posts, first and last post."""
         self._trends: dict[int, _Trend] = {}
         self._of_term: dict[str, tuple[int, int]] = {}
-        """Per rising term its trend, and the tick in which it was last seen to rise: while that is so, also after
-        its trend has ended, it makes no new one."""
+        """Per rising term its trend, and the tick in which it was last seen to rise: while that is so, also
+        after its trend has ended, it makes no new one.
+        """
         self._next = 0
         self._tick: int | None = None
+        self._passed = 1
+        self._closed = False
+        self._present: dict[str, Entry] = {}
+        """What came in the present tick of the terms that come often, are warm, or are in a trend."""
+        self.late = 0
 
     @property
     def nbytes(self) -> int:
@@ -135,41 +146,59 @@ class TrendFinder:
         return self._sketch.nbytes
 
     def add(self, counts: Counts) -> list[TrendEvent]:
-        """Take all that came in a tick, and give what happened. A tick that was taken already gives nothing."""
-        if self._tick is not None and counts.tick <= self._tick:
-            return []
-        passed = 1 if self._tick is None else counts.tick - self._tick
-        self._tick = counts.tick
-        self._sketch.advance(counts.tick)
+        """Count what came in a tick, or a part of it. Counts of a later tick close the one before, and give
+        what happened in it; those of a closed tick are dropped, and `late` says how many posts those were.
+        """
+        events: list[TrendEvent] = []
+        if self._tick is not None and (
+            counts.tick < self._tick or (counts.tick == self._tick and self._closed)
+        ):
+            self.late += counts.posts
+            return events
+        if self._tick is None or counts.tick > self._tick:
+            events = self.close()
+            self._passed = 1 if self._tick is None else counts.tick - self._tick
+            self._tick, self._closed = counts.tick, False
+            self._sketch.advance(counts.tick)
         terms = list(counts.terms)
         places = self._sketch.places(keys_of(terms))
         numbers = np.fromiter((entry[0] for entry in counts.terms.values()), np.float64, len(terms))
         self._sketch.add(places, numbers, counts.posts)
-        events: list[TrendEvent] = []
-        risen = self._risen(terms, places)
-        self._cool(counts, risen)
-        self._trace(counts, risen)
-        for term, (score, base, onset_ms, share) in sorted(risen.items(), key=lambda each: -each[1][0]):
-            if score >= self.settings.least_nats and term not in self._of_term:
-                self._join(term, counts, score, base, onset_ms, share, events)
-        self._follow(counts, passed, events)
+        often = self._sketch.read(places)[:-1].min(axis=1).max(axis=0) >= self.settings.least_posts
+        for term, is_often in zip(terms, often.tolist(), strict=True):
+            if is_often or term in self._of_term or term in self._traces:
+                known, new = self._present.get(term), counts.terms[term]
+                self._present[term] = new if known is None else joined(known, new)
         return events
 
-    def _risen(
-        self, terms: list[str], places: npt.NDArray[np.int64]
-    ) -> dict[str, tuple[float, float, int, float]]:
-        """Per warm term: evidence, share before, onset, share now."""
+    def close(self) -> list[TrendEvent]:
+        """Nothing more comes in the present tick: what happened in it."""
+        events: list[TrendEvent] = []
+        if self._tick is None or self._closed:
+            return events
+        risen = self._risen()
+        self._cool(risen)
+        self._trace(risen)
+        for term, found in sorted(risen.items(), key=lambda each: -each[1].score):
+            if found.score >= self.settings.least_nats and term not in self._of_term:
+                self._join(term, found, events)
+        self._follow(events)
+        self._present.clear()
+        self._closed = True
+        return events
+
+    def _risen(self) -> dict[str, _Rise]:
+        """The terms of the tick that rise, with half the evidence that makes a trend or more."""
         settings = self.settings
         middle = len(settings.windows_s) // 2
+        terms = list(self._present)
         if not terms:
             return {}
-        rough = self._sketch.read(places[:, :])[: len(settings.windows_s)].min(axis=1).max(axis=0)
-        chosen = np.flatnonzero(rough >= settings.least_posts)
-        if not len(chosen):
-            return {}
-        held, totals = self._sketch.read(places[:, chosen]), self._sketch.totals()
+        held, totals = self._sketch.read(self._sketch.places(keys_of(terms))), self._sketch.totals()
         recent, history = held[:-1], held[-1]
         posts, past = totals[:-1, None, None], totals[-1]
+        # The history's decayed count less the window's: history without the present, for the terms' posts and
+        # all.
         before, since = np.maximum(history - recent, 0), np.maximum(past - posts, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             evidence = rise(recent, posts, before, since) * self._worth[:, None, None]
@@ -181,16 +210,17 @@ class TrendFinder:
         window = scores.argmax(axis=0)
         best = scores.max(axis=0)
         found = {}
-        now_ms = self._now_ms()
-        for index in np.flatnonzero(best >= settings.least_nats / 2):
-            slow, fast = -1, int(window[index])
+        now_ms, per_s = self._now_ms(), self._posts_per_s()
+        for index in np.flatnonzero(best >= settings.least_nats / 2).tolist():
+            fast = int(window[index])
             base = float(before[middle, :, index].min() / max(float(since[middle, 0, 0]), 1.0))
             share = float(recent[fast, :, index].min() / posts[fast, 0, 0])
-            excess = float(recent[slow, :, index].min() - base * posts[slow, 0, 0])
-            rate = (share - base) * self._posts_per_s()
+            # How long the present excess must have lasted to make up that of the longest window.
+            excess = float(recent[-1, :, index].min() - base * posts[-1, 0, 0])
+            rate = (share - base) * per_s
             ago_s = min(max(excess / rate, 0.0), 4 * settings.windows_s[-1]) if rate > 0 else 0.0
             onset_ms = now_ms - int(1000 * max(ago_s, settings.tick_s / 2))
-            found[terms[chosen[index]]] = (float(best[index]), base, onset_ms, share)
+            found[terms[index]] = _Rise(float(best[index]), base, share, onset_ms)
         return found
 
     def _posts_per_s(self) -> float:
@@ -204,50 +234,45 @@ class TrendFinder:
         """The end of the present tick."""
         return 0 if self._tick is None else int((self._tick + 1) * self.settings.tick_s * 1000)
 
-    def _cool(self, counts: Counts, risen: dict[str, tuple[float, float, int, float]]) -> None:
+    def _cool(self, risen: dict[str, _Rise]) -> None:
         """Terms that rise no more, or were not seen for long, may make a new trend again."""
+        tick = self._tick or 0
         for term, (number, seen) in list(self._of_term.items()):
             if term in risen:
-                self._of_term[term] = number, counts.tick
+                self._of_term[term] = number, tick
             elif number in self._trends and term in self._trends[number].terms:
                 continue
-            elif term in counts.terms or counts.tick - seen > COOL_TICKS:
+            elif term in self._present or tick - seen > COOL_TICKS:
                 del self._of_term[term]
 
-    def _trace(self, counts: Counts, risen: dict[str, tuple[float, float, int, float]]) -> None:
+    def _trace(self, risen: dict[str, _Rise]) -> None:
         """Note the posts of the terms that are warm or in a trend; forget terms that have cooled."""
-        tick = counts.tick
+        tick = self._tick or 0
         for term in risen:
             if term not in self._traces and len(self._traces) < self.settings.max_warm:
-                self._traces[term] = _Trace()
+                self._traces[term] = deque(maxlen=TRACE_TICKS)
         cold = []
-        for term, trace in self._traces.items():
-            entry = counts.terms.get(term)
+        for term, seen in self._traces.items():
+            entry = self._present.get(term)
             if entry is not None:
-                trace.seen.append((tick, *entry))
-            elif term not in self._of_term and (not trace.seen or trace.seen[-1][0] < tick - TRACE_TICKS):
+                seen.append((tick, *entry))
+            elif term not in self._of_term and (not seen or seen[-1][0] < tick - TRACE_TICKS):
                 cold.append(term)
         for term in cold:
             del self._traces[term]
 
-    def _join(
-        self,
-        term: str,
-        counts: Counts,
-        score: float,
-        base: float,
-        onset_ms: int,
-        share: float,
-        events: list[TrendEvent],
-    ) -> None:
+    def _join(self, term: str, found: _Rise, events: list[TrendEvent]) -> None:
         """The term joins the trend it comes with, or is a new one."""
+        tick = self._tick or 0
+        if len(self._of_term) >= 4 * self.settings.max_warm:
+            return
         for word in term.split(" ") if " " in term else ():
             if word in self._of_term and self._explained(term, word):
-                self._of_term[term] = self._of_term[word][0], counts.tick
+                self._of_term[term] = self._of_term[word][0], tick
                 return
         for number, trend in self._trends.items():
             if any(self._alike(term, member) for member in trend.terms):
-                self._of_term[term] = number, counts.tick
+                self._of_term[term] = number, tick
                 if len(trend.terms) < self.settings.max_terms:
                     trend.terms.append(term)
                 return
@@ -255,10 +280,10 @@ class TrendFinder:
             return
         number = self._next
         self._next += 1
-        rate = share * self._posts_per_s()
-        self._of_term[term] = number, counts.tick
+        rate = found.share * self._posts_per_s()
+        self._of_term[term] = number, tick
         self._trends[number] = _Trend(
-            [term], onset_ms, counts.tick, base, score, rate=rate, peak=rate, peak_ms=self._now_ms()
+            [term], found.onset_ms, tick, found.base, found.score, rate, peak=rate, peak_ms=self._now_ms()
         )
         events.append(self._event("born", number))
 
@@ -280,8 +305,8 @@ class TrendFinder:
         tick that has either has both, weighted by the posts."""
         if one not in self._traces or other not in self._traces:
             return 0.0
-        mine = {entry[0]: entry[1:] for entry in self._traces[one].seen}
-        theirs = {entry[0]: entry[1:] for entry in self._traces[other].seen}
+        mine = {entry[0]: entry[1:] for entry in self._traces[one]}
+        theirs = {entry[0]: entry[1:] for entry in self._traces[other]}
         begin = max(min(mine, default=0), min(theirs, default=0))
         both = either = 0.0
         for tick in sorted(mine.keys() | theirs.keys()):
@@ -294,17 +319,17 @@ class TrendFinder:
                 both += weight * ((a[1] == b[1]) + (a[2] == b[2])) / 2
         return both / either if either else 0.0
 
-    def _follow(self, counts: Counts, passed: int, events: list[TrendEvent]) -> None:
+    def _follow(self, events: list[TrendEvent]) -> None:
         """Rates, peaks and ends of the live trends; trends that come together are merged."""
         settings = self.settings
         now_ms, per_s = self._now_ms(), self._posts_per_s()
-        keep = 0.5 ** min(passed * settings.tick_s / settings.windows_s[0], 1000.0)
+        keep = 0.5 ** min(self._passed * settings.tick_s / settings.windows_s[0], 1000.0)
         by_post: dict[int, int] = {}
         for number in list(self._trends):
             trend = self._trends[number]
-            entries = [counts.terms[term] for term in trend.terms if term in counts.terms]
+            entries = [self._present[term] for term in trend.terms if term in self._present]
             most = max((entry[0] for entry in entries), default=0)
-            if trend.born_tick != counts.tick:
+            if trend.born_tick != self._tick:
                 trend.rate = trend.rate * keep + (1 - keep) * most / settings.tick_s
             if trend.rate > trend.peak:
                 trend.peak, trend.peak_ms, trend.peaked = trend.rate, now_ms, False
@@ -313,7 +338,7 @@ class TrendFinder:
             if excess < 0.7 and not trend.peaked:
                 trend.peaked = True
                 events.append(self._event("peaked", number))
-            trend.quiet_ticks = trend.quiet_ticks + passed if excess < settings.end_share else 0
+            trend.quiet_ticks = trend.quiet_ticks + self._passed if excess < settings.end_share else 0
             if trend.quiet_ticks * settings.tick_s >= settings.end_s:
                 events.append(self._event("ended", number))
                 del self._trends[number]
@@ -340,7 +365,7 @@ class TrendFinder:
     def _event(self, kind: TrendKind, number: int, into: int | None = None) -> TrendEvent:
         trend = self._trends[number]
         posts = {entry[3] for term in trend.terms[:4] if term in self._traces
-                 for entry in list(self._traces[term].seen)[-4:]}  # fmt: skip
+                 for entry in list(self._traces[term])[-4:]}  # fmt: skip
         return TrendEvent(
             kind, number, shortest_name(trend.terms), tuple(trend.terms), self._now_ms(), trend.onset_ms,
             trend.peak_ms, trend.rate if kind == "born" else trend.peak, trend.base * self._posts_per_s(),
@@ -349,7 +374,8 @@ class TrendFinder:
 
     def finish(self) -> list[TrendEvent]:
         """At a stream's end: what is still live ends now."""
-        events = [self._event("ended", number) for number in self._trends]
+        events = self.close()
+        events += [self._event("ended", number) for number in self._trends]
         self._trends.clear()
         return events
 
@@ -361,11 +387,12 @@ class TrendFinder:
                 "version": VERSION,
                 "settings": [getattr(self.settings, f.name) for f in fields(TrendSettings)],
                 "sketch": self._sketch.state(),
-                "traces": [[term, list(trace.seen)] for term, trace in self._traces.items()],
+                "traces": [[term, list(seen)] for term, seen in self._traces.items()],
                 "trends": [[n, *(getattr(t, name) for name in names)] for n, t in self._trends.items()],
                 "of_term": list(self._of_term.items()),
                 "next": self._next,
-                "tick": self._tick,
+                "tick": [self._tick, self._passed, self._closed, self.late],
+                "present": list(self._present.items()),
             },
             unicode_errors="surrogatepass",
         )
@@ -385,11 +412,12 @@ class TrendFinder:
             self = cls(TrendSettings(*values))
             self._sketch = RateSketch.restore(document["sketch"])
             for term, seen in document["traces"]:
-                self._traces[term] = _Trace(deque((tuple(entry) for entry in seen), TRACE_TICKS))
+                self._traces[term] = deque((tuple(entry) for entry in seen), TRACE_TICKS)
             self._trends = {number: _Trend(*values) for number, *values in document["trends"]}
             self._of_term = {term: (number, seen) for term, (number, seen) in document["of_term"]}
-            self._next, self._tick = document["next"], document["tick"]
+            self._next = document["next"]
+            self._tick, self._passed, self._closed, self.late = document["tick"]
+            self._present = {term: (count, first, last) for term, (count, first, last) in document["present"]}
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"trends: not a state: {type(error).__name__}: {error}") from None
         return self
-

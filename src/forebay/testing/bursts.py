@@ -62,8 +62,9 @@ class BurstStream:
         self.bursts = self._plant()
 
     def _plant(self) -> tuple[Burst, ...]:
-        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from nothing; each
-        of these kinds has all shapes in equal parts."""
+        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from
+        nothing; each of these kinds has all shapes in equal parts.
+        """
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
         usable = np.flatnonzero((rates >= LEAST_BASE_PER_S) & (rates <= MOST_BASE_PER_S))
@@ -100,7 +101,10 @@ class BurstStream:
         for second in range(int(plan.hours * 3600)):
             number = int(rng.poisson(self.rate_per_s(second)))
             picks = np.searchsorted(self._cumulative, rng.random((number, plan.words_per_post)))
-            texts = [" ".join([self.words[min(pick, plan.vocabulary - 1)] for pick in row]) for row in picks.tolist()]
+            texts = [
+                " ".join([self.words[min(pick, plan.vocabulary - 1)] for pick in row])
+                for row in picks.tolist()
+            ]
             # The day's rhythm takes bursts along: they are posts like others.
             rhythm = float(self.rate_per_s(second)) / plan.rate_per_s
             for burst in self.bursts:
@@ -108,7 +112,9 @@ class BurstStream:
                     strength = shape_at(burst.shape, (second - burst.onset_s) / (burst.end_s - burst.onset_s))
                     for _ in range(int(rng.poisson(burst.extra_per_s * strength * rhythm))):
                         texts.append(self._burst_post(burst, rng))
-            for time_ms, text in zip(np.sort(rng.integers(0, 1000, len(texts))).tolist(), _mixed(texts, rng), strict=True):
+            for time_ms, text in zip(
+                np.sort(rng.integers(0, 1000, len(texts))).tolist(), _mixed(texts, rng), strict=True
+            ):
                 yield second * 1000 + time_ms, text
 
     def _burst_post(self, burst: Burst, rng: np.random.Generator) -> str:
@@ -125,8 +131,8 @@ class BurstStream:
 def shape_at(shape: str, share: float) -> float:
     """A shape's height, at most 1, when this share of the burst's time is over.
 
-    step: all at once; ramp: up over the first tenth, then level; spike: all at once, then e-fold down four times;
-    hill: up over a third and down again.
+    step: all at once; ramp: up over the first tenth, then level; spike: all at once, then e-fold down four
+    times; hill: up over a third and down again.
     """
     if not 0 <= share < 1:
         return 0.0
