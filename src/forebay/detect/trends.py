@@ -125,6 +125,10 @@ class TrendFinder:
         # A decayed count varies less than a plain one of its mean: it is worth that many plain ones (Kish
         # 1965).
         self._worth = np.array([1 + 0.5 ** (1 / each) for each in ticks])
+        # Per age in ticks of an even excess: what the shortest window holds of it, over what the longest does.
+        ages = np.arange(1, int(4 * ticks[-1]) + 1)
+        kept_short, kept_long = 0.5 ** (1 / ticks[0]), 0.5 ** (1 / ticks[-1])
+        self._fill = (1 - kept_short**ages) / (1 - kept_short) * (1 - kept_long) / (1 - kept_long**ages)
         self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
         """Per warm term its ticks: number, posts, first and last post."""
         self._trends: dict[int, _Trend] = {}
@@ -210,18 +214,26 @@ class TrendFinder:
         window = scores.argmax(axis=0)
         best = scores.max(axis=0)
         found = {}
-        now_ms, per_s = self._now_ms(), self._posts_per_s()
+        now_ms = self._now_ms()
         for index in np.flatnonzero(best >= settings.least_nats / 2).tolist():
             fast = int(window[index])
             base = float(before[middle, :, index].min() / max(float(since[middle, 0, 0]), 1.0))
             share = float(recent[fast, :, index].min() / posts[fast, 0, 0])
-            # How long the present excess must have lasted to make up that of the longest window.
-            excess = float(recent[-1, :, index].min() - base * posts[-1, 0, 0])
-            rate = (share - base) * per_s
-            ago_s = min(max(excess / rate, 0.0), 4 * settings.windows_s[-1]) if rate > 0 else 0.0
-            onset_ms = now_ms - int(1000 * max(ago_s, settings.tick_s / 2))
+            excess = recent[[0, -1], :, index].min(axis=1) - base * posts[[0, -1], 0, 0]
+            ago_s = self._age_s(*excess.tolist())
+            onset_ms = now_ms - int(1000 * ago_s)
             found[terms[index]] = _Rise(float(best[index]), base, share, onset_ms)
         return found
+
+    def _age_s(self, short: float, long: float) -> float:
+        """How long an even excess has lasted, by what is in the shortest and in the longest window: at first the
+        same, then the short one fills up.
+        """
+        if short <= 0 or long <= 0:
+            return self.settings.tick_s / 2
+        ticks = np.arange(1, len(self._fill) + 1)
+        age = float(np.interp(-short / long, -self._fill, ticks))
+        return (age - 0.5) * self.settings.tick_s
 
     def _posts_per_s(self) -> float:
         """The stream's rate over the middle window."""
