@@ -32,12 +32,13 @@ class Labelled:
 
     name: str
     texts: tuple[str, ...]
-    gold: tuple[int, ...]
+    gold: tuple[int | str, ...]
 
 
 def read_labelled(path: Path) -> Labelled:
     """A file of JSON lines with `textCleaned` and `clusterNo`. Raises `SettingError` where it is none."""
-    texts, gold = [], []
+    texts: list[str] = []
+    gold: list[int | str] = []
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SettingError(f"{path} has more than 1 GiB; give a smaller file")

@@ -36,7 +36,7 @@ def rise(
 
 def decay(elapsed_ms: float, half_life_ms: float) -> float:
     """What is left of a count after a time; 1 where time went back."""
-    return 0.5 ** min(max(elapsed_ms, 0.0) / half_life_ms, 1000.0)
+    return float(0.5 ** min(max(elapsed_ms, 0.0) / half_life_ms, 1000.0))
 
 
 @dataclass(slots=True)

@@ -210,7 +210,7 @@ class MiniLM:
         x = self._norm(x)
         for layer in self._layers:
             x = layer(x, groups)
-        means = np.concatenate(
+        means: Floats = np.concatenate(
             [x[first : first + n * length].reshape(n, length, -1).mean(axis=1) for first, n, length in groups]
         )
         means /= np.linalg.norm(means, axis=1, keepdims=True)
