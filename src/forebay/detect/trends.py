@@ -125,7 +125,8 @@ class TrendFinder:
         # A decayed count varies less than a plain one of its mean: it is worth that many plain ones (Kish
         # 1965).
         self._worth = np.array([1 + 0.5 ** (1 / each) for each in ticks])
-        # Per age in ticks of an even excess: what the shortest window holds of it, over what the longest does.
+        # Per age in ticks of an even excess: what the shortest window holds of it, over what the longest
+        # does.
         ages = np.arange(1, int(4 * ticks[-1]) + 1)
         kept_short, kept_long = 0.5 ** (1 / ticks[0]), 0.5 ** (1 / ticks[-1])
         self._fill = (1 - kept_short**ages) / (1 - kept_short) * (1 - kept_long) / (1 - kept_long**ages)
@@ -226,8 +227,8 @@ class TrendFinder:
         return found
 
     def _age_s(self, short: float, long: float) -> float:
-        """How long an even excess has lasted, by what is in the shortest and in the longest window: at first the
-        same, then the short one fills up.
+        """How long an even excess has lasted, by what is in the shortest and in the longest window: at first
+        the same, then the short one fills up.
         """
         if short <= 0 or long <= 0:
             return self.settings.tick_s / 2
