@@ -20,6 +20,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("measured")
 
     monkeypatch.setattr("forebay.bench.overhead.measure_overhead", measure)
+    monkeypatch.setattr("forebay.bench.applications.measure_applications", measure)
     monkeypatch.setattr("forebay.bench.recovery.measure_recovery", measure)
 
 
@@ -36,6 +37,9 @@ def refused(*words: str) -> BaseException:
         (["overhead", "--json", "{}"], "--json: expected a file, found the folder"),
         (["overhead", "--plot", "{}/none/a.png"], "--plot: there is no folder"),
         (["overhead", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in \.png, \.svg, \.pdf"),
+        (["applications", "--json", "{}/none/a.json"], "--json: there is no folder"),
+        (["applications", "--data", "{}/none"], "--data: there is no folder .*/none"),
+        (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
         (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
         (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* cannot be made: Not a directory"),
         (["recovery", "--flink", "a"], "--flink: expected KEY=VALUE, found a"),
@@ -85,3 +89,38 @@ def test_the_figures_are_shown_written_and_drawn(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "a.json").read_text()) == measured
     assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_applications_are_shown_with_what_was_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"nmi": 0.93, "ari": 0.85, "clusters": 3, "gold": 2, "texts_per_s": 5000.0}
+    topics = {**scores, "texts_per_s_embedded": 400.0, "baselines": {"published": {"nmi": 0.84}}}
+    hits = {"precision": 0.9, "recall": 0.8, "delay_s_p50": 12.3}
+    trends = {**hits, "events_per_s": 2e4, "state_mib": 12.0, "baselines": {"offline": hits}}
+    report = {"topics": {"f.jsonl": topics}, "trends": trends, "skipped": {"g.jsonl": "not there"}}
+    asked = []
+
+    def measure(options: Any, *arguments: Any) -> Any:
+        asked.append((tuple(options.apps), options.seed, [file.name for file in options.files]))
+        return report
+
+    monkeypatch.setattr("forebay.bench.applications.measure_applications", measure)
+    out = tmp_path / "out.json"
+    shown = CliRunner().invoke(application(), ["bench", "applications", "--json", str(out), "--seed", "4"])
+    assert shown.exit_code == 0
+    assert json.loads(out.read_text()) == report
+    for text in (
+        "f.jsonl",
+        "0.930",
+        "published",
+        "5000",
+        "400",
+        "0.90",
+        "12 s",
+        "12 MiB",
+        "g.jsonl: not there",
+    ):
+        assert text in shown.stdout
+    CliRunner().invoke(application(), ["bench", "applications", "--file", "mine.jsonl"])
+    assert asked == [(("topics", "trends"), 4, []), (("topics",), 1, ["mine.jsonl"])]

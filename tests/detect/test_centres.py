@@ -78,7 +78,7 @@ def test_alike_clusters_merge_into_the_larger_the_most_alike_first() -> None:
     centres = two_halves()
     merged: list[tuple[int, int]] = []
     centres.merge(0.85, 0, lambda kept, gone: merged.append((int(centres.ids[kept]), int(centres.ids[gone]))))
-    assert merged == [(1, 3), (2, 0)] or merged == [(3, 1), (2, 0)]
+    assert [set(pair) for pair in merged] == [{1, 3}, {0, 2}]
     assert sorted(centres.texts.tolist()) == [2, 3]
     assert np.linalg.norm(centres.directions(), axis=1) == pytest.approx([1, 1], abs=1e-5)
 

@@ -64,9 +64,10 @@ def test_each_subject_becomes_one_topic() -> None:
     into = {event.topic: event.into for event in [*found.events, *finder.finish()]}
     pairs = Counter()
     for topic, (_, subject) in zip(found.topics, texts, strict=True):
-        while into.get(topic) is not None:
-            topic = into[topic]
-        pairs[topic, subject] += 1
+        end = topic
+        while into.get(end) is not None:
+            end = into[end]
+        pairs[end, subject] += 1
     most = sum(max(n for (_, s), n in pairs.items() if s == subject) for subject in range(4))
     assert most > 0.85 * len(texts)
     born = [event for event in found.events if event.kind == "born"]

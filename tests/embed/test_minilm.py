@@ -1,4 +1,4 @@
-"""The forward pass: of a small model, held against the same computed plainly; of the real one, known numbers."""
+"""The forward pass of a small model, held against the same computed plainly; what the real one knows."""
 
 from __future__ import annotations
 

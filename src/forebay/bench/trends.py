@@ -62,7 +62,7 @@ def measure_trends(
         "trends": len(seen),
         "events": len(posts),
         "events_per_s": len(posts) / used,
-        **memory(settings),
+        **memory(settings, DISTINCT_TERMS),
         "baselines": {"kleinberg_offline": {**hits(stream.bursts, offline), "trends": len(offline)}},
     }
 
@@ -180,7 +180,7 @@ def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> 
     return [Sighting(frozenset(terms), first * BATCH_S, first * BATCH_S) for first, _, terms in groups]
 
 
-def memory(settings: TrendSettings, distinct: int = DISTINCT_TERMS) -> dict[str, Any]:
+def memory(settings: TrendSettings, distinct: int) -> dict[str, Any]:
     """What a finder holds after so many distinct terms: the greater of its serialised state and of the growth
     of the process, in MiB.
     """

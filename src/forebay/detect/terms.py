@@ -88,7 +88,7 @@ def terms_of(post: str, *, stopwords: frozenset[str] = STOPWORDS) -> list[str]:
 
 
 def same_term(one: str, other: str) -> bool:
-    """Whether two terms say the same but for a hash sign, spaces or an ending: `#fightnight`, `fight night`."""
+    """Whether two terms differ by a hash sign, spaces or an ending only: `#fightnight`, `fight night`."""
     short, long = sorted((_plain(one), _plain(other)), key=len)
     return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
 

@@ -301,7 +301,7 @@ class TrendFinder:
         events.append(self._event("born", number))
 
     def _explained(self, phrase: str, word: str) -> bool:
-        """Whether a phrase rises no more than one of its words does: tested as a share of the word's posts."""
+        """Whether a phrase rises no more than one of its words: tested as a share of the word's posts."""
         both = self._sketch.read(self._sketch.places(keys_of([phrase, word]))).min(axis=1)
         recent, history = both[:-1], np.maximum(both[-1] - both[:-1], 0)
         evidence = rise(recent[:, 0], recent[:, 1], history[:, 0], history[:, 1]) * self._worth

@@ -26,7 +26,7 @@ WORD = re.compile(
 
 
 def distinct_words(text: str) -> list[str]:
-    """The distinct words of a text in the order of their first place, lower-cased; bounded as stated above."""
+    """The distinct words of a text in the order of their first place, lower-cased; bounded as above."""
     found = dict.fromkeys(word[:MAX_WORD_CHARS] for word in WORD.findall(text[:MAX_CHARS].lower()))
     return list(found)[:MAX_WORDS]
 
