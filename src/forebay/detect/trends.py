@@ -240,7 +240,7 @@ class TrendFinder:
         """The stream's rate over the middle window."""
         middle = len(self.settings.windows_s) // 2
         ticks = self.settings.windows_s[middle] / self.settings.tick_s
-        weight = 1 / (1 - 0.5 ** (1 / ticks))
+        weight = float(1 / (1 - 0.5 ** (1 / ticks)))
         return float(self._sketch.totals()[middle]) / (weight * self.settings.tick_s)
 
     def _now_ms(self) -> int:
