@@ -161,3 +161,21 @@ def test_the_real_model_knows_what_is_alike() -> None:
     )
     assert a @ b > 0.6
     assert a @ c < 0.2
+
+
+def test_copies_are_embedded_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.embed.minilm.REMEMBERED_TEXTS", 2)
+    minilm = MiniLM(model)
+    passes = []
+    forward = minilm._forward
+    monkeypatch.setattr(minilm, "_forward", lambda texts: passes.append(len(texts)) or forward(texts))
+    first = minilm.embed(["storm", "goal", "storm"])
+    again = minilm.embed(["goal", "storm", "lisbon", "storm"])
+    assert (first[0] == first[2]).all()
+    assert (again[[1, 0]] == first[:2]).all()
+    assert sum(passes) == 3
+    # Two are remembered: the storm and Lisbon.
+    minilm.embed(["lisbon"])
+    assert sum(passes) == 3
+    minilm.embed(["goal"])
+    assert sum(passes) == 4

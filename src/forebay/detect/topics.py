@@ -39,7 +39,7 @@ class TopicSettings:
 
     join: float = 0.33
     """Least similarity of a text with the centre of the cluster it joins."""
-    merge: float = 0.6
+    merge: float = 0.58
     """Least similarity of two centres that are merged."""
     words: float = 0.4
     """Weight of the words against the embedding, 0 to 1."""
