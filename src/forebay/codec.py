@@ -55,5 +55,5 @@ def _pack_other(value: object) -> object:
     if isinstance(value, Usage):
         return [value.prompt_tokens, value.completion_tokens, value.cached_tokens]
     if isinstance(value, Event):
-        return [value.raw, value.fields, value.time_ms, value.position]
+        return [getattr(value, name) for name in NAMES[Event]]
     raise TypeError(f"{type(value).__name__} is not a JSON value")

@@ -16,9 +16,11 @@ MAX_TIME_MS = 2**53
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON. Raises `MalformedRecord` where a field is not a JSON value."""
+    """One line of JSON, without the record's key and headers, which are bytes of another system. Raises `MalformedRecord` where a field is not a JSON value."""
     try:
-        return orjson.dumps(asdict(result)).decode("utf-8")
+        line = asdict(result)
+        del line["record_key"], line["headers"]
+        return orjson.dumps(line).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 
