@@ -127,6 +127,15 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ({"source__replay": {}, "source__time": "t", "source__follow": True}, "source.replay: expected null"),
         ({"event_time": {}}, "event_time: expected source.time with event_time"),
         ({"source__time_format": "rfc"}, "source.time_format: expected another format"),
+        ({"source__time_format": "%Q"}, "source.time_format: expected a pattern that strptime takes; 'Q' is"),
+        ({"source__time_format": "%Y %Y"}, "source.time_format: expected a pattern that strptime takes"),
+        ({"source__time_format": "%Y %"}, "source.time_format: expected a pattern that strptime takes"),
+        (
+            {"source": {"type": "generator", "burst": {"start_s": 1, "duration_s": 2, "topic": "x"}}},
+            "source.burst.topic: expected 'outage', 'weather'",
+        ),
+        ({"shards": 129}, "shards: expected a number less than or equal to 128, found 129"),
+        ({"parallelism": 129}, "parallelism: expected a number less than or equal to 128, found 129"),
         ({"retry__max_backoff_s": 0.1}, "retry.max_backoff_s: expected at least base_s"),
         ({"dead_letters": {"type": "jsonl", "path": "out"}}, "dead_letters.path: expected a directory apart"),
         (
@@ -158,6 +167,9 @@ def test_each_mistake_names_its_key_and_what_is_expected(changes: dict[str, Any]
     [
         {"source": {"type": "csv", "path": "a", "columns": ["x"], "time": "x", "replay": {"speed": 10}}},
         {"source": {"type": "generator", "burst": {"start_s": 1, "duration_s": 2}}, "event_time": {}},
+        {"source__time": "t", "source__time_format": "%d/%m/%Y %H:%M %%"},
+        {"source__time": "t", "source__time_format": "%G-W%V-%u"},
+        {"shards": 128, "parallelism": 128},
         {"source": {"type": "sse", "preset": "wikimedia"}, "event_time": {"idle_s": 5}},
         {"source": {"type": "websocket"}},
         {"source": {"type": "websocket", "url": "ws://localhost:1", "headers": {"User-Agent": "me"}}},

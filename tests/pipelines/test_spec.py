@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from forebay.connectors.posts import TOPICS
 from forebay.pipelines.load import parse_spec
+from forebay.pipelines.sources import Burst
 from forebay.pipelines.spec import PipelineSpec
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
@@ -62,3 +64,7 @@ def test_every_field_says_what_it_is() -> None:
         assert model["description"]
         for name, field in model["properties"].items():
             assert name == "type" or "description" in field or "$ref" in field, (model["title"], name)
+
+
+def test_a_burst_may_speak_of_every_topic_that_posts_have() -> None:
+    assert get_args(Burst.model_fields["topic"].annotation) == tuple(TOPICS)

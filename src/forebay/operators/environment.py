@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 import pyflink
+from py4j.protocol import Py4JJavaError
 from pyflink.common import Configuration
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
+from forebay.operators.job import java_cause, wrong_option
 from forebay.operators.jvm import import_path, start_jvm
 
 Mode = Literal["thread", "process"]
@@ -73,7 +75,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     """An environment as `config` says; starts this process's JVM where none runs (seconds, blocking).
 
     Raises `SettingError` where the configuration contradicts itself or a directory is missing, before the
-    JVM starts, and `LaunchError` where the JVM cannot start.
+    JVM starts, and where Flink does not take a value in `options`; `LaunchError` where the JVM cannot start.
     """
     options = flink_options(config)
     # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
@@ -82,12 +84,15 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
-    if config.cluster is None:
-        env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    else:
-        # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
-        java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
-        env = StreamExecutionEnvironment(java(configuration._j_configuration))
+    try:
+        if config.cluster is None:
+            env = StreamExecutionEnvironment.get_execution_environment(configuration)
+        else:
+            # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
+            java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+            env = StreamExecutionEnvironment(java(configuration._j_configuration))
+    except Py4JJavaError as error:
+        raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
     # The Python environment of PyFlink takes only what it was told through the setters.
     env.set_python_executable(config.cluster_python or sys.executable)
     return env

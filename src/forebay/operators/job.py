@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
@@ -29,6 +29,9 @@ ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
+FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
+"""Where a line of a Java stack trace begins; a line of Python may begin with `at` as well."""
+UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
 LIMIT_REACHED = "limit_reached"
@@ -138,8 +141,33 @@ class RunningJob:
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:
-    """Start the job that was built in `env`; returns once Flink has taken it."""
-    return RunningJob(env.execute_async(name), rest_url)
+    """Start the job that was built in `env`; returns once Flink has taken it.
+
+    Raises `SettingError` where one of Flink's options has a value that it does not take, and
+    `PipelineFailed` where Flink does not take the job.
+    """
+    try:
+        return RunningJob(env.execute_async(name), rest_url)
+    except Py4JJavaError as error:
+        wrong = wrong_option(error)
+        if wrong is not None:
+            raise SettingError(wrong) from None
+        raise PipelineFailed(f"Flink did not take the job: {java_cause(error)}") from None
+    except (Py4JError, OSError) as error:
+        raise PipelineFailed(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
+
+
+def wrong_option(error: Py4JJavaError) -> str | None:
+    """What to say where Java could not read the value of one of Flink's options; None for other errors."""
+    found = UNREADABLE.search(str(error))
+    return (
+        None if found is None else f"Flink's options: expected another value for {found[2]}, found {found[1]}"
+    )
+
+
+def java_cause(error: Py4JJavaError) -> str:
+    """The root cause of an error that Java raised at a call, in one line."""
+    return root_cause(str(error).partition("\n: ")[2] or str(error))
 
 
 def free_port() -> int:
@@ -225,7 +253,7 @@ def root_cause(stacktrace: str) -> str:
     Where that is a Python error, from inside the JVM or from a worker process, it is that error's own line.
     """
     last = stacktrace.rpartition("Caused by: ")[2]
-    told = re.split(r"\n\s*(?:at |\.\.\. \d+ more)", last, maxsplit=1)[0].strip()
+    told = FRAME.split(last, maxsplit=1)[0].strip()
     if TRACEBACK in told:
         # The error stands behind the last traceback, whose own lines are indented; its text may have several.
         lines = told.rpartition(TRACEBACK)[2].splitlines()

@@ -1,12 +1,16 @@
-"""The places that a pipeline reads and writes, looked at before anything starts."""
+"""The places that a pipeline reads and writes, and its secrets, looked at before anything starts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from forebay.connectors.feed import header_values
 from forebay.errors import SettingError
+from forebay.pipelines.sources import FeedSource
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.settings import read_secret
 
 
 def check_places(spec: PipelineSpec) -> None:
@@ -15,9 +19,9 @@ def check_places(spec: PipelineSpec) -> None:
     read = getattr(spec.source, "path", None)
     if read is not None:
         _check_readable(Path(read))
-    written = {"checkpoint.dir": Path(spec.checkpoint.dir), "dead_letters.path": Path(spec.dead_letters.path)}
-    if isinstance(spec.sink, JsonlSink):
-        written["sink.path"] = Path(spec.sink.path)
+    written = {"sink.path": Path(spec.sink.path)} if isinstance(spec.sink, JsonlSink) else {}
+    written["checkpoint.dir"] = Path(spec.checkpoint.dir)
+    written["dead_letters.path"] = Path(spec.dead_letters.path)
     if spec.journal is not None:
         written["journal.path"] = Path(spec.journal.path).parent
     for key, folder in written.items():
@@ -27,6 +31,27 @@ def check_places(spec: PipelineSpec) -> None:
             raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
         if not os.access(folder, os.W_OK | os.X_OK):
             raise SettingError(f"{key}: {folder} cannot be written to: no permission")
+
+
+def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
+    """Raise `SettingError` where a secret that the pipeline names is missing.
+
+    The engine's key is needed by the command too, a feed's headers only where its tasks run: `here`, or on
+    the machines of a cluster.
+    """
+    key = spec.engine.secret()
+    if key is not None:
+        _found("engine.api_key", lambda: read_secret(key))
+    source = spec.source
+    if here and isinstance(source, FeedSource):
+        _found("source.headers", lambda: header_values(source.header_values()))
+
+
+def _found(key: str, read: Callable[[], object]) -> None:
+    try:
+        read()
+    except SettingError as error:
+        raise SettingError(f"{key}: {error}") from None
 
 
 def _check_readable(path: Path) -> None:

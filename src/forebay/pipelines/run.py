@@ -18,7 +18,7 @@ from forebay.operators.environment import FlinkConfig, Restart, flink_environmen
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import jvm_process
 from forebay.pipelines.keeper import Keeper
-from forebay.pipelines.places import check_places
+from forebay.pipelines.places import check_places, check_secrets
 from forebay.pipelines.resume import (
     Note,
     checkpoint_to_resume,
@@ -97,15 +97,16 @@ def run_pipeline(
     Resumes from the newest complete checkpoint unless `fresh`. Replicas that `engine` entered with and that
     die are started again. Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay.
 
-    Raises `SettingError` before the engine is entered where places cannot be read or written or the pipeline
-    is running already or has finished, and before Flink starts where the engine does not serve the model;
-    `PipelineFailed` where the engine does not answer for `deadline_s`, Flink gave the job up, or a replica
-    cannot be started again.
+    Raises `SettingError` before the engine is entered where a secret is missing, places cannot be read or
+    written or the pipeline is running already or has finished, and before Flink starts where the engine does
+    not serve the model; `PipelineFailed` where the engine does not answer for `deadline_s`, Flink gave the
+    job up, or a replica cannot be started again.
     """
     if options.cluster is not None and isinstance(spec.sink, StdoutSink):
         raise SettingError(
             "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
         )
+    check_secrets(spec, here=options.cluster is None)
     check_places(spec)
     home = Path(spec.checkpoint.dir)
     with held(home, spec.name):

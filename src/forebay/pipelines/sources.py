@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Strict, model_validator
@@ -46,6 +48,13 @@ def _time_format(value: str) -> str:
         EventTime("time", value)
     except SettingError as error:
         raise wrong(f"expected another format; {error}") from None
+    if "%" in value:
+        try:
+            datetime.strptime("", value)
+        except (ValueError, re.error) as error:
+            # That nothing is no such time is right; all else is wrong with the pattern.
+            if not str(error).startswith("time data"):
+                raise wrong(f"expected a pattern that strptime takes; {error}") from None
     return value
 
 
@@ -61,7 +70,7 @@ class Burst(Model):
     start_s: NotNegativeFloat = Field(description="Start, in seconds of event time after the first event.")
     duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
     factor: PositiveFloat = Field(4.0, description="Rate during the burst as a multiple of `rate`.")
-    topic: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+    topic: Literal["outage", "weather", "football", "transit", "food", "music", "school", "pets"] = Field(
         "outage", description="What the burst's posts speak of."
     )
     share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
@@ -99,8 +108,8 @@ class FileSource(Timed):
     )
     follow: Switch = Field(
         False,
-        description="true: go on watching the directory at `path` for new files, without end (and so "
-        "without `limit`); false: end with the last record.",
+        description="true: go on watching the directory at `path` for new files, which are taken as they "
+        "appear, without end (and so without `limit`); false: end with the last record.",
     )
     replay: Replay | None = Field(
         None,

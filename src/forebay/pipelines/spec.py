@@ -19,6 +19,7 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
+from forebay.operators.shards import MAX_PARALLELISM
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -243,7 +244,7 @@ class PipelineSpec(Model):
         "or a hash of its bytes where the source has no positions.",
     )
     capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
-    shards: PositiveInt = Field(8, le=32_768, description="Flink keys that state is spread over.")
+    shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
     deadline_s: PositiveFloat = Field(300.0, description="Time for one record, all calls and waits counted.")
     retry: RetrySpec = Field(RetrySpec(), description="Calls after a failed one.")
@@ -260,7 +261,9 @@ class PipelineSpec(Model):
     event_time: EventTimeSpec | None = Field(
         None, description="Watermarks; null: the pipeline knows no event time. Needs a source with times."
     )
-    parallelism: PositiveInt = Field(1, le=32_768, description="Subtasks of the job; at most `shards`.")
+    parallelism: PositiveInt = Field(
+        1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."
+    )
     checkpoint: CheckpointSpec = Field(
         description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
     )
