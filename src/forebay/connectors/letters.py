@@ -16,7 +16,10 @@ MAX_TIME_MS = 2**53
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system. Raises `MalformedRecord` where a field is not a JSON value."""
+    """One line of JSON, without the record's key and headers, which are bytes of another system.
+
+    Raises `MalformedRecord` where a field is not a JSON value.
+    """
     try:
         line = asdict(result)
         del line["record_key"], line["headers"]

@@ -49,7 +49,8 @@ class FlinkConfig:
     also needs opt/flink-python-*.jar in the cluster's lib/: the jar that a job brings along can be loaded
     once in the life of a task manager. `options` are Flink's own and win over everything else here.
 
-    `log_dir` and `heap_mb` belong to this process's JVM: the first environment of a process decides them.
+    `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
+    JVM are decided by the first environment of a process.
     """
 
     mode: Mode = "thread"
@@ -68,6 +69,7 @@ class FlinkConfig:
     cluster_path: str | None = None
     log_dir: Path | None = None
     heap_mb: int = 1024
+    jars: tuple[Path, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +82,8 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     options = flink_options(config)
     # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
-    start_jvm(config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink", heap_mb=config.heap_mb)
+    log_dir = config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink"
+    start_jvm(log_dir, heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
@@ -121,6 +124,9 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         **_restart_options(config.restart),
         **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
     }
+    brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
+    if brought:
+        options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
         options |= {
             "execution.checkpointing.dir": config.checkpoint_dir.absolute().as_uri(),
@@ -197,12 +203,14 @@ def _cluster_options(cluster: str) -> dict[str, str]:
     host, _, port = cluster.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
-    # The cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
-    jars = sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
     return {
         "execution.target": "remote",
         "execution.attached": "true",
         "rest.address": host,
         "rest.port": port,
-        "pipeline.jars": ";".join(jar.as_uri() for jar in jars),
     }
+
+
+def _python_jars() -> list[Path]:
+    # A cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
+    return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))

