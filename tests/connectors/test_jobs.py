@@ -79,6 +79,29 @@ def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
     assert raws(lines, "DeadLetter") == [b"3,a,b", b"\xff,x", b'4,"open\nfor ever']
 
 
+@both_modes
+def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_path: Path, mode: str) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    total = 30_000
+    for name in (3, 1, 5, 2, 4):
+        numbers = range((name - 1) * total // 5, name * total // 5)
+        (source / f"{name}.jsonl").write_bytes(b"".join(b'{"n":%d}\n' % n for n in numbers))
+
+    def build(**changes: Any) -> Any:
+        env = jobs.environment(mode=mode, **changes)
+        jobs.write(file_source(env, Files(source)))
+        return env
+
+    jobs.run_until(build(), lambda: len(jobs.lines()) > 0)
+    assert len(jobs.lines()) < total
+    (source / "0.jsonl").write_bytes(b'{"n":-1}\n')
+    lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
+    assert len(lines) == total
+    assert {line[3]: line[1] for line in lines} == {f"in@{n + 1}": f"b'{{\"n\":{n}}}'" for n in range(total)}
+    assert len({tuple(line) for line in lines}) == total
+
+
 def test_a_directory_that_grows_is_read_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

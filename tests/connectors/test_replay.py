@@ -89,15 +89,6 @@ def test_a_cursor_goes_on_right_after_its_record(
     assert [received for received, _ in records_of(folder, reader, cursor)] == everything[after:]
 
 
-def test_a_line_over_the_limit_is_cut_and_refused(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"x" * 5000 + b"\r\n" + b'{"at": 1}')
-    first, second = [
-        decode(received.raw) for received, _ in records_of(tmp_path / "f", LineReader("f", FORM), None)
-    ]
-    assert (len(first.raw), first.cause) == (102, "malformed_record")
-    assert second.position == "f@2"
-
-
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"{}")
     with pytest.raises(SettingError, match="follow"):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyflink.common import Duration, Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.connectors.formats import BOM, Format
+from forebay.connectors.pieces import (
+    PIECE_BYTES,
+    UNREADABLE,
+    Part,
+    Pieces,
+    data_files,
+    longest_line,
+    open_file,
+    parts_of,
+)
 from forebay.connectors.rows import LineReader, Progress, quote_open
 from forebay.connectors.ticks import one_key
 from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
@@ -26,15 +37,17 @@ MAX_HEADER_LINES = 100
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """One file, or every file under a directory (names that start with `.` or `_` are left out).
+    """One file, or every file under a directory (names that start with `.` or `_` are left out), by name.
 
-    With `follow` the source never ends and takes up files that appear; a file must be complete when it
-    appears (write it elsewhere and move it in). `letters`: the lines are dead letters as the sink writes
-    them; the record in each is read as `format` says. Compressed files (.gz, .bz2, .xz, .deflate) are read.
+    Files are read as far as they went when the job first started. With `follow` the source never ends and
+    takes up files that appear, in no order of their own; a file must be complete when it appears (write it
+    elsewhere and move it in). `letters`: the lines are dead letters as the sink writes them; the record in
+    each is read as `format` says. Compressed files (.gz, .bz2, .xz) are read.
 
-    Lines end with LF, CRLF or CR, as Java has it; a record's `raw` is without its line's end, and inside a
-    CSV row of several lines the ends are LF. A line is held in memory whole before its size is checked, up
-    to Flink's heap.
+    Lines end with LF or CRLF; a record's `raw` is without its line's end, and inside a CSV row of several
+    lines the ends are LF. Of a line longer than 16 MiB and than the format's `max_record_bytes`, the bytes
+    up to that and one more are kept, and refused. Where Flink itself reads, with `follow`, CR ends a line as
+    well, and a line is held in its heap whole.
     """
 
     path: Path
@@ -49,22 +62,27 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     """Each record of `config` as the bytes of an `Event`, or of a `DeadLetter` where it cannot be read.
 
     Read in order, by one subtask; positions are `name@line`, where the lines of a directory are counted
-    through in the order read. Raises `SettingError` where nothing can be read or a header is needed and
-    missing.
+    through in the order read. Where the job is planned, sizes are looked up (blocking: with a limit, what
+    lies before it is read; compressed files are unpacked). Raises `SettingError` where nothing can be read
+    or a header is needed and missing.
     """
     reader = line_reader(config)
-    lines = FileSource.for_record_stream_format(
-        StreamFormat.text_line_format(LATIN), config.path.absolute().as_uri()
-    )
     if config.follow:
-        lines = lines.monitor_continuously(Duration.of_millis(round(config.every_s * 1000)))
+        every = Duration.of_millis(round(config.every_s * 1000))
+        source = FileSource.for_record_stream_format(
+            StreamFormat.text_line_format(LATIN), config.path.absolute().as_uri()
+        )
+        given = source.monitor_continuously(every).build()
+        read: KeyedProcessFunction = ReadLines(reader)
     else:
-        lines = lines.process_static_file_set()
-    stream = env.from_source(lines.build(), WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
+        parts = parts_of(config.path, reader)
+        last = max(0, (sum(size for _, size in parts) - 1) // PIECE_BYTES)
+        given, read = NumberSequenceSource(0, last), ReadPieces(parts, reader)
+    stream = env.from_source(given, WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
     return (
         stream.set_parallelism(1)
         .key_by(one_key, Types.LONG())
-        .process(ReadLines(reader), BYTES)
+        .process(read, BYTES)
         .set_parallelism(1)
         .name(f"read {config.format.kind}")
     )
@@ -101,7 +119,7 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
     if first is None:
         raise SettingError(f"{path} holds no file to take the CSV header from: name the columns")
     try:
-        with first.open("rb") as file:
+        with open_file(str(first)) as file:
             text = b""
             for _ in range(MAX_HEADER_LINES):
                 line = file.readline(form.max_record_bytes)
@@ -111,7 +129,7 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
                     break
         row = text.removeprefix(BOM).decode("utf-8").rstrip("\r\n")
         rows = list(csv.reader([row], delimiter=form.delimiter, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (*UNREADABLE, UnicodeDecodeError, csv.Error) as error:
         raise SettingError(f"the CSV header of {first} cannot be read: {error}") from None
     columns = tuple(rows[0]) if rows else ()
     if not columns or len(set(columns)) != len(columns):
@@ -119,15 +137,46 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
     return columns
 
 
-def data_files(path: Path) -> Iterator[Path]:
-    """The file at `path`, or the files under it that a source reads, by name."""
-    if path.is_file():
-        yield path
-        return
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and not hidden:
-            yield file
+class ReadPieces(KeyedProcessFunction):
+    """Numbers of pieces to the encoded records that begin in them; the place in the files is state."""
+
+    def __init__(self, parts: Sequence[Part], reader: LineReader) -> None:
+        self._parts = parts
+        self._reader = reader
+        self._pieces: Pieces | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", PICKLED))
+        # Files that came since, or grew, would move the pieces that are still to come.
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", PICKLED))
+
+    def close(self) -> None:
+        if self._pieces is not None:
+            self._pieces.close()
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        state = self._place.value()
+        if state is None:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            self._first_parts.update(self._parts)
+            state = ((0, 0), None)
+        if self._pieces is None:
+            self._pieces = Pieces(self._first_parts.value(), longest_line(self._reader))
+        place, at = state[0], _unpack(state[1])
+        for after, line in self._pieces.lines(place, (value + 1) * PIECE_BYTES):
+            place = after
+            at, record = self._reader.step(at, line)
+            if record is not None:
+                yield record
+        if state[1] is None or place != state[0]:
+            self._place.update((place, _pack(at)))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        place, packed = self._place.value()
+        at, record = self._reader.end(_unpack(packed))
+        self._place.update((place, _pack(at)))
+        if record is not None:
+            yield record
 
 
 class ReadLines(KeyedProcessFunction):

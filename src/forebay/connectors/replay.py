@@ -13,7 +13,8 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.connectors.feed import Received
-from forebay.connectors.files import Files, data_files, line_reader
+from forebay.connectors.files import Files, line_reader
+from forebay.connectors.pieces import data_files, longest_line, open_file, read_line
 from forebay.connectors.polled import Polled, polled_source
 from forebay.connectors.rows import LineReader, Progress
 from forebay.errors import SettingError
@@ -43,8 +44,7 @@ class ReplayFeed:
     """The records of a file (or a directory's files by name), each at its time; ends with the last one.
 
     Times count from the first record after the start. The sum of the gaps is kept to: what was late
-    because nobody took it is made up. A line over the format's `max_record_bytes` is cut to one byte more,
-    and refused. Compressed files are not read.
+    because nobody took it is made up.
     """
 
     path: Path
@@ -92,18 +92,19 @@ def records_of(path: Path, reader: LineReader, cursor: str | None) -> Iterator[t
     files = [str(file) for file in data_files(path)]
     first, offset, lines, records = orjson.loads(cursor) if cursor is not None else (0, 0, 0, 0)
     at = Progress(lines, records)
-    most = reader.format.max_record_bytes + 2
+    most = longest_line(reader)
     for number in range(first, len(files)):
-        with open(files[number], "rb") as file:
-            file.seek(offset if number == first else 0)
-            while line := file.readline(most):
-                end = line
-                while not end.endswith(b"\n") and (more := file.readline(most)):
-                    end = more
-                at, encoded = reader.step(at, line.removesuffix(b"\n").removesuffix(b"\r"))
+        with open_file(files[number]) as file:
+            place = offset if number == first else 0
+            file.seek(place)
+            while True:
+                line, taken = read_line(file, most)
+                if not taken:
+                    break
+                place += taken
+                at, encoded = reader.step(at, line)
                 if encoded is not None:
-                    place = orjson.dumps([number, file.tell(), at.lines, at.records]).decode()
-                    yield _received(place, encoded)
+                    yield _received(orjson.dumps([number, place, at.lines, at.records]).decode(), encoded)
                 if reader.limit is not None and at.records >= reader.limit:
                     return
     at, encoded = reader.end(at)
