@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -131,13 +133,12 @@ def local_kafka(home: Path, folder: Path, settings: Mapping[str, str] | None = N
 def _jars(home: Path) -> str:
     for folder in (home / "libs", home / "broker", home):
         if any(folder.glob("kafka_*.jar")):
-            return f"{folder}/*"
+            # The folder itself holds the configuration of its log.
+            return f"{folder}{os.pathsep}{folder}/*"
     raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
 
 
 def _answers(port: int) -> bool:
-    import socket
-
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
         return True
     return False
