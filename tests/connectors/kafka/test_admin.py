@@ -1,0 +1,80 @@
+"""What a real node says of itself, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.connectors.kafka.admin import Place, lag
+from forebay.testing.topics import produce
+
+ASKED = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from forebay.operators.jvm import start_jvm
+
+bootstrap, topic, logs, jar = sys.argv[1:]
+start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import KafkaAway, kafka_admin
+
+answers = {}
+with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
+    answers["there"] = topic in admin.topics()
+    answers["partitions"] = admin.partitions([topic, "no-such-topic"])
+    answers["longest"] = admin.longest_transaction_ms()
+    answers["members"] = admin.members("no-such-group")
+    answers["committed"] = [asdict(place) for place in admin.committed("no-such-group")]
+    answers["ends"] = [asdict(place) for place in admin.ends([topic])]
+for name, cluster in {
+    "away": KafkaCluster("127.0.0.1:9"),
+    "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+}.items():
+    try:
+        with kafka_admin(cluster, timeout_s=2.0) as admin:
+            admin.topics()
+    except KafkaAway as error:
+        answers[name] = str(error)
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(180)
+def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic(2)
+    produce(node.bootstrap, name, [{"value": b"x", "partition": 1}] * 3)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert answers["there"] is True
+    assert answers["partitions"] == {name: 2}
+    assert answers["longest"] == 900_000
+    assert (answers["members"], answers["committed"]) == (0, [])
+    assert answers["ends"] == [
+        {"topic": name, "partition": 0, "offset": 0},
+        {"topic": name, "partition": 1, "offset": 3},
+    ]
+    assert "Kafka at 127.0.0.1:9 does not answer" in answers["away"]
+    assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
+
+
+def test_lag_counts_what_is_behind_the_committed_offsets() -> None:
+    ends = [Place("a", 0, 10), Place("a", 1, 5), Place("b", 0, 7)]
+    assert lag(ends, [Place("a", 0, 4), Place("b", 0, 9)]) == 6 + 5
+    assert lag(ends, []) == 22
+    assert lag([], ends) == 0
