@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from forebay.cli.live import PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
-from forebay.pipelines.run import Snapshot
+from forebay.pipelines.snapshot import Snapshot
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,

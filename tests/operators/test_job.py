@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from forebay.errors import PipelineFailed
 from forebay.operators import job as module
-from forebay.operators.job import end_job
+from forebay.operators.job import RunningJob, end_job
 from forebay.testing.clock import ManualClock
 
 
@@ -76,3 +77,38 @@ def test_a_job_that_may_be_on_its_way_is_waited_for(rest: Callable[..., Rest]) -
     assert service.cancelled == 1
     service = rest("RUNNING", None)
     assert end(unknown_s=3.0) is None
+
+
+class Savepoints:
+    """A REST service that takes wishes to stop, and answers of each what `operations` says in turn."""
+
+    def __init__(self, *operations: dict[str, Any] | None) -> None:
+        self.operations = list(operations)
+        self.wishes: list[Any] = []
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        if method == "POST":
+            assert url == "http://flink/jobs/a/stop"
+            self.wishes.append(wish)
+            return json.dumps({"request-id": f"r{len(self.wishes)}"}).encode()
+        assert url == f"http://flink/jobs/a/savepoints/r{len(self.wishes)}"
+        operation = self.operations.pop(0)
+        if operation is None:
+            raise module._NotFound("404")
+        return json.dumps({"status": {"id": "X"}, "operation": operation}).encode()
+
+
+def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rest = Savepoints({}, {"failure-cause": {"class": "x"}}, {"location": "y"}, None)
+    monkeypatch.setattr(module, "_ask", rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, "http://flink")
+    asked = []
+    for _ in range(5):
+        job.drain(tmp_path)
+        asked.append(len(rest.wishes))
+    assert asked == [1, 1, 2, 2, 3]
+    wish = {"drain": True, "targetDirectory": tmp_path.as_uri(), "formatType": "NATIVE"}
+    assert rest.wishes == [wish] * 3

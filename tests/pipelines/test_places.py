@@ -37,6 +37,25 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"type": "csv", "path": "twice.csv"}, r"source: the CSV header of .*twice\.csv needs distinct"),
+        (
+            {"type": "csv", "path": "new", "follow": True},
+            "source: .*new holds no file to take the CSV",
+        ),
+        ({"type": "jsonl", "path": "twice.csv", "follow": True}, "source: follow watches a directory"),
+        ({"type": "jsonl", "path": "new", "follow": True, "limit": 3}, "source: limit ends a source"),
+    ],
+)
+def test_a_source_that_cannot_be_read_as_it_says(tmp_path: Path, source: dict[str, Any], said: str) -> None:
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    (tmp_path / "new").mkdir()
+    with pytest.raises(SettingError, match=said):
+        check_places(spec(tmp_path, source=source))
+
+
+@pytest.mark.parametrize(
     ("key", "document"),
     [
         ("sink.path", {"sink": {"type": "jsonl", "path": "taken/out"}}),

@@ -13,7 +13,8 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.pipelines import run as module
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.resume import read_note
-from forebay.pipelines.run import RunOptions, Snapshot, run_pipeline
+from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.pipelines.snapshot import Snapshot
 from forebay.settings import Settings
 
 Look = Callable[[], str | None]
@@ -126,6 +127,21 @@ def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
     assert job.drained == [bench.home / "job"] * reached
+
+
+@pytest.mark.parametrize("accepted", [0, 5])
+def test_only_a_feed_that_gave_nothing_is_given_up_when_refused(bench: Bench, accepted: int) -> None:
+    job = FakeJob([lambda: None, lambda: None, lambda: ""], {"accepted": accepted})
+    restarts = iter([0, 1])
+    job.restarts = lambda: next(restarts)  # type: ignore[method-assign]
+    job.failure = lambda: "FeedRefused: sse:h: the server answered 404"  # type: ignore[attr-defined]
+    bench.replace("submit", lambda env, name, url: job)
+    if accepted:
+        assert bench.run().state == "FINISHED"
+    else:
+        with pytest.raises(PipelineFailed, match="FeedRefused: sse:h: the server"):
+            bench.run()
+        assert bench.cancelled == ["job"]
 
 
 def test_ctrl_c_cancels_the_job(bench: Bench) -> None:

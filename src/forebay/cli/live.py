@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from forebay.pipelines.run import Snapshot
+from forebay.pipelines.snapshot import Snapshot
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.bench.overhead import OverheadOptions, measure_overhead
-from forebay.bench.picture import draw_added
+from forebay.cli.files import check_writable
 
 
 def overhead(
@@ -20,9 +19,17 @@ def overhead(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
     mode: Annotated[Literal["thread", "process"], typer.Option(help="The mode in front.")] = "thread",
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG or SVG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
+    from forebay.bench.overhead import OverheadOptions, measure_overhead
+    from forebay.bench.picture import check_drawing, draw_added
+
+    if json is not None:
+        check_writable("--json", json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
     console = Console(stderr=True)
     with console.status("starting") as status:
 

@@ -11,8 +11,6 @@ from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
 from forebay.engine.launch import ConsoleProgress, local_replicas
-from forebay.pipelines.load import load_spec
-from forebay.pipelines.run import Engine, RunOptions, run_pipeline
 from forebay.settings import load_settings
 
 
@@ -25,6 +23,9 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
+    from forebay.pipelines.load import load_spec
+    from forebay.pipelines.run import Engine, RunOptions, run_pipeline
+
     spec = load_spec(pipeline)
     settings = load_settings()
     errors = Console(stderr=True)

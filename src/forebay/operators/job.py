@@ -102,12 +102,18 @@ class RunningJob:
         before the end restores that. To be called again until the job has ended, as it may fail on the way.
         """
         url = f"{self.rest_url}/jobs/{self.id}"
-        if self._drain is not None:
-            found = json.loads(_ask(f"{url}/savepoints/{self._drain}"))
-            if "failure-cause" not in (found.get("operation") or {}):
-                return
+        if self._drain is not None and self._goes_on(f"{url}/savepoints/{self._drain}"):
+            return
         wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
         self._drain = str(json.loads(_ask(f"{url}/stop", "POST", wish))["request-id"])
+
+    @staticmethod
+    def _goes_on(operation: str) -> bool:
+        try:
+            found = json.loads(_ask(operation))
+        except _NotFound:
+            return False  # A job manager that was started anew does not know of it.
+        return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.connectors.feed import header_values
+from forebay.connectors.files import line_reader
 from forebay.errors import SettingError
-from forebay.pipelines.sources import FeedSource
+from forebay.pipelines.sources import DeadLetterSource, FeedSource, FileSource
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.streams import files_of
 from forebay.settings import read_secret
 
 
 def check_places(spec: PipelineSpec) -> None:
-    """Raise `SettingError` where a place that the pipeline reads cannot be read, or one that it writes to
-    cannot be written; directories to write to are made."""
-    read = getattr(spec.source, "path", None)
-    if read is not None:
-        _check_readable(Path(read))
+    """Raise `SettingError` where a place that the pipeline reads cannot be read, or not as the source says,
+    or one that it writes to cannot be written; directories to write to are made."""
+    source = spec.source
+    if isinstance(source, FileSource | DeadLetterSource):
+        _check_readable(Path(source.path))
+        _found("source", lambda: line_reader(files_of(source)))
     written = {"sink.path": Path(spec.sink.path)} if isinstance(spec.sink, JsonlSink) else {}
     written["checkpoint.dir"] = Path(spec.checkpoint.dir)
     written["dead_letters.path"] = Path(spec.dead_letters.path)

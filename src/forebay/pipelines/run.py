@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 
+from forebay.connectors.feed import FeedRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
@@ -30,49 +31,17 @@ from forebay.pipelines.resume import (
     write_note,
 )
 from forebay.pipelines.served import served_model
+from forebay.pipelines.snapshot import WAITING, Snapshot
 from forebay.pipelines.spec import JsonlSink, PipelineSpec, StdoutSink
 from forebay.pipelines.streams import build
 from forebay.settings import Settings
 
-WAITING = "WAITING FOR THE ENGINE"
 POLL_S = 0.5
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A running pipeline at one moment; latencies in seconds over the last half minute.
-
-    Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
-    exact, and `accepted` is then the number of events that got their result or dead letter in this run.
-    `state` is Flink's word, or `WAITING` for the engine before the job starts, with the reason in
-    `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
-    `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
-    is to say of the last of `engine_restarts`: a local engine that ended is started again.
-    """
-
-    elapsed_s: float
-    state: str
-    accepted: int = 0
-    results: int = 0
-    dead_letters: int = 0
-    in_flight: int = 0
-    pending: int = 0
-    retries: int = 0
-    reissued: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    event_p50_s: float = 0.0
-    event_p99_s: float = 0.0
-    engine_p50_s: float = 0.0
-    restarts: int = 0
-    failure: str = ""
-    engine_restarts: int = 0
-    engine_failure: str = ""
 
 
 Watch = Callable[[Snapshot], None]
@@ -224,6 +193,9 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
+        if not before.accepted and now.failure.startswith(f"{FeedRefused.__name__}: "):
+            # The file is wrong, and no restart will mend it.
+            raise PipelineFailed(now.failure)
     counts = job.counts()
     if not counts:
         return now

@@ -99,20 +99,25 @@ def source_stream(spec: PipelineSpec, env: StreamExecutionEnvironment) -> DataSt
     source = spec.source
     if isinstance(source, GeneratorSource):
         return generator_source(env, _generator(source))
-    if isinstance(source, DeadLetterSource):
-        form = Format(
-            kind=source.format,
-            max_record_bytes=source.max_record_bytes,
-            columns=source.columns or (),
-            delimiter=source.delimiter,
-        )
-        return file_source(env, Files(Path(source.path), form, letters=True, limit=source.limit))
+    if isinstance(source, SseSource | WebSocketSource):
+        return polled_source(env, _feed(source))
+    files = files_of(source)
+    if isinstance(source, FileSource) and source.replay is not None:
+        return replay_source(env, files, Pace(source.replay.speed))
+    return file_source(env, files)
+
+
+def files_of(source: FileSource | DeadLetterSource) -> Files:
+    """The files that a source of files reads, and how."""
     if isinstance(source, FileSource):
-        files = Files(Path(source.path), _format(source), follow=source.follow, limit=source.limit)
-        if source.replay is not None:
-            return replay_source(env, files, Pace(source.replay.speed))
-        return file_source(env, files)
-    return polled_source(env, _feed(source))
+        return Files(Path(source.path), _format(source), follow=source.follow, limit=source.limit)
+    form = Format(
+        kind=source.format,
+        max_record_bytes=source.max_record_bytes,
+        columns=source.columns or (),
+        delimiter=source.delimiter,
+    )
+    return Files(Path(source.path), form, letters=True, limit=source.limit)
 
 
 def _generator(source: GeneratorSource) -> Generator:

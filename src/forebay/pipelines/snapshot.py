@@ -1,0 +1,39 @@
+"""A running pipeline at one moment: what a run tells whoever watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITING = "WAITING FOR THE ENGINE"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A running pipeline at one moment; latencies in seconds over the last half minute.
+
+    Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
+    exact, and `accepted` is then the number of events that got their result or dead letter in this run.
+    `state` is Flink's word, or `WAITING` for the engine before the job starts, with the reason in
+    `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
+    `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
+    is to say of the last of `engine_restarts`: a local engine that ended is started again.
+    """
+
+    elapsed_s: float
+    state: str
+    accepted: int = 0
+    results: int = 0
+    dead_letters: int = 0
+    in_flight: int = 0
+    pending: int = 0
+    retries: int = 0
+    reissued: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    event_p50_s: float = 0.0
+    event_p99_s: float = 0.0
+    engine_p50_s: float = 0.0
+    restarts: int = 0
+    failure: str = ""
+    engine_restarts: int = 0
+    engine_failure: str = ""

