@@ -229,6 +229,7 @@ def summarize(demo: Demo) -> Summary:
     """Read what the demo wrote."""
     spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
+    assert isinstance(spec.dead_letters, JsonlSink)
     rows = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.sink.path))]
     letters = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
     calls = LatencyHistogram()

@@ -10,7 +10,7 @@ from forebay.connectors.feed import header_values
 from forebay.connectors.files import line_reader
 from forebay.errors import SettingError
 from forebay.pipelines.sources import DeadLetterSource, FeedSource, FileSource
-from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.spec import PipelineSpec
 from forebay.pipelines.streams import files_of
 from forebay.settings import read_secret
 
@@ -22,9 +22,8 @@ def check_places(spec: PipelineSpec) -> None:
     if isinstance(source, FileSource | DeadLetterSource):
         _check_readable(Path(source.path))
         _found("source", lambda: line_reader(files_of(source)))
-    written = {"sink.path": Path(spec.sink.path)} if isinstance(spec.sink, JsonlSink) else {}
+    written = {key: Path(path) for key, path in spec.directories().items()}
     written["checkpoint.dir"] = Path(spec.checkpoint.dir)
-    written["dead_letters.path"] = Path(spec.dead_letters.path)
     if spec.journal is not None:
         written["journal.path"] = Path(spec.journal.path).parent
     for key, folder in written.items():

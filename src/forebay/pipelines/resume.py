@@ -21,11 +21,25 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
-from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
-SOURCE_KEYS = ("type", "path", "url", "follow", "seed", "rate", "count", "burst", "paced")
+SOURCE_KEYS = (
+    "type",
+    "path",
+    "url",
+    "follow",
+    "seed",
+    "rate",
+    "count",
+    "burst",
+    "paced",
+    "bootstrap",
+    "topics",
+    "pattern",
+    "format",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +179,6 @@ def _ended_unnoted(spec: PipelineSpec, note: Note, newest: Path | None) -> bool:
     submitted_s = note.submitted_s
     if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
         return False
-    paths = [spec.dead_letters.path, *([spec.sink.path] if isinstance(spec.sink, JsonlSink) else [])]
+    paths = spec.directories().values()
     # What a restore commits was written before the run began.
     return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))

@@ -32,8 +32,8 @@ from forebay.pipelines.resume import (
 )
 from forebay.pipelines.served import served_model
 from forebay.pipelines.snapshot import WAITING, Snapshot
-from forebay.pipelines.spec import JsonlSink, PipelineSpec, StdoutSink
-from forebay.pipelines.streams import build
+from forebay.pipelines.spec import PipelineSpec, StdoutSink
+from forebay.pipelines.streams import build, connector_jars
 from forebay.settings import Settings
 
 POLL_S = 0.5
@@ -146,6 +146,7 @@ def _config(
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=options.cluster,
         log_dir=settings.run / "flink",
+        jars=connector_jars(spec, settings),
         options={
             **({} if options.cluster else local),
             # Known before the job is submitted, it is found again after a kill at any moment.
@@ -227,13 +228,16 @@ class _Written:
     """Counts what a run wrote: an embedded cluster takes its last metrics with it when its job ends."""
 
     def __init__(self, spec: PipelineSpec) -> None:
-        self._results = Path(spec.sink.path) if isinstance(spec.sink, JsonlSink) else None
-        self._letters = Path(spec.dead_letters.path)
+        written = {key: Path(path) for key, path in spec.directories().items()}
+        self._results = written.get("sink.path")
+        self._letters = written.get("dead_letters.path")
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
     def since(self, last: Snapshot) -> Snapshot:
         """`last` with the exact numbers, where results went to files; reads what was written."""
-        letters = sum(1 for _ in self._lines(self._letters))
+        letters = last.dead_letters
+        if self._letters is not None:
+            letters = sum(1 for _ in self._lines(self._letters))
         if self._results is None:
             return replace(last, dead_letters=letters)
         results = prompt_tokens = completion_tokens = 0
