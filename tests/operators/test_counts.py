@@ -46,11 +46,10 @@ class Group:
         self.gauges[name] = read
 
     def values(self) -> dict[str, int]:
+        """All values after the end of a bundle, when a worker process reads its gauges."""
+        gauges = {name: read() for name, read in self.gauges.items()}
         numbers = {**self.counters, **self.distributions}
-        return {
-            **{name: number.value for name, number in numbers.items()},
-            **{name: read() for name, read in self.gauges.items()},
-        }
+        return {**gauges, **{name: number.value for name, number in numbers.items()}}
 
 
 class Load:
@@ -106,12 +105,27 @@ def test_inside_the_jvm_nothing_is_called_back(embedded: bool) -> None:
     )
 
 
-def test_counters_that_did_not_move_are_not_touched() -> None:
+def test_a_worker_process_counts_when_its_bundle_ends() -> None:
+    # What is added to a counter in a timer is lost there.
     group, counts = Group(), CallCounts()
     metrics = FlinkMetrics(group, counts, Load())
     counts.results = 1
     metrics.flush(1.0)
-    metrics.flush(2.0)
+    counter = group.groups["forebay"].counters["results"]
+    assert counter.value == 0
+    assert metrics.stale()
+    group.groups["forebay"].gauges["in_flight"]()
+    assert counter.value == 1
+    assert not metrics.stale()
+
+
+def test_counters_that_did_not_move_are_not_touched(embedded: bool) -> None:
+    group, counts = Group(), CallCounts()
+    metrics = FlinkMetrics(group, counts, Load(), embedded=embedded)
+    counts.results = 1
+    for now_s in (1.0, 2.0):
+        metrics.flush(now_s)
+        group.groups["forebay"].values()
     updates = {name: number.updates for name, number in group.groups["forebay"].counters.items()}
     assert updates == dict.fromkeys(COUNTERS, 0) | {"results": 1}
 
@@ -123,16 +137,21 @@ def test_a_flush_is_due_after_half_a_second() -> None:
 
 
 def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:
-    counts, load = CallCounts(), Load()
-    metrics = FlinkMetrics(Group(), counts, load)
+    group, counts, load = Group(), CallCounts(), Load()
+    metrics = FlinkMetrics(group, counts, load)
+
+    def flush(now_s: float) -> None:
+        metrics.flush(now_s)
+        group.groups["forebay"].values()
+
     assert not metrics.stale()
     counts.retries += 1
     assert metrics.stale()
     load.now = (1, 0)
-    metrics.flush(1.0)
+    flush(1.0)
     assert metrics.stale()
     load.now = (0, 0)
-    metrics.flush(2.0)
+    flush(2.0)
     assert not metrics.stale()
 
 

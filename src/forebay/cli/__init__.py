@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from forebay.cli.bench import bench
+from forebay.cli.connectors import connectors
 from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
@@ -39,6 +40,7 @@ def application() -> typer.Typer:
     app.command()(run)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
+    app.add_typer(connectors, name="connectors")
     return app
 
 

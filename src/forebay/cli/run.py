@@ -11,6 +11,7 @@ from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
 from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 
@@ -25,8 +26,11 @@ def run(
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
     from forebay.pipelines.load import load_spec
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
+    from forebay.pipelines.spec import StdoutSink
 
     spec = load_spec(pipeline)
+    if json and isinstance(spec.sink, StdoutSink):
+        raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
     settings = load_settings()
     errors = Console(stderr=True)
     url = engine or spec.engine.url

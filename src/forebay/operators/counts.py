@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.latency import LatencyHistogram
@@ -93,10 +94,14 @@ class FlinkMetrics:
         self._turned_s = 0.0
         # Inside the JVM a gauge would be called on a thread of Flink's metrics, in the middle of what this
         # interpreter does; a distribution there is a plain number that Java keeps. In a worker process it
-        # is the other way round: gauges are read between bundles, and distributions add up for ever.
+        # is the other way round: gauges are read at a bundle's end, and distributions add up for ever. What
+        # a timer adds to a counter is lost there (PyFlink 2.3: `process_timer` enters no state of Beam's, so
+        # there is no metrics container): counters, too, wait for the bundle's end.
+        self._embedded = embedded
+        self._told = True
         self._settable = [(name, named.distribution(name)) for name in GAUGES] if embedded else []
         for name in () if embedded else GAUGES:
-            named.gauge(name, _Reader(self._values, name))
+            named.gauge(name, partial(self._read, name))
 
     def due(self, now_s: float) -> bool:
         return now_s - self._flushed_s >= FLUSH_S
@@ -108,14 +113,13 @@ class FlinkMetrics:
         )
 
     def flush(self, now_s: float) -> None:
-        """Hand the counts to Flink. Called on the operator's thread."""
+        """Hand the counts to Flink: at once, or in a worker process when the bundle ends. Called on the
+        operator's thread."""
         self._flushed_s = now_s
         counts = self._counts
-        for name, counter in self._counters.items():
-            value = getattr(counts, name)
-            if value != self._seen[name]:
-                counter.inc(value - self._seen[name])
-                self._seen[name] = value
+        self._told = False
+        if self._embedded:
+            self._tell()
         in_flight, pending = self._load()
         engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
         self._values.update(
@@ -133,16 +137,18 @@ class FlinkMetrics:
             self._older = (counts.engine_s, counts.event_s)
             counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
 
+    def _tell(self) -> None:
+        self._told = True
+        for name, counter in self._counters.items():
+            value = getattr(self._counts, name)
+            if value != self._seen[name]:
+                counter.inc(value - self._seen[name])
+                self._seen[name] = value
 
-class _Reader:
-    """A gauge: reads one value."""
-
-    def __init__(self, values: dict[str, int], name: str) -> None:
-        self._values = values
-        self._name = name
-
-    def __call__(self) -> int:
-        return self._values[self._name]
+    def _read(self, name: str) -> int:
+        if not self._told:
+            self._tell()
+        return self._values[name]
 
 
 def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:

@@ -18,7 +18,7 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.operators.job import java_cause, wrong_option
-from forebay.operators.jvm import import_path, start_jvm
+from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
 
 Mode = Literal["thread", "process"]
 WORKERS_VARIABLE = "_python_worker_execution_mode"
@@ -68,7 +68,7 @@ class FlinkConfig:
     cluster_python: str | None = None
     cluster_path: str | None = None
     log_dir: Path | None = None
-    heap_mb: int = 1024
+    heap_mb: int = HEAP_MB
     jars: tuple[Path, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 

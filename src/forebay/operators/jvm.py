@@ -27,6 +27,7 @@ from pyflink.pyflink_gateway_server import launch_gateway_server_process
 from forebay.engine.launch.processes import birth_s
 from forebay.errors import LaunchError
 
+HEAP_MB = 1024
 START_TIMEOUT_S = 120.0
 GATEWAY_CLASS = "org.apache.flink.client.python.PythonGatewayServer"
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
-from forebay.operators.jvm import jvm_process
+from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
+from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.places import check_places, check_secrets
+from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
     checkpoint_to_resume,
@@ -31,7 +34,7 @@ from forebay.pipelines.resume import (
     write_note,
 )
 from forebay.pipelines.served import served_model
-from forebay.pipelines.snapshot import WAITING, Snapshot
+from forebay.pipelines.snapshot import AWAITS_KAFKA, WAITING, Snapshot
 from forebay.pipelines.spec import PipelineSpec, StdoutSink
 from forebay.pipelines.streams import build, connector_jars
 from forebay.settings import Settings
@@ -83,6 +86,13 @@ def run_pipeline(
             check_cluster(options.cluster)
         end_orphan(home)
         restore_from = None if options.fresh else checkpoint_to_resume(spec, home)
+        jars = connector_jars(spec, settings)
+        printed = Printed() if isinstance(spec.sink, StdoutSink) else None
+        with printed.taken() if printed else nullcontext():
+            start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars)
+        await_brokers(
+            spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
+        )
         with engine as urls:
             url = str(urls[0])
             model = served_model(
@@ -93,7 +103,7 @@ def run_pipeline(
             build(spec, env, engine_url=url, model=model)
             if options.fresh:
                 forget(home)
-            written = _Written(spec)
+            written = _Written(spec, printed)
             write_note(
                 home,
                 Note(
@@ -112,7 +122,7 @@ def run_pipeline(
                 with suppress(LaunchError):
                     end_job(rest_url, job_id, CANCEL_S, unknown_s=ARRIVAL_S)
                 raise
-            last = _watch_until_end(job, watch, Keeper(urls), home / job.id)
+            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, printed)
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)
@@ -161,7 +171,9 @@ def _flink_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path) -> Snapshot:
+def _watch_until_end(
+    job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path, printed: Printed | None
+) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
 
@@ -175,6 +187,11 @@ def _watch_until_end(job: RunningJob, watch: Watch, keeper: Keeper, savepoints: 
             time.sleep(POLL_S)
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             keeper.mend(engine_ended)
+            if printed is not None and printed.closed:
+                raise PipelineFailed(
+                    "standard output was closed, and the job is cancelled; the same command goes on from the "
+                    "newest checkpoint"
+                )
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last, savepoints)
@@ -227,25 +244,22 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
 class _Written:
     """Counts what a run wrote: an embedded cluster takes its last metrics with it when its job ends."""
 
-    def __init__(self, spec: PipelineSpec) -> None:
+    def __init__(self, spec: PipelineSpec, printed: Printed | None) -> None:
+        self._printed = printed
         written = {key: Path(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
     def since(self, last: Snapshot) -> Snapshot:
-        """`last` with the exact numbers, where results went to files; reads what was written."""
+        """`last` with the exact numbers where results went to files; reads what was written."""
         letters = last.dead_letters
         if self._letters is not None:
             letters = sum(1 for _ in self._lines(self._letters))
-        if self._results is None:
+        counted = self._results_in_files() if self._printed is None else self._results_printed()
+        if counted is None:
             return replace(last, dead_letters=letters)
-        results = prompt_tokens = completion_tokens = 0
-        for line in self._lines(self._results):
-            results += 1
-            usage = orjson.loads(line)["usage"]
-            prompt_tokens += usage["prompt_tokens"]
-            completion_tokens += usage["completion_tokens"]
+        results, prompt_tokens, completion_tokens = counted
         return replace(
             last,
             results=results,
@@ -255,6 +269,24 @@ class _Written:
             pending=0,
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
+        )
+
+    def _results_in_files(self) -> tuple[int, int, int]:
+        found: Counter[str] = Counter()
+        for line in self._lines(self._results):
+            usage = orjson.loads(line)["usage"]
+            found["results"] += 1
+            found["prompt"] += usage["prompt_tokens"]
+            found["completion"] += usage["completion_tokens"]
+        return found["results"], found["prompt"], found["completion"]
+
+    def _results_printed(self) -> tuple[int, int, int] | None:
+        """None where there were none, or a JVM printed them that an earlier run of this process started."""
+        printed = self._printed
+        assert printed is not None
+        printed.settle()
+        return (
+            (printed.results, printed.prompt_tokens, printed.completion_tokens) if printed.results else None
         )
 
     def _lines(self, path: Path | None) -> Iterator[bytes]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WAITING = "WAITING FOR THE ENGINE"
+AWAITS_KAFKA = "WAITING FOR KAFKA"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A running pipeline at one moment; latencies in seconds over the last half minute.
 
-    Counts are those of the operator since its last start; at the end of a run with a `jsonl` sink they are
-    exact, and `accepted` is then the number of events that got their result or dead letter in this run.
-    `state` is Flink's word, or `WAITING` for the engine before the job starts, with the reason in
+    Counts are those of the operator since its last start; at the end of a run they are of what it wrote, and
+    `accepted` is then the number of events that got their result or dead letter in this run.
+    `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
     `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
     is to say of the last of `engine_restarts`: a local engine that ended is started again.
