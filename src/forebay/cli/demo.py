@@ -17,7 +17,8 @@ from rich.text import Text
 
 from forebay.cli.live import LiveLine
 from forebay.engine.launch import ConsoleProgress, local_replicas
-from forebay.settings import load_settings
+from forebay.errors import SettingError
+from forebay.settings import SecretRef, load_settings
 
 if TYPE_CHECKING:
     from forebay.pipelines.demo import Summary
@@ -31,6 +32,10 @@ def demo(
     *,
     input: Annotated[Path | None, typer.Option(help="JSONL or CSV file of your own events.")] = None,
     engine: Annotated[str | None, typer.Option(help="URL of an engine; otherwise a local one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Which one, where the engine serves several.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
+    ] = None,
     events: Annotated[int, typer.Option(min=1, help="How many events.")] = 300,
     speed: Annotated[float | None, typer.Option(help="Replay at recorded times, so much faster.")] = None,
     text_field: Annotated[str | None, typer.Option(help="Field with the text.")] = None,
@@ -45,6 +50,10 @@ def demo(
     from forebay.pipelines.demo import DemoOptions, plan_demo, summarize
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
 
+    if engine is None and (model is not None or api_key_env is not None):
+        raise SettingError(
+            "--model and --api-key-env: expected --engine with them; the local engine needs none"
+        )
     console, settings = Console(stderr=True), load_settings()
     started = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     place = (out or Path("out") / f"demo-{started}").resolve()
@@ -58,6 +67,8 @@ def demo(
         capacity=capacity,
         mode=mode,
         seed=seed,
+        model=model,
+        api_key=None if api_key_env is None else SecretRef(env=api_key_env),
     )
     plan = plan_demo(options)
     replicas: Engine = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from forebay.latency import LatencyHistogram
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
 from forebay.records import JSON
+from forebay.settings import SecretRef
 
 TEXT_FIELDS = ("text", "body", "content", "message", "title")
 TIME_FIELDS = ("created_at", "time", "timestamp", "date")
@@ -38,7 +39,8 @@ EXAMPLES = 5
 class DemoOptions:
     """What the user asked for. `input` None: made-up posts with a burst planted in them.
 
-    `speed`: replay at recorded times, so many times faster; None: as fast as the engine takes it.
+    `speed`: replay at recorded times, so many times faster; None: as fast as the engine takes it. `model` and
+    `api_key` are those of the engine, for one that serves several or wants a key.
     """
 
     out: Path
@@ -50,6 +52,8 @@ class DemoOptions:
     capacity: int = 32
     mode: str = "thread"
     seed: int = 1
+    model: str | None = None
+    api_key: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ def plan_demo(options: DemoOptions) -> Demo:
                 {"role": "user", "content": "Post: {{ event[" + orjson.dumps(text).decode() + "] }}"},
             ],
             "output": {"schema": answer_schema(list(TOPICS) if options.input is None else GENERAL_TOPICS)},
+            "engine": {
+                "model": options.model,
+                "api_key": None if options.api_key is None else _given(asdict(options.api_key)),
+            },
             "sampling": {"max_tokens": 48},
             "capacity": options.capacity,
             "mode": options.mode,
@@ -99,6 +107,10 @@ def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
         "required": ["sentiment", "topic"],
         "additionalProperties": False,
     }
+
+
+def _given(values: dict[str, JSON]) -> dict[str, JSON]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
@@ -240,15 +252,20 @@ def summarize(demo: Demo) -> Summary:
         completion_tokens=sum(row["usage"]["completion_tokens"] for row in rows),
         call_p50_s=calls.quantile_s(0.5),
         call_p99_s=calls.quantile_s(0.99),
-        sentiments=Counter(row["answer"]["sentiment"] for row in rows),
-        topics=Counter(row["answer"]["topic"] for row in rows),
-        causes=Counter(letter["cause"] for letter in letters),
+        sentiments=_counted(row["answer"]["sentiment"] for row in rows),
+        topics=_counted(row["answer"]["topic"] for row in rows),
+        causes=_counted(letter["cause"] for letter in letters),
         slices=tuple(_slices(rows)),
         examples=tuple(
             Example(str(row["fields"].get(demo.text_field, "")), ", ".join(map(str, row["answer"].values())))
             for row in islice(rows, 0, None, max(1, len(rows) // EXAMPLES))
         )[:EXAMPLES],
     )
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    # A plain mapping: `asdict` makes a counter of a counter's items.
+    return dict(Counter(words))
 
 
 def _slices(rows: list[dict[str, Any]]) -> Iterator[Slice]:

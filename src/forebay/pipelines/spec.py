@@ -349,6 +349,12 @@ class PipelineSpec(Model):
             for key, path in written.items():
                 if _within(path, read):
                     yield key, "expected a directory apart from source.path, found the same or one within it"
+            state = {"checkpoint.dir": self.checkpoint.dir}
+            if self.journal is not None:
+                state["journal.path"] = self.journal.path
+            for key, path in state.items():
+                if _read_with(path, read):
+                    yield key, "expected a place apart from source.path, found one within what is read"
 
     def directories(self) -> dict[str, str]:
         """The directories that results and dead letters are written to, by the keys that name them."""
@@ -374,3 +380,11 @@ class PipelineSpec(Model):
 def _within(inner: str, outer: str) -> bool:
     a, b = posixpath.normpath(inner), posixpath.normpath(outer)
     return a == b or a.startswith(b.rstrip("/") + "/")
+
+
+def _read_with(path: str, folder: str) -> bool:
+    """Whether what is written to `path` is read with `folder`: names that begin with `.` or `_` are not."""
+    if not _within(path, folder):
+        return False
+    names = posixpath.relpath(path, folder).split("/")
+    return names == ["."] or not any(name.startswith((".", "_")) for name in names)

@@ -47,6 +47,8 @@ from forebay.testing.waiting import POLL_S, wait_until
 
 HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
 DEFECT = "[[defect]]"
+FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
+"""Without these, Flink's REST service says what was true three or ten seconds ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,11 @@ class Runs:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         flink = FlinkConfig(
-            checkpoint_dir=self.checkpoints, checkpoint_interval_s=0.2, log_dir=log_dir, heap_mb=768
+            checkpoint_dir=self.checkpoints,
+            checkpoint_interval_s=0.2,
+            log_dir=log_dir,
+            heap_mb=768,
+            options=FRESH,
         )
         self.pipeline = Pipeline(folder, flink=flink, **settings)
         self.jobs: list[RunningJob] = []

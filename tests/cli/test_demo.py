@@ -1,0 +1,96 @@
+"""`forebay demo`: what it refuses, what it shows, and all of it on a real Flink."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.cli.demo import show
+from forebay.errors import SettingError
+from forebay.pipelines.demo import Example, Slice, Summary
+from forebay.pipelines.snapshot import Snapshot
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+
+KEY = "sk-2718281828"
+SUMMARY = Summary(
+    results=10, dead_letters=1, completion_tokens=40, call_p50_s=0.25, call_p99_s=1.0,
+    sentiments={"neutral": 2, "negative": 8}, topics={"outage": 10}, causes={"timeout": 1},
+    slices=(Slice(0, 2, "food"), Slice(60_000, 8, "outage")),
+    examples=(Example("[bold]the \x1b[31mlights\x07 are out " + "x" * 200, "negative, outage"),),
+)  # fmt: skip
+
+
+def shown(summary: Summary) -> str:
+    out = StringIO()
+    show(summary, Snapshot(4.0, "FINISHED", accepted=11), Path("/out/demo"), Console(file=out, width=160))
+    return out.getvalue()
+
+
+def test_the_summary_for_a_person() -> None:
+    text = shown(SUMMARY)
+    assert "11 events in, 10 answers, 1 dead letters in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
+    assert "10 tokens/s" in text
+    assert "results and dead letters as JSON lines: /out/demo" in text
+    rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
+    assert [row[0] for row in rows if row[0] in ("negative", "neutral")] == ["negative", "neutral"]
+    assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)
+
+
+def test_what_comes_from_outside_cannot_touch_the_terminal() -> None:
+    text = shown(SUMMARY)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]the" in text
+    assert "x" * 100 not in text
+
+
+def test_nothing_is_a_summary_too() -> None:
+    nothing = Summary(0, 0, 0, 0.0, 0.0, {}, {}, {}, (), ())
+    assert "0 answers" in shown(nothing)
+    assert "sentiment" not in shown(nothing)
+
+
+@pytest.mark.parametrize("words", [["--model", "m"], ["--api-key-env", "KEY"]])
+def test_a_model_and_a_key_are_those_of_an_engine(words: list[str]) -> None:
+    error = CliRunner().invoke(application(), ["demo", *words]).exception
+    assert isinstance(error, SettingError)
+    assert "expected --engine" in str(error)
+
+
+def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:
+    words = ["demo", "--engine", "http://h:1", "--api-key-env", KEY, "--out", str(tmp_path / "out")]
+    error = CliRunner().invoke(application(), words).exception
+    assert isinstance(error, SettingError)
+    assert KEY not in str(error)
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(300)
+def test_a_demo_with_one_of_two_models_and_a_key(tmp_path: Path) -> None:
+    with ReplicaThread(ReplicaScript(models=("a", "b"), delay=Fixed(0.01), api_key=KEY)) as replica:
+        words = ["demo", "--engine", replica.url, "--model", "b", "--api-key-env", "KEY", "--events", "40"]
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", *words, "--json", "--out", str(tmp_path / "out")],
+            env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home"), "KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["run"]["state"], document["run"]["accepted"]) == ("FINISHED", 40)
+    assert (document["summary"]["results"], document["summary"]["dead_letters"]) == (40, 0)
+    assert sum(document["summary"]["topics"].values()) == 40
+    assert KEY not in done.stdout + done.stderr
+    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
