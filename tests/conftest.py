@@ -112,12 +112,11 @@ def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def topic(node: Any) -> Callable[..., str]:
     """Makes a topic with a name of its own."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from forebay.testing.topics import make_topic
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"t-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        make_topic(node.bootstrap, name, partitions, **config)
         return name
 
     return make

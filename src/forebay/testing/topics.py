@@ -1,46 +1,84 @@
-"""Writes and reads topics with another client than the one under test."""
+"""Topics made, written and read with another client than the one under test (`confluent-kafka`)."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+WAIT_S = 60.0
+MAX_RECORD_BYTES = 20_000_000
+
+
+def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    """Create a topic; blocks until it is there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[dict[str, Any]]) -> None:
-    """Write records: `value`, and if given `key`, `headers`, `partition`, `timestamp`."""
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 20_000_000})
+    """Write records: `value`, and if given `key`, `headers`, `partition`; blocks until all are taken."""
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES})
     for record in records:
-        producer.produce(topic, **record)
-    assert producer.flush(60) == 0
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.flush(WAIT_S)
+            producer.produce(topic, **record)
+    if producer.flush(WAIT_S):
+        raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
+
+
+class TopicReader:
+    """Reads what is committed in a topic, from its begin, bit by bit. A topic that is not there is empty."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        self._next: dict[int, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+
+    def messages(self, timeout_s: float = WAIT_S) -> list[Message]:
+        """The records committed since the last call, by partition, in order.
+
+        Blocks until the end of each partition was seen, or for `timeout_s` without any answer (as while the
+        broker is away): then what came is given, and the rest is read next time.
+        """
+        try:
+            there = self._consumer.list_topics(self._topic, timeout_s).topics[self._topic].partitions
+        except KafkaException:
+            return []
+        self._consumer.assign([TopicPartition(self._topic, n, self._next.get(n, 0)) for n in there])
+        open_, found = set(there), []
+        while open_:
+            message = self._consumer.poll(timeout_s)
+            if message is None:
+                break
+            error = message.error()
+            if error is None:
+                found.append(message)
+                self._next[message.partition() or 0] = (message.offset() or 0) + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_.discard(message.partition())
+        self._consumer.unassign()
+        return sorted(found, key=lambda m: (m.partition(), m.offset()))
+
+    def read(self) -> list[tuple[float, bytes]]:
+        """When each new record was written, in seconds of the wall clock, and its value."""
+        return [(m.timestamp()[1] / 1000, m.value() or b"") for m in self.messages(timeout_s=5.0)]
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:
     """All committed records of a topic, by partition, in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-    open_, found = set(partitions), []
-    until_s = time.monotonic() + 60
-    while open_:
-        assert time.monotonic() < until_s, f"{topic}: no end of partitions {open_}"
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        if message.error():
-            open_.discard(message.partition())
-        else:
-            found.append(message)
-    consumer.close()
-    return sorted(found, key=lambda m: (m.partition(), m.offset()))
+    return TopicReader(bootstrap, topic).messages()

@@ -63,9 +63,11 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
 
 def source_options(config: KafkaSource) -> dict[str, str]:
     """The connector's options for `config`."""
+    # Restored, a source that goes on to look for partitions never ends, bounded or not.
+    discovery_ms = 0 if config.until_latest else round(config.discovery_s * 1000)
     options = {
         **config.cluster.options(),
-        "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
+        "scan.topic-partition-discovery.interval": f"{discovery_ms} ms",
     }
     if config.topics:
         options["topic"] = ";".join(config.topics)
