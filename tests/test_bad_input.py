@@ -29,6 +29,8 @@ INVALID_TRIES = 2
 MANY = None
 """As many as the deadline leaves time for."""
 
+HANGING = b'{"text": "[[fault:hang]]"}'
+
 GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
     "not JSON": (b"this is no JSON", "malformed_record", 0, "not JSON"),
     "not an object": (b"[1, 2]", "malformed_record", 0, "object"),
@@ -40,7 +42,7 @@ GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
         1,
         "maximum context length is 4000",
     ),
-    "breaks the schema": (b'{"text": "[[fault:schema]]"}', "invalid_answer", INVALID_TRIES, "schema"),
+    "breaks the schema": (b'{"text": "[[fault:schema]]"}', "invalid_answer", INVALID_TRIES, "not JSON"),
     "garbage": (b'{"text": "[[fault:garbage]]"}', "protocol_violation", TRIES, ""),
     "binary": (b'{"text": "[[fault:binary]]"}', "protocol_violation", TRIES, ""),
     "endless": (b'{"text": "[[fault:huge]]"}', "protocol_violation", TRIES, "more than"),
@@ -51,7 +53,7 @@ GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
     "429": (b'{"text": "[[fault:429]]"}', "rate_limited", MANY, "answered 429"),
     "500": (b'{"text": "[[fault:500]]"}', "server_fault", TRIES, "answered 500"),
     "503": (b'{"text": "[[fault:503]]"}', "overloaded", MANY, "answered 503"),
-    "hang": (b'{"text": "[[fault:hang]]"}', "timeout", TRIES, "2 s"),
+    "hang": (HANGING, "timeout", TRIES, "2 s"),
     "cut": (b'{"text": "[[fault:cut]]"}', "unreachable", MANY, ""),
     "refused": (b'{"text": "[[fault:refuse]]"}', "unreachable", MANY, ""),
 }
@@ -67,13 +69,40 @@ INPUT = [
 ]
 
 
+class Search:
+    """Looks into every file below some folders, again and again: Flink deletes most checkpoints."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self.with_key: set[Path] = set()
+        self.checkpoints: set[Path] = set()
+        self.in_flight: set[Path] = set()
+        """Files of checkpoints that hold an event whose calls hang."""
+
+    def __call__(self, _: object = None) -> None:
+        for folder in self._folders:
+            for place, _dirs, names in os.walk(folder):
+                for path in (Path(place, name) for name in names):
+                    try:
+                        data = path.read_bytes()
+                    except FileNotFoundError:
+                        continue
+                    if KEY.encode() in data:
+                        self.with_key.add(path)
+                    if path.parent.name.startswith("chk-"):
+                        self.checkpoints.add(path)
+                        if HANGING in data:
+                            self.in_flight.add(path)
+
+
 class Run:
     """The one run that all look at."""
 
-    def __init__(self, pipelines: Any, report: CallReport, last: Any) -> None:
+    def __init__(self, pipelines: Any, report: CallReport, last: Any, search: Search) -> None:
         self.pipelines = pipelines
         self.report = report
         self.last = last
+        self.search = search
         self.results = {row["position"]: row for row in pipelines.lines()}
         self.letters = {letter["position"]: letter for letter in pipelines.lines("out-dead-letters")}
 
@@ -82,12 +111,21 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(shared_pipelines: Any) -> Iterator[Run]:
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the key is: a file, for the session's JVM may run already and see no new variable."""
+    path = tmp_path_factory.mktemp("secrets") / "key"
+    path.write_text(KEY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Iterator[Run]:
     pipelines = shared_pipelines
+    search = Search(pipelines.folder, flink_logs)
     pipelines.write(*INPUT)
     spec = pipelines.spec(
         output={"schema": SCHEMA},
-        engine={"api_key": {"env": "TEST_ENGINE_KEY"}},
+        engine={"api_key": {"file": str(key_file)}},
         timeout_s=2.0,
         deadline_s=8.0,
         retry={
@@ -98,10 +136,10 @@ def run(shared_pipelines: Any) -> Iterator[Run]:
         },
     )
     script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
-    with pytest.MonkeyPatch.context() as environment, ReplicaProcess(script) as replica:
-        environment.setenv("TEST_ENGINE_KEY", KEY)
-        last = pipelines.run(spec, replica.url)
-        yield Run(pipelines, replica.report(), last)
+    with ReplicaProcess(script) as replica:
+        last = pipelines.run(spec, replica.url, watch=search)
+        search()
+        yield Run(pipelines, replica.report(), last, search)
 
 
 @pytest.mark.parametrize("name", GIVEN_UP)
@@ -132,10 +170,33 @@ def test_nothing_is_lost_nothing_comes_twice_and_the_job_goes_on(run: Run) -> No
     assert (run.last.accepted, run.last.restarts, run.last.state) == (len(INPUT), 0, "FINISHED")
 
 
-def test_the_api_key_is_in_no_file(run: Run, flink_logs: Path) -> None:
+def test_the_api_key_is_in_no_output_and_no_log(run: Run) -> None:
     assert run.results, "the key was not used"
-    searched = files_with(KEY.encode(), run.pipelines.folder, flink_logs)
-    assert searched == []
+    assert run.search.with_key == set()
+
+
+def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_file: Path) -> None:
+    (pipelines.folder / "inbox").mkdir()
+    pipelines.write({"text": "plain"}, {"text": "[[fault:401]]"}, HANGING, name="inbox/1.jsonl")
+    spec = pipelines.spec(
+        source={"type": "jsonl", "path": "inbox", "follow": True},
+        engine={"api_key": {"file": str(key_file)}},
+        timeout_s=100.0,
+        deadline_s=100.0,
+    )
+    search = Search(pipelines.folder, flink_logs)
+
+    def interrupt_in_time(_: object) -> None:
+        search()
+        if search.in_flight and pipelines.lines() and pipelines.lines("out-dead-letters"):
+            raise KeyboardInterrupt
+
+    script = ReplicaScript(delay=Fixed(0.02), api_key=KEY)
+    with ReplicaProcess(script) as replica, pytest.raises(KeyboardInterrupt):
+        pipelines.run(spec, replica.url, watch=interrupt_in_time)
+    search()
+    assert any(path.name == "_metadata" and path.exists() for path in search.checkpoints)
+    assert search.with_key == set()
 
 
 @pytest.mark.parametrize("mode", ["process"])
@@ -165,12 +226,3 @@ def raw_of(letter: dict[str, Any]) -> bytes:
         text: str = letter["input"]
         return text.encode()
     return base64.b64decode(letter["input_base64"])
-
-
-def files_with(needle: bytes, *folders: Path) -> list[Path]:
-    """The files below `folders` that hold `needle`."""
-    found: list[Path] = []
-    for folder in folders:
-        for place, _, names in os.walk(folder):
-            found += [path for name in names if needle in (path := Path(place, name)).read_bytes()]
-    return found

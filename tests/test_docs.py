@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -192,6 +193,34 @@ def test_cheap_commands_run(words: list[str]) -> None:
     assert done.returncode == 0 or (words[0] == "doctor" and done.returncode == 1), done.stderr
     if words[0] == "doctor":
         assert json.loads(done.stdout)["findings"]
+
+
+REVIEWS = [
+    ["review_id", "posted_at", "title", "text"],
+    *([f"R-{i}", f"{i + 1:02}/03/2026 08:30", f"Stay {i}", 'Noisy, "very" noisy'] for i in range(20)),
+]
+ON_FILES = [
+    block
+    for block in YAML
+    if re.search(r"path: (tickets\.jsonl|reviews\.csv)\b", block.text) and "api_key" not in block.text
+]
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("block", ON_FILES, ids=str)
+def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
+    from forebay.testing.delays import Fixed
+    from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+    tickets = (ROOT / "examples" / "tickets.jsonl").read_bytes()
+    (pipelines.folder / "tickets.jsonl").write_bytes(tickets)
+    with (pipelines.folder / "reviews.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(REVIEWS)
+    spec = parse_spec(parse_yaml(block.text, str(block))[0], base=pipelines.folder)
+    with ReplicaProcess(ReplicaScript(models=(MODEL,), delay=Fixed(0.02))) as replica:
+        last = pipelines.run(spec, replica.url)
+    rows = len(REVIEWS) - 1 if "reviews.csv" in block.text else len(tickets.splitlines())
+    assert (last.state, last.results, last.dead_letters) == ("FINISHED", rows, 0)
 
 
 @pytest.mark.flink

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,28 @@ def test_sigterm_is_taken_as_ctrl_c_and_the_run_can_be_resumed(
     endless = pipeline(
         tmp_path, source={"type": "generator", "rate": 50.0}, sink={"type": "jsonl", "path": "out"}
     )
+    from forebay.connectors.sinks import read_jsonl_sink
     from forebay.operators.environment import newest_checkpoint
     from forebay.testing.waiting import wait_until
 
     home = tmp_path / ".forebay" / "p" / "checkpoints"
-    running = start(tmp_path, str(endless), "--engine", replica.url)
-    wait_until(lambda: running.poll() is not None or newest_checkpoint(home) is not None, 200)
-    running.send_signal(signal.SIGTERM)
-    out, said = running.communicate(timeout=200)
-    assert running.returncode == 130, said.decode()
-    assert out == b""
-    assert b"stopped; the same command goes on from the newest checkpoint" in said
-    assert newest_checkpoint(home) is not None
-    assert not json.loads((home / "run.json").read_text())["finished"]
+    resumed = None
+
+    def own_checkpoint(running: subprocess.Popen[bytes], before: Path | None) -> bool:
+        """Whether it has one, and what is older than the one that it resumed from is gone."""
+        jobs = [path for path in home.glob("*") if path.is_dir()]
+        return running.poll() is not None or (newest_checkpoint(home) != before and len(jobs) <= 2)
+
+    for _ in range(3):
+        running = start(tmp_path, str(endless), "--engine", replica.url)
+        wait_until(partial(own_checkpoint, running, resumed), 120)
+        running.send_signal(signal.SIGTERM)
+        out, said = running.communicate(timeout=200)
+        assert running.returncode == 130, said.decode()
+        assert out == b""
+        assert b"stopped; the same command goes on from the newest checkpoint" in said
+        resumed = newest_checkpoint(home)
+        assert resumed is not None
+        assert not json.loads((home / "run.json").read_text())["finished"]
+    positions = [json.loads(line)["position"] for line in read_jsonl_sink(tmp_path / "out")]
+    assert len(set(positions)) == len(positions) > 0

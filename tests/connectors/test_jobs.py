@@ -277,7 +277,7 @@ def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path, mode: str
 
     config = Generator(count=20, rate_per_s=10, paced=False)
     env = jobs.environment(mode=mode, parallelism=2)
-    stream = with_event_time(generator_source(env, config), out_of_orderness_ms=100, idle_ms=1000)
+    stream = with_event_time(generator_source(env, config), out_of_orderness_ms=100)
     stamps = stream.process(Timestamps(), Types.STRING()).set_parallelism(1)
     jsonl_sink(stamps, JsonlFiles(tmp_path / "stamps"))
     env.execute("test")

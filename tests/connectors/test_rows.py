@@ -60,6 +60,14 @@ def test_lines_are_counted_from_one_and_empty_ones_are_no_records() -> None:
     assert [(record.raw, record.position) for record in records] == [(b"a", "f@1"), (b"b", "f@4")]
 
 
+def test_a_header_whose_time_column_holds_no_time_is_no_record() -> None:
+    timed = Format("csv", columns=("id", "at"), time=EventTime("at"))
+    reader = LineReader("f", timed, header=True)
+    event, letter = read(reader, [b"id,at", b"1,2026-03-02T08:00:00Z", b"2,at"])
+    assert isinstance(event, Event)
+    assert isinstance(letter, DeadLetter)
+
+
 def test_header_rows_are_no_records() -> None:
     reader = LineReader("f", Format("csv", columns=COLUMNS), header=True)
     assert [r.raw for r in read(reader, [b"id,text", b"1,a", b'"id","text"', b"2,b"])] == [b"1,a", b"2,b"]

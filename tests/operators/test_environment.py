@@ -12,6 +12,7 @@ from forebay.connectors.generator import Generator, generator_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.operators.environment import (
+    WORKERS_VARIABLE,
     FlinkConfig,
     Restart,
     flink_environment,
@@ -141,12 +142,19 @@ from forebay.operators.environment import FlinkConfig, flink_environment
 before = dict(os.environ)
 env = flink_environment(FlinkConfig(log_dir=Path({str(tmp_path)!r}), heap_mb=300))
 changed = {{key for key, value in os.environ.items() if before.get(key) != value}}
-assert all(key.startswith("FLINK_") for key in changed), changed
+assert {{key for key in changed if not key.startswith("FLINK_")}} == {{{WORKERS_VARIABLE!r}}}, changed
 env.from_collection([1, 2]).map(lambda number: number * 21).print()
 env.execute("test")
 """
+    # This process may have started a JVM of its own, with the same variable.
+    environment = {key: value for key, value in os.environ.items() if key != WORKERS_VARIABLE}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
     assert done.stderr == ""

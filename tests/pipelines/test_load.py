@@ -174,7 +174,7 @@ def test_each_mistake_names_its_key_and_what_is_expected(changes: dict[str, Any]
         {"source__time": "t", "source__time_format": "%d/%m/%Y %H:%M %%"},
         {"source__time": "t", "source__time_format": "%G-W%V-%u"},
         {"shards": 128, "parallelism": 128},
-        {"source": {"type": "sse", "preset": "wikimedia"}, "event_time": {"idle_s": 5}},
+        {"source": {"type": "sse", "preset": "wikimedia"}, "event_time": {"out_of_orderness_s": 5}},
         {"source": {"type": "websocket"}},
         {"source": {"type": "websocket", "url": "ws://localhost:1", "headers": {"User-Agent": "me"}}},
         {

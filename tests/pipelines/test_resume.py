@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,17 @@ import pytest
 from forebay.engine.launch.processes import birth_s
 from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.resume import Note, checkpoint_to_resume, end_orphan, forget, traits, write_note
+from forebay.pipelines.resume import (
+    KEPT_LOGS,
+    Note,
+    Tidy,
+    checkpoint_to_resume,
+    end_orphan,
+    forget,
+    tidy_logs,
+    traits,
+    write_note,
+)
 from forebay.pipelines.spec import PipelineSpec
 
 
@@ -136,3 +147,56 @@ def test_a_note_that_cannot_be_read_is_none(place: Place) -> None:
     assert place.prepare() is None
     (place.home / "run.json").write_text(json.dumps([1]))
     assert place.prepare() is None
+
+
+def jobs(place: Place) -> set[str]:
+    return {path.name[0] for path in place.home.iterdir() if path.is_dir()}
+
+
+def test_older_jobs_are_deleted_once_the_run_has_a_checkpoint_of_its_own(place: Place) -> None:
+    place.checkpoint("a", 10)
+    restored = place.checkpoint("b", 20)
+    (place.home / "elsewhere").mkdir()
+    tidy = Tidy(place.home, "c" * 32, restored)
+    (place.home / ("c" * 32) / "chk-1").mkdir(parents=True)
+    tidy()
+    assert jobs(place) == {"a", "b", "c", "e"}
+    place.checkpoint("c", 30)
+    tidy()
+    assert jobs(place) == {"b", "c", "e"}
+
+
+def test_an_end_that_was_not_noted_after_a_run_that_committed_nothing_repeats_nothing(place: Place) -> None:
+    """Flink deletes the checkpoints of a job that finishes: the place is that of the run before."""
+    restored = place.checkpoint("a", 50)
+    place.committed(50)
+    place.submitted(100)
+    place.checkpoint("b", 110)
+    Tidy(place.home, "b" * 32, restored)()
+    forget_job(place, "b")
+    assert place.prepare() == restored
+
+
+def forget_job(place: Place, job: str) -> None:
+    shutil.rmtree(place.home / (job * 32))
+
+
+def test_a_run_that_began_at_the_beginning_needs_no_other_job(place: Place) -> None:
+    (place.home / ("a" * 32)).mkdir()
+    place.checkpoint("b", 30)
+    Tidy(place.home, "b" * 32, None)()
+    assert jobs(place) == {"b"}
+
+
+def test_the_newest_logs_stay(tmp_path: Path) -> None:
+    tidy_logs(tmp_path / "none")
+    for number in range(KEPT_LOGS + 3):
+        log = tmp_path / f"flink-jvm-{number}.err"
+        log.touch()
+        os.utime(log, (number, number))
+    (tmp_path / "mine").touch()
+    tidy_logs(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == KEPT_LOGS + 1
+    assert {"mine", f"flink-jvm-{KEPT_LOGS + 2}.err"} <= left
+    assert "flink-jvm-2.err" not in left

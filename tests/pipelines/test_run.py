@@ -144,6 +144,20 @@ def test_only_a_feed_that_gave_nothing_is_given_up_when_refused(bench: Bench, ac
         assert bench.cancelled == ["job"]
 
 
+def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
+    old = bench.home / ("a" * 32)
+    old.mkdir(parents=True)
+
+    def complete() -> None:
+        job = read_note(bench.home).job
+        assert job is not None
+        (bench.home / job / "chk-1").mkdir(parents=True)
+        (bench.home / job / "chk-1" / "_metadata").touch()
+
+    bench.looks = [complete, lambda: "" if not old.exists() else None]
+    assert bench.run().state == "FINISHED"
+
+
 def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
     def interrupt() -> str:
         raise KeyboardInterrupt

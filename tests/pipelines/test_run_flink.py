@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay.engine.launch import Registry, Replicas
+from forebay.engine.launch.spec import Launch
 from forebay.errors import PipelineFailed, SettingError
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -34,3 +39,34 @@ def test_options_that_flink_does_not_take_are_one_sentence(
     with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica, pytest.raises(kind, match=says) as caught:
         pipelines.run(pipelines.spec(flink=flink), replica.url)
     assert "\n" not in str(caught.value)
+
+
+def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
+    command = (sys.executable, "-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.05")
+    return Launch(command)
+
+
+def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any, flink_logs: Path) -> None:
+    from forebay.operators.jvm import start_jvm
+    from forebay.pipelines.run import RunOptions, run_pipeline
+    from forebay.pipelines.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 20.0, "count": 100}, prompt="{{ text }}", retry={"base_s": 0.1}
+    )
+    said: set[str] = set()
+    with Replicas(Registry(pipelines.folder / "replicas.json"), fake_replica, model="fake") as replicas:
+        replicas.start([()], port_base=18100)
+
+        def watch(now: Snapshot) -> None:
+            said.add(now.engine_failure)
+            if now.results >= 10 and not now.engine_restarts:
+                replicas.kill(0)
+
+        settings = Settings(home=pipelines.folder / "home", python=Path())
+        last = run_pipeline(spec, nullcontext(replicas), RunOptions(), settings, watch)
+    assert (last.results, last.dead_letters, last.engine_restarts) == (100, 0, 1)
+    assert any("ended and is started again" in words for words in said)
+    assert len({line["position"] for line in pipelines.lines()}) == 100

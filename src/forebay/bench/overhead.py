@@ -42,7 +42,7 @@ class OverheadOptions:
     engine: str = "fake"
     quick: bool = False
     mode: Mode = "thread"
-    events: int = 192
+    events: int = 640
     capacity: int = 32
     max_tokens: int = 32
 
@@ -59,7 +59,7 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
         raise SettingError(f"--engine: the engine at {options.engine} serves no model")
     model = served[0].name
     load = Workload(
-        events=options.events,
+        events=options.events // 4 if options.quick else options.events,
         rate_per_s=None,
         capacity=options.capacity,
         url=options.engine,

@@ -47,7 +47,7 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
         env = flink_environment(
             FlinkConfig(
                 **(
-                    {"mode": "process", "bundle_time_ms": load.async_bundle_ms}
+                    {"mode": "process", "bundle_time_ms": load.async_bundle_ms, "bundle_size": 1000}
                     if system == "async_function"
                     else {"mode": load.mode}
                 ),

@@ -15,18 +15,14 @@ NO_TIME_MS = -(2**63)
 """Flink's own value for a record without a timestamp; it is below every watermark."""
 
 
-def with_event_time(
-    stream: DataStream, *, out_of_orderness_ms: int, idle_ms: int | None = None
-) -> DataStream:
+def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStream:
     """`stream` with each record's `time_ms` as its Flink timestamp, and watermarks behind it.
 
-    The watermark trails the highest time seen by `out_of_orderness_ms`. A subtask that sees nothing for
-    `idle_ms` no longer holds watermarks back. A record without a time does not move the stream's clock.
-    Order and parallelism stay as they are.
+    The watermark trails the highest time seen by `out_of_orderness_ms`. A record without a time does not move
+    the stream's clock. Order and parallelism stay as they are. No subtask is ever marked as idle: that mark
+    would pass through an operator that still awaits answers, and windows behind it would close without them.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(out_of_orderness_ms))
-    if idle_ms is not None:
-        strategy = strategy.with_idleness(Duration.of_millis(idle_ms))
     # What DataStream.assign_timestamps_and_watermarks does, but at the stream's own parallelism: at the
     # environment's default a stream of one subtask would be dealt out, and its order lost.
     parallelism = stream._j_data_stream.getParallelism()

@@ -8,7 +8,7 @@ from forebay.codec import encode
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.letters import parse_dead_letter
 from forebay.errors import MalformedRecord
-from forebay.records import DeadLetter
+from forebay.records import DeadLetter, Event
 
 QUOTE = b'"'
 MAX_ROW_LINES = 1000
@@ -80,9 +80,15 @@ class LineReader:
         record = self.format.read(raw, position)
         if record.time_ms is None and time_ms is not None:
             record = replace(record, time_ms=time_ms)
-        if self.header and getattr(record, "fields", None) == {name: name for name in self.format.columns}:
+        if self.header and self._is_header(record, raw):
             return at, None
         return Progress(at.lines, at.records + 1), encode(record)
+
+    def _is_header(self, record: Event | DeadLetter, raw: bytes) -> bool:
+        if isinstance(record, DeadLetter):
+            # Where the format has a time, a header has the name of its column there.
+            record = replace(self.format, time=None).read(raw, "")
+        return isinstance(record, Event) and record.fields == {name: name for name in self.format.columns}
 
 
 def quote_open(line: bytes, delimiter: str, *, inside: bool = False) -> bool:

@@ -63,14 +63,20 @@ def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:
 
 
 def committed_parts(path: Path) -> list[Path]:
-    """The committed files of a JSONL sink, each writer's in the order written; none without the directory."""
+    """The committed files of a JSONL sink, by the time of their last line; none without the directory.
+
+    So each subtask's are in the order written. Names do not tell: after a checkpoint without a line, Flink
+    gives a subtask's next file a new writer name and counts from 0 again.
+    """
     named = [(COMMITTED.fullmatch(file.name), file) for file in path.glob("part-*.jsonl")]
-    ordered = sorted((match[1], int(match[2]), file) for match, file in named if match is not None)
-    return [file for _, _, file in ordered]
+    ordered = sorted(
+        (file.stat().st_mtime_ns, match[1], int(match[2]), file) for match, file in named if match is not None
+    )
+    return [file for *_, file in ordered]
 
 
 def read_jsonl_sink(path: Path) -> Iterator[bytes]:
-    """The committed lines of a JSONL sink, without their ends; in order for each of its writers."""
+    """The committed lines of a JSONL sink, without their ends; in order for each subtask."""
     for part in committed_parts(path):
         with part.open("rb") as file:
             for line in file:

@@ -49,6 +49,9 @@ class FlinkConfig:
     also needs opt/flink-python-*.jar in the cluster's lib/: the jar that a job brings along can be loaded
     once in the life of a task manager. `options` are Flink's own and win over everything else here.
 
+    In process mode events reach Python in bundles of `bundle_size`, or of what came in `bundle_time_ms`. A
+    checkpoint waits for the bundle in hand, and each of its events may wait for a slot: keep it small.
+
     `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
     JVM are decided by the first environment of a process.
     """
@@ -57,7 +60,7 @@ class FlinkConfig:
     parallelism: int = 1
     max_parallelism: int = 128
     bundle_time_ms: int = 3
-    bundle_size: int = 1000
+    bundle_size: int = 16
     buffer_timeout_ms: int = 0
     checkpoint_dir: Path | None = None
     checkpoint_interval_s: float | None = None

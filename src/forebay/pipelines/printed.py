@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 import orjson
 
+from forebay.errors import PipelineFailed
+
 CHUNK_BYTES = 1 << 16
 STDOUT, STDERR = 1, 2
 
@@ -46,6 +48,14 @@ class Printed:
             sys.stdout.flush()
             os.dup2(saved, STDOUT)
             os.close(saved)
+
+    def check(self) -> None:
+        """Raise `PipelineFailed` where nobody reads the results any more."""
+        if self.closed:
+            raise PipelineFailed(
+                "standard output was closed, and the job is cancelled; the same command goes on from the "
+                "newest checkpoint"
+            )
 
     def settle(self) -> None:
         """Block until everything that was printed before the call has been passed on and counted."""

@@ -24,6 +24,7 @@ from forebay.operators.job import end_job
 from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
+KEPT_LOGS = 20
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 SOURCE_KEYS = (
     "type",
@@ -144,6 +145,37 @@ def forget(home: Path) -> None:
     for path in home.iterdir():
         if JOB_DIRECTORY.fullmatch(path.name):
             shutil.rmtree(path)
+
+
+class Tidy:
+    """Deletes what a pipeline's earlier jobs left in `home`, once `job` has a complete checkpoint of its own.
+
+    That one needs no file of another job: Flink does not claim what it restores. `restored`, which the run
+    resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and a run that is killed
+    before it could note that has its place there.
+    """
+
+    def __init__(self, home: Path, job: str, restored: Path | None) -> None:
+        self._home = home
+        self._job = job
+        self._kept = {job} if restored is None else {job, restored.parent.name}
+        self._done = False
+
+    def __call__(self) -> None:
+        if self._done or not any((self._home / self._job).glob("chk-*/_metadata")):
+            return
+        self._done = True
+        for path in self._home.iterdir():
+            if JOB_DIRECTORY.fullmatch(path.name) and path.name not in self._kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def tidy_logs(folder: Path) -> None:
+    """Delete all but the newest `KEPT_LOGS` files of Flink's logs in `folder`, if it is there."""
+    with suppress(FileNotFoundError):
+        logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in logs[KEPT_LOGS:]:
+            path.unlink()
 
 
 def traits(spec: PipelineSpec) -> dict[str, Any]:

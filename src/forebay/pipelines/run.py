@@ -25,11 +25,13 @@ from forebay.pipelines.places import check_places, check_secrets
 from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
+    Tidy,
     checkpoint_to_resume,
     end_orphan,
     forget,
     held,
     read_note,
+    tidy_logs,
     traits,
     write_note,
 )
@@ -98,6 +100,7 @@ def run_pipeline(
             model = served_model(
                 spec, url, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
             )
+            tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
             build(spec, env, engine_url=url, model=model)
@@ -122,7 +125,10 @@ def run_pipeline(
                 with suppress(LaunchError):
                     end_job(rest_url, job_id, CANCEL_S, unknown_s=ARRIVAL_S)
                 raise
-            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, printed)
+            chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
+            if printed is not None:
+                chores.append(printed.check)
+            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores)
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)
@@ -172,7 +178,7 @@ def _flink_value(value: object) -> str:
 
 
 def _watch_until_end(
-    job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path, printed: Printed | None
+    job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path, chores: Sequence[Callable[[], None]]
 ) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
@@ -187,11 +193,8 @@ def _watch_until_end(
             time.sleep(POLL_S)
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             keeper.mend(engine_ended)
-            if printed is not None and printed.closed:
-                raise PipelineFailed(
-                    "standard output was closed, and the job is cancelled; the same command goes on from the "
-                    "newest checkpoint"
-                )
+            for chore in chores:
+                chore()
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last, savepoints)

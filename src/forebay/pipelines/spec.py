@@ -202,10 +202,6 @@ class EventTimeSpec(Model):
     out_of_orderness_s: NotNegativeFloat = Field(
         5.0, description="How late an event may be behind a newer one."
     )
-    idle_s: PositiveFloat | None = Field(
-        None,
-        description="A source that is silent for so long no longer holds event time back; null: it does.",
-    )
 
 
 class CheckpointSpec(Model):
@@ -248,7 +244,9 @@ class PipelineSpec(Model):
     capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
-    deadline_s: PositiveFloat = Field(300.0, description="Time for one record, all calls and waits counted.")
+    deadline_s: PositiveFloat = Field(
+        300.0, description="Time for one record from its first call, all tries and pauses counted."
+    )
     retry: RetrySpec = Field(RetrySpec(), description="Calls after a failed one.")
     ordering: Literal["unordered", "key"] = Field(
         "unordered",

@@ -57,12 +57,8 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: st
     """Put the whole pipeline into `env`; nothing runs until it is executed."""
     stream = source_stream(spec, env)
     if spec.event_time is not None:
-        idle_s = spec.event_time.idle_s
-        stream = with_event_time(
-            stream,
-            out_of_orderness_ms=round(spec.event_time.out_of_orderness_s * 1000),
-            idle_ms=None if idle_s is None else round(idle_s * 1000),
-        )
+        late_ms = round(spec.event_time.out_of_orderness_s * 1000)
+        stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
     answered = infer(
         stream,

@@ -1,0 +1,127 @@
+"""The main job against real vLLM: one replica, which all tests here share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from forebay.engine.client import HttpEngine
+from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
+from forebay.engine.probe import fetch_metrics, list_models
+from forebay.errors import ModelNotFound, PromptTooLong, SettingError
+from forebay.records import Message, Request, Sampling
+from forebay.settings import load_settings
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+MODEL = "smollm2-135m-instruct"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "mood": {"enum": ["good", "bad"]},
+        "words": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["mood", "words"],
+    "additionalProperties": False,
+}
+POSTS = ["What a fight!", "The referee was blind.", "I love this town 🎉", 'She said "no"\n\tand left.']
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[str]:
+    settings = load_settings()
+    ensure_engine(settings, Silent())
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512)
+    with local_replicas(1, options, settings=settings) as replicas:
+        yield replicas[0]
+
+
+def request(text: str, **changes: Any) -> Request:
+    settings = {"model": MODEL, "sampling": Sampling(max_tokens=24, extra={"ignore_eos": True}), **changes}
+    return Request(id="r", messages=(Message("user", text),), **settings)
+
+
+async def test_a_streamed_answer_has_its_moments_and_its_tokens(replica: str) -> None:
+    assert [model.max_model_len for model in await list_models(replica)] == [512]
+    engine = HttpEngine(replica)
+    try:
+        completion = await engine.complete(request("Say something."), timeout_s=60)
+    finally:
+        await engine.close()
+    timing, usage = completion.timing, completion.usage
+    assert (usage.completion_tokens, completion.finish_reason) == (24, "length")
+    assert usage.prompt_tokens > 0
+    assert timing.first_byte_s is not None
+    assert timing.first_token_s is not None
+    assert timing.sent_s < timing.first_byte_s <= timing.first_token_s <= timing.done_s
+    assert timing.chunks_s[0] == timing.first_token_s
+    assert len(timing.chunks_s) > 10
+    assert completion.text
+
+
+async def test_what_vllm_refuses_has_its_class(replica: str) -> None:
+    engine = HttpEngine(replica)
+    try:
+        with pytest.raises(PromptTooLong):
+            await engine.complete(request("long " * 2000), timeout_s=60)
+        with pytest.raises(ModelNotFound, match="no-such-model"):
+            await engine.complete(request("x", model="no-such-model"), timeout_s=60)
+    finally:
+        await engine.close()
+
+
+async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:
+    engine = HttpEngine(replica)
+
+    async def running() -> int:
+        load, _ = await fetch_metrics(replica)
+        return load.running or 0
+
+    try:
+        long = request("Count.", sampling=Sampling(max_tokens=450, extra={"ignore_eos": True}))
+        call = asyncio.create_task(engine.complete(long, timeout_s=120))
+        while not await running():
+            assert not call.done(), "the answer came before it could be cancelled"
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # The test's time-out bounds this.
+        while await running():
+            pass
+    finally:
+        await engine.close()
+
+
+@pytest.mark.flink
+def test_a_pipeline_gives_valid_answers_and_says_what_did_not_fit(replica: str, pipelines: Any) -> None:
+    texts = [f"{POSTS[n % len(POSTS)]} ({n})" for n in range(20)]
+    pipelines.write(*({"text": text} for text in texts), {"text": "long " * 2000}, b"no JSON")
+    spec = pipelines.spec(
+        prompt="How is the mood of this post, and how many words has it? Answer with JSON. {{ text }}",
+        output={"schema": SCHEMA},
+        sampling={"max_tokens": 32},
+        capacity=8,
+        deadline_s=240.0,
+        timeout_s=120.0,
+    )
+    last = pipelines.run(spec, replica)
+    rows = pipelines.lines()
+    assert sorted(row["fields"]["text"] for row in rows) == sorted(texts)
+    for row in rows:
+        assert set(row["answer"]) == {"mood", "words"}
+        assert row["answer"]["mood"] in {"good", "bad"}
+        assert row["usage"]["prompt_tokens"] > 0
+        assert row["usage"]["completion_tokens"] > 0
+    causes = {letter["input"][:7]: letter["cause"] for letter in pipelines.lines("out-dead-letters")}
+    assert causes == {'{"text"': "prompt_too_long", "no JSON": "malformed_record"}
+    assert (last.results, last.dead_letters) == (20, 2)
+
+
+@pytest.mark.flink
+def test_a_model_that_is_not_served_stops_the_start(replica: str, pipelines: Any) -> None:
+    pipelines.write({"text": "x"})
+    with pytest.raises(SettingError, match=f"does not serve 'another'; it serves {MODEL}"):
+        pipelines.run(pipelines.spec(engine={"model": "another"}), replica)
