@@ -96,16 +96,16 @@ def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
 
 
 def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
-    """The source's topics as the connector takes them."""
+    """The source's topics as the connector takes them, from the offsets that a first start has committed."""
     return kafka.KafkaSource(
         source.cluster(),
         Format(kind=source.format, time=source.event_time(), max_record_bytes=source.max_record_bytes),
         source.topics,
         source.pattern,
-        source.group_of(spec.name),
-        source.start,
-        source.discovery_s,
-        source.until_latest,
+        source.reading_group_of(spec.name),
+        discovery_s=source.discovery_s,
+        isolation=source.isolation,
+        until_latest=source.until_latest,
     )
 
 

@@ -20,6 +20,7 @@ FIELD = "kafka"
 """The field of an event that says where in Kafka it comes from."""
 
 Start = Literal["committed", "earliest", "latest"]
+Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,12 @@ class KafkaSource:
 
     `start` says where to begin where no checkpoint does: at the offsets that `group` has committed (and from
     the earliest where it has none), at either end, or at the first record of a time in milliseconds. New
-    partitions and topics are found every `discovery_s`. `until_latest` ends with what was there at the start.
+    partitions and topics are found every `discovery_s`, or never with 0. `isolation` says whether records of
+    transactions that are open or were given up are read.
+
+    `until_latest` reads what was there at the start and no more. The job then ends by itself only without
+    discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
+    it has to be drained.
     """
 
     cluster: KafkaCluster
@@ -38,6 +44,7 @@ class KafkaSource:
     group: str | None = None
     start: Start | int = "committed"
     discovery_s: float = 10.0
+    isolation: Isolation = "read_committed"
     until_latest: bool = False
 
     def __post_init__(self) -> None:
@@ -63,11 +70,10 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
 
 def source_options(config: KafkaSource) -> dict[str, str]:
     """The connector's options for `config`."""
-    # Restored, a source that goes on to look for partitions never ends, bounded or not.
-    discovery_ms = 0 if config.until_latest else round(config.discovery_s * 1000)
     options = {
         **config.cluster.options(),
-        "scan.topic-partition-discovery.interval": f"{discovery_ms} ms",
+        "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
+        "properties.isolation.level": config.isolation,
     }
     if config.topics:
         options["topic"] = ";".join(config.topics)
