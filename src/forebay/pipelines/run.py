@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from forebay.connectors.feed import FeedRefused
+from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
@@ -42,6 +43,8 @@ from forebay.pipelines.streams import build, connector_jars
 from forebay.settings import Settings
 
 POLL_S = 0.5
+REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
+"""How failures begin that no restart will mend."""
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
 CALLS_PER_BUNDLE = 16
@@ -214,7 +217,7 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
-        if not before.accepted and now.failure.startswith(f"{FeedRefused.__name__}: "):
+        if not before.accepted and now.failure.startswith(REFUSED):
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)
     counts = job.counts()

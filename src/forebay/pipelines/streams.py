@@ -99,13 +99,18 @@ def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
     """The source's topics as the connector takes them."""
     return kafka.KafkaSource(
         source.cluster(),
-        Format(kind=source.format, time=source.event_time(), max_record_bytes=source.max_record_bytes),
+        Format(
+            kind="text" if source.format == "text" else "jsonl",
+            time=source.event_time(),
+            max_record_bytes=source.max_record_bytes,
+        ),
         source.topics,
         source.pattern,
         source.group_of(spec.name),
         source.start,
         source.discovery_s,
         source.until_latest,
+        None if source.registry is None else source.registry.registry(),
     )
 
 
