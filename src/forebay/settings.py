@@ -84,7 +84,7 @@ def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str
     if ref.env is not None:
         value = env.get(ref.env, "").strip()
         if not value:
-            raise SettingError(f"environment variable {ref.env} is not set; put the API key into it")
+            raise SettingError(f"environment variable {ref.env} is not set; put the secret into it")
         return value
     if ref.file is None:
         raise SettingError("a secret needs the name of an environment variable or of a file")

@@ -80,6 +80,13 @@ def test_secrets_are_named_and_properties_are_texts() -> None:
         ({"properties": {"sasl.jaas.config": "the secret"}}, "under 'secrets'"),
         ({"properties": {"ssl.key.password": "the secret"}}, "under 'secrets'"),
         ({"secrets": {"ssl.key.password": "the secret"}}, "found the secret itself"),
+        ({"format": "avro"}, "'format: avro' and 'registry' together"),
+        ({"registry": {"url": "http://r:1"}}, "'format: avro' and 'registry' together"),
+        ({"format": "avro", "registry": {"url": "http://a:the secret@r:1"}}, "expected a URL"),
+        (
+            {"format": "avro", "registry": {"url": "http://r:1", "auth": "the secret"}},
+            "found the secret itself",
+        ),
     ],
 )
 def test_mistakes_name_the_key_and_the_mend_and_no_secret(source: dict[str, Any], words: str) -> None:
@@ -89,6 +96,33 @@ def test_mistakes_name_the_key_and_the_mend_and_no_secret(source: dict[str, Any]
     assert "source" in str(raised.value)
     assert "the secret'" not in str(raised.value)
     assert "'the secret" not in str(raised.value)
+
+
+def test_a_secret_that_is_missing_or_ends_with_a_line_break_is_said_before_the_start(tmp_path: Path) -> None:
+    from forebay.pipelines.places import check_secrets
+
+    def check(**source: Any) -> None:
+        check_secrets(parse_spec(document(**source), base=tmp_path), here=True)
+
+    (tmp_path / "password").write_text("hush-hush\n")
+    (tmp_path / "pair").write_text("ann:hush-hush\n")
+    for secrets, words in (
+        (
+            {"sasl.jaas.config": {"env": "NO_SUCH_VARIABLE"}},
+            "source.secrets.sasl.jaas.config: .*NO_SUCH_VARIABLE",
+        ),
+        ({"ssl.key.password": {"file": "nowhere"}}, "source.secrets.ssl.key.password: .*nowhere"),
+        ({"ssl.key.password": {"file": "password"}}, "ends with a line break"),
+    ):
+        with pytest.raises(SettingError, match=words) as said:
+            check(secrets=secrets)
+        assert "hush" not in str(said.value)
+    (tmp_path / "password").write_text("hush-hush")
+    check(secrets={"ssl.key.password": {"file": "password"}})
+    registry = {"url": "http://127.0.0.1:9"}
+    check(format="avro", registry={**registry, "auth": {"file": "pair"}})
+    with pytest.raises(SettingError, match=r"source.registry.auth: .*USER:PASSWORD"):
+        check(format="avro", registry={**registry, "auth": {"file": "password"}})
 
 
 def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.connectors.kafka import KafkaCluster
-from forebay.pipelines.fields import Model, PositiveFloat, Scalar, SecretField, wrong
+from forebay.connectors.kafka import KafkaCluster, Registry
+from forebay.pipelines.fields import HttpUrl, LocalPath, Model, PositiveFloat, Scalar, SecretField, wrong
 from forebay.pipelines.timed import Timed
 
 OWNED = {
@@ -113,6 +113,23 @@ class KafkaAccess(Model):
         )
 
 
+class RegistrySpec(Model):
+    """The schema registry of Avro values, one that speaks Confluent's protocol."""
+
+    url: HttpUrl = Field(description="Address of the registry.")
+    auth: SecretField | None = Field(
+        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
+    )
+    ca: LocalPath | None = Field(
+        None,
+        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
+    )
+
+    def registry(self) -> Registry:
+        """As the connector takes it."""
+        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+
+
 class KafkaSource(Timed, KafkaAccess):
     """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
 
@@ -137,8 +154,13 @@ class KafkaSource(Timed, KafkaAccess):
         description="Where to begin where there is no checkpoint: at the `committed` offsets of the group "
         "(the `earliest` where it has none), at either end, or at the first record of a time (ISO 8601).",
     )
-    format: Literal["jsonl", "text"] = Field(
-        "jsonl", description="What values are: a JSON object each, or `text`, whose one field is `text`."
+    format: Literal["jsonl", "text", "avro"] = Field(
+        "jsonl",
+        description="What values are: a JSON object each, `text`, whose one field is `text`, or `avro` "
+        "records whose schemas a `registry` holds.",
+    )
+    registry: RegistrySpec | None = Field(
+        None, description="The schema registry; needed with `format: avro`."
     )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
@@ -161,6 +183,8 @@ class KafkaSource(Timed, KafkaAccess):
     def model_post_init(self, context: Any, /) -> None:
         if bool(self.topics) == (self.pattern is not None):
             raise wrong("expected either 'topics' or 'pattern'")
+        if (self.format == "avro") != (self.registry is not None):
+            raise wrong("expected 'format: avro' and 'registry' together, found one of them")
         if self.limit is not None:
             raise wrong("expected no 'limit' with type: kafka; 'until_latest' ends with what is there")
 

@@ -15,6 +15,7 @@ import orjson
 
 from forebay.connectors.feed import FeedRefused
 from forebay.connectors.kafka.admin import KafkaAway, Place
+from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
@@ -45,6 +46,8 @@ from forebay.pipelines.streams import build, connector_jars
 from forebay.settings import Settings
 
 POLL_S = 0.5
+REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
+"""How failures begin that no restart will mend."""
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
 METRICS_S = 3.0
@@ -253,7 +256,7 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
-        if not before.accepted and now.failure.startswith(f"{FeedRefused.__name__}: "):
+        if not before.accepted and now.failure.startswith(REFUSED):
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)
     counts = job.counts()

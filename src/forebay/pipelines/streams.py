@@ -99,13 +99,18 @@ def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
     """The source's topics as the connector takes them, from the offsets that a first start has committed."""
     return kafka.KafkaSource(
         source.cluster(),
-        Format(kind=source.format, time=source.event_time(), max_record_bytes=source.max_record_bytes),
+        Format(
+            kind="text" if source.format == "text" else "jsonl",
+            time=source.event_time(),
+            max_record_bytes=source.max_record_bytes,
+        ),
         source.topics,
         source.pattern,
         source.reading_group_of(spec.name),
         discovery_s=source.discovery_s,
         isolation=source.isolation,
         until_latest=source.until_latest,
+        registry=None if source.registry is None else source.registry.registry(),
     )
 
 

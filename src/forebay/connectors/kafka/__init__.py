@@ -5,7 +5,8 @@ partition and offset, and where a value that cannot be parsed still arrives. Wha
 """
 
 from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
 from forebay.connectors.kafka.source import KafkaSource, kafka_source
 
-__all__ = ["KafkaCluster", "KafkaSink", "KafkaSource", "kafka_sink", "kafka_source"]
+__all__ = ["KafkaCluster", "KafkaSink", "KafkaSource", "Registry", "kafka_sink", "kafka_source"]

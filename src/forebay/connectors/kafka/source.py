@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pyflink.datastream import DataStream, MapFunction, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
 from forebay.connectors.formats import Format
+from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
+from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.types import BYTES
 from forebay.errors import MalformedRecord, SettingError
-from forebay.records import DeadLetter, Event
+from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
 """The field of an event that says where in Kafka it comes from."""
 
+Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -35,6 +38,9 @@ class KafkaSource:
     `until_latest` reads what was there at the start and no more. The job then ends by itself only without
     discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
     it has to be drained.
+
+    With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
+    `parallelism` is that of reading; None: the environment's.
     """
 
     cluster: KafkaCluster
@@ -46,6 +52,8 @@ class KafkaSource:
     discovery_s: float = 10.0
     isolation: Isolation = "read_committed"
     until_latest: bool = False
+    registry: Registry | None = None
+    parallelism: int | None = None
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.pattern):
@@ -62,9 +70,14 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
     null). A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
     is kept within a partition.
     """
-    tables = StreamTableEnvironment.create(env)
-    rows = tables.to_data_stream(tables.from_descriptor(_source_table(config)))
-    records = rows.map(ReadRecord(config.format), BYTES).name(f"{name}: records")
+    usual = env.get_parallelism()
+    env.set_parallelism(config.parallelism or usual)
+    try:
+        tables = StreamTableEnvironment.create(env)
+        rows = tables.to_data_stream(tables.from_descriptor(_source_table(config)))
+    finally:
+        env.set_parallelism(usual)
+    records = rows.map(ReadRecord(config.format, config.registry), BYTES).name(f"{name}: records")
     return records.set_parallelism(rows._j_data_stream.getParallelism())
 
 
@@ -108,13 +121,20 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
 class ReadRecord(MapFunction):
     """A row of the connector's table as an encoded record."""
 
-    def __init__(self, form: Format) -> None:
+    def __init__(self, form: Format, registry: Registry | None = None) -> None:
         self._format = form
+        self._registry = registry
+        self._avro: AvroValues | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self._registry is not None:
+            self._avro = AvroValues(self._registry)
 
     def map(self, row: Any) -> bytes:
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
-        return encode(read_record(self._format, key, value, headers or {}, place))
+        parse = None if self._avro is None else self._avro.fields
+        return encode(read_record(self._format, key, value, headers or {}, place, parse=parse))
 
 
 def read_record(
@@ -123,18 +143,25 @@ def read_record(
     value: bytes | None,
     headers: Mapping[str, bytes],
     place: Mapping[str, Any],
+    *,
+    parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms."""
+    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms.
+
+    `parse` makes fields of value and headers, in place of the format.
+    """
     position = f"{place['topic']}/{place['partition']}@{place['offset']}"
+    # A header without a value is one with none.
+    kept = {name: content or b"" for name, content in headers.items()}
     record: Event | DeadLetter
     if value is None:
         record = DeadLetter(
             raw=b"", cause=MalformedRecord.cause, detail="a tombstone: it has no value", position=position
         )
-    else:
+    elif parse is None:
         record = form.read(value, position)
-    # A header without a value is one with none.
-    kept = {name: content or b"" for name, content in headers.items()}
+    else:
+        record = form.read(value, position, lambda data: parse(data, kept))
     if isinstance(record, Event):
         texts = {name: _text(content) for name, content in kept.items()}
         about = {**place, "key": None if key is None else _text(key), "headers": texts}
