@@ -10,9 +10,11 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
@@ -25,6 +27,8 @@ from forebay.operators.counts import COUNTERS, GAUGES
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
 MAX_CAUSE_CHARS = 500
+QUERY_CHARS = 3000
+"""Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
@@ -121,16 +125,24 @@ class RunningJob:
         Counters and `in_flight` are sums, latencies the highest of any subtask.
         """
         values: dict[str, float] = {}
+        for metric, sum_, highest in self._metrics(lambda metric: ".forebay." in metric):
+            name = metric.rsplit(".", 1)[1]
+            if name in ADDED_UP or name in GAUGES:
+                values[name] = sum_ if name in ADDED_UP else highest
+        return values
+
+    def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
+        return {name: highest for name, _, highest in self._metrics(wanted)}
+
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, float, float]]:
+        """Name, sum and highest value over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
-            ids = [m["id"] for m in self._get(base) if ".forebay." in m["id"]]
-            if not ids:
-                continue
-            for metric in self._get(f"{base}?get={','.join(ids)}"):
-                name = metric["id"].rsplit(".", 1)[1]
-                if name in ADDED_UP or name in GAUGES:
-                    values[name] = float(metric["sum" if name in ADDED_UP else "max"])
-        return values
+            ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            for query in queries(ids):
+                for metric in self._get(f"{base}?get={query}"):
+                    yield metric["id"], float(metric["sum"]), float(metric["max"])
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""
@@ -144,6 +156,18 @@ class RunningJob:
 
     def _get(self, path: str) -> Any:
         return json.loads(_ask(self.rest_url + path) or "null")
+
+
+def queries(ids: Iterable[str]) -> Iterator[str]:
+    """The names of metrics, quoted, with commas between, in texts of at most `QUERY_CHARS` characters."""
+    part = ""
+    for name in map(quote, ids):
+        if part and len(part) + 1 + len(name) > QUERY_CHARS:
+            yield part
+            part = ""
+        part = f"{part},{name}" if part else name
+    if part:
+        yield part
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:

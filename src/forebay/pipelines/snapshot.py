@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.backlog import Backlog
+
 WAITING = "WAITING FOR THE ENGINE"
 AWAITS_KAFKA = "WAITING FOR KAFKA"
 
@@ -17,7 +19,8 @@ class Snapshot:
     `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
     `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
-    is to say of the last of `engine_restarts`: a local engine that ended is started again.
+    is to say of the last of `engine_restarts`: a local engine that ended is started again. `backlog` is what
+    waits in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
     """
 
     elapsed_s: float
@@ -38,3 +41,4 @@ class Snapshot:
     failure: str = ""
     engine_restarts: int = 0
     engine_failure: str = ""
+    backlog: Backlog | None = None

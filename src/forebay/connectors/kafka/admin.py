@@ -6,10 +6,10 @@ properties, the same secrets. The jar must be on the class path of this process'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
 from pyflink.java_gateway import get_gateway
@@ -85,16 +85,37 @@ class KafkaAdmin:
 
     def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
         """The offset behind the newest record of each partition of `topics`."""
-        counts = self.partitions(topics)
-        jvm = get_gateway().jvm
-        wanted = jvm.java.util.HashMap()
-        latest = _shaded().clients.admin.OffsetSpec.latest()
-        for topic, partitions in counts.items():
+        return self.offsets(topics, "latest")
+
+    def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
+        """The offset of each partition of `topics` at its begin, behind its newest record, or of the first
+        record that is not older than a time in milliseconds (behind the newest where there is none)."""
+        specs = _shaded().clients.admin.OffsetSpec
+        if isinstance(at, int):
+            wanted = specs.forTimestamp(at)
+        else:
+            wanted = specs.earliest() if at == "earliest" else specs.latest()
+        found = self._offsets(topics, wanted)
+        if isinstance(at, int) and any(place.offset < 0 for place in found):
+            ends = {(end.topic, end.partition): end for end in self.offsets(topics, "latest")}
+            found = [place if place.offset >= 0 else ends[place.topic, place.partition] for place in found]
+        return tuple(sorted(found, key=lambda place: (place.topic, place.partition)))
+
+    def _offsets(self, topics: Iterable[str], spec: Any) -> list[Place]:
+        wanted = get_gateway().jvm.java.util.HashMap()
+        for topic, partitions in self.partitions(topics).items():
             for partition in range(partitions):
-                wanted.put(_shaded().common.TopicPartition(topic, partition), latest)
+                wanted.put(_shaded().common.TopicPartition(topic, partition), spec)
         found = self._ask(self._client.listOffsets(wanted).all())
-        places = (Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found)
-        return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
+        return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
+
+    def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
+        """Create topics of one partition and of `config`, copied as often as the brokers do by default."""
+        optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
+        for key, value in config.items():
+            settings.put(key, value)
+        made = (_shaded().clients.admin.NewTopic(name, optional.of(1), optional.empty()) for name in topics)
+        self._ask(self._client.createTopics(_java_list(topic.configs(settings) for topic in made)).all())
 
     def _ask(self, future: Any) -> Any:
         try:
