@@ -43,6 +43,13 @@ class Engines(str, Enum):
     vllm = "vllm"
 
 
+class Sinks(str, Enum):
+    """Where results go; events come from the same."""
+
+    files = "files"
+    kafka = "kafka"
+
+
 BOTH: tuple[Mode, ...] = ("process", "thread")
 
 
@@ -60,6 +67,9 @@ def recovery(
         Modes, typer.Option(help="Where Python runs; both: half of the kills each.")
     ] = Modes.both,
     engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
+    sink: Annotated[
+        Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
+    ] = Sinks.files,
     events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
@@ -79,6 +89,7 @@ def recovery(
             work=work,
             modes=BOTH if mode is Modes.both else (mode.value,),
             engine=engine.value,
+            sink=sink.value,
             events=events,
             flink=_options(flink or []),
         )
@@ -105,6 +116,29 @@ def recovery(
     show_recovery(found, Console())
     if not found.passed:
         raise typer.Exit(1)
+
+
+@bench.command()
+def kafka(
+    *,
+    records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
+    events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
+    json: Json = None,
+) -> None:
+    """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
+    from forebay.bench.topics import TopicsOptions, measure_topics
+
+    if json is not None:
+        check_writable("--json", json)
+    console = Console(stderr=True)
+    report = measure_topics(
+        TopicsOptions(records=records, events=events),
+        load_settings(),
+        lambda part: console.print(part, highlight=False),
+    )
+    if json is not None:
+        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    Console().print_json(orjson.dumps(report).decode())
 
 
 def show_recovery(found: Recovery, console: Console) -> None:

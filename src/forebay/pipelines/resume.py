@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,12 +21,26 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
-from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
-SOURCE_KEYS = ("type", "path", "url", "follow", "seed", "rate", "count", "burst", "paced")
+SOURCE_KEYS = (
+    "type",
+    "path",
+    "url",
+    "follow",
+    "seed",
+    "rate",
+    "count",
+    "burst",
+    "paced",
+    "bootstrap",
+    "topics",
+    "pattern",
+    "format",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,8 @@ class Note:
     """What is kept of a pipeline's last run.
 
     `traits` are the settings that its checkpoints are bound to. `submitted_s` is wall-clock time. `jvm` is
-    the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id.
+    the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id. `ends`
+    are topics, partitions and the offsets at which they ended when the pipeline was first started.
     """
 
     finished: bool = False
@@ -43,6 +58,7 @@ class Note:
     jvm: tuple[int, float] | None = None
     cluster: str | None = None
     job: str | None = None
+    ends: Sequence[tuple[str, int, int]] | None = None
 
 
 @contextmanager
@@ -197,6 +213,6 @@ def _ended_unnoted(spec: PipelineSpec, note: Note, newest: Path | None) -> bool:
     submitted_s = note.submitted_s
     if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
         return False
-    paths = [spec.dead_letters.path, *([spec.sink.path] if isinstance(spec.sink, JsonlSink) else [])]
+    paths = spec.directories().values()
     # What a restore commits was written before the run began.
     return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))
