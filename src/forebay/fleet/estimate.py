@@ -2,7 +2,7 @@
 
 The one estimate that routing and admission share: the prefill that is queued there, less what is done of it,
 and this prompt's own, at the speed that first tokens have shown, slowed by what the replica decodes; and how
-long those that decode are held up. All vectors have one element per replica. docs/fleet.md derives it.
+long those before it are held up. All vectors have one element per replica. docs/fleet.md derives it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ def prefill_s(fleet: Fleet, demand: Demand, cached: Vector) -> Vector:
 
 
 def stall_s(fleet: Fleet, work_s: Vector) -> Vector:
-    """What a prompt of `work_s` seconds costs those that decode there, in seconds of waiting.
+    """What a prompt of `work_s` seconds costs the requests before it there, in seconds of waiting.
 
-    Each of them is held up for that long. It matters by the share that it makes up of the time their answers
-    take: a step is not noticed in hundreds, a prompt of many seconds sets the pace of all they still say.
+    Each of them decodes already, or will by then, and is held up for that long. It matters by the share that
+    it makes up of the time their answers take: a step is not noticed in hundreds, a prompt of many seconds
+    sets the pace of all they still say.
     """
     stalled: Vector = work_s * work_s
     stalled /= work_s + fleet.answer_s
-    stalled *= fleet.decoding
+    stalled *= fleet.requests
     return stalled
 
 

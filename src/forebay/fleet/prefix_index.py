@@ -79,12 +79,15 @@ class PrefixIndex:
             if len(ring) < size:
                 ring.append(block)
             else:
-                hand = self._evict(replica, hand)
+                victim = ring[hand]
+                if get(victim) == held:  # the usual case, without a call: ours alone, and not used again
+                    del table[victim]
+                else:
+                    hand = self._evict(replica, hand)
                 ring[hand] = block
                 hand += 1
                 if hand == size:
                     hand = 0
-            # The block's other holders may have been asked for before room was made, which changes only ours.
             table[block] = value | held if value else held
         self._hands[replica] = hand
 

@@ -9,12 +9,12 @@ from forebay.simulate.step_time import StepTime
 LLAMA_8B = EngineModel(
     "Llama-3.1-8B",
     StepTime(
-        step_s=0.0111963,
-        decode_s=5.139e-05,
-        context_s=6.805e-08,
-        prefill_s=4.2466e-05,
-        attention_s=1.854e-09,
-        prefill_step_s=0.0033645,
+        step_s=0.0117042,
+        decode_s=3.40227e-05,
+        context_s=7.57214e-08,
+        prefill_s=4.65523e-05,
+        attention_s=1.63644e-09,
+        prefill_step_s=0.00198419,
     ),
     kv_tokens=500_000,
 )

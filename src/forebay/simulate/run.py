@@ -37,12 +37,19 @@ class Simulation:
         dispatcher: Dispatcher[Sequence],
         *,
         report_every_s: float | None = None,
+        watch_every_s: float | None = None,
     ) -> None:
         self.replicas = [SimulatedReplica(model) for model in models]
         self.fleet = fleet
         self.dispatcher = dispatcher
         self._report_every_s = report_every_s
         self._report_s = math.inf if report_every_s is None else 0.0
+        self.given_up: list[Sequence] = []
+        """Requests whose deadline passed while they waited to be sent."""
+        self.watched: list[tuple[float, int]] = []
+        """With `watch_every_s`, how many requests waited in all engines, at the first arrival after each."""
+        self._watch_every_s = watch_every_s
+        self._watch_s = math.inf if watch_every_s is None else 0.0
         self._tickets: dict[Sequence, Ticket] = {}
         self._due: list[tuple[float, int]] = []
 
@@ -56,9 +63,12 @@ class Simulation:
                 until(now_s)
             if now_s >= self._report_s:
                 self._report(now_s)
+            if now_s >= self._watch_s:
+                self._watch(now_s)
             add(request, request.demand, now_s)
             self._send(now_s)
         until(math.inf)
+        self.given_up += dispatcher.expired()
 
     def _run_until(self, end_s: float) -> None:
         """Everything that happens before `end_s`."""
@@ -101,6 +111,11 @@ class Simulation:
             replica.submit(sequence, now_s)
             if replica.next_s != before_s:
                 heappush(self._due, (replica.next_s, number))
+
+    def _watch(self, now_s: float) -> None:
+        assert self._watch_every_s is not None
+        self._watch_s = now_s + self._watch_every_s
+        self.watched.append((now_s, sum(replica.waiting for replica in self.replicas)))
 
     def _report(self, now_s: float) -> None:
         assert self._report_every_s is not None
