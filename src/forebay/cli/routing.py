@@ -90,10 +90,13 @@ def overload(
 
 
 def _show(report: RoutingReport, console: Console) -> None:
-    for figure, unit in (("goodput", ""), ("ttft_mean_s", " s")):
-        table = Table("policy", *(f"{load:g}" for load in report.loads), title=figure, box=None)
+    for figure, title in (("goodput", "goodput by load"), ("ttft_mean_s", "mean TTFT (s) by load")):
+        table = Table(title=title, title_justify="left", box=None)
+        table.add_column("policy", no_wrap=True)
+        for load in report.loads:
+            table.add_column(f"{load:g}", no_wrap=True, justify="right")
         for name, found in report.policies.items():
-            table.add_row(name, *(f"{getattr(one, figure):.3f}{unit}" for one in found))
+            table.add_row(name, *(f"{getattr(one, figure):.4g}" for one in found))
         console.print(table)
     console.print(
         f"capacity {report.capacity_per_s:.2f} requests/s; a decision takes "

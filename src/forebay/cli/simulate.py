@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,23 @@ from forebay.cli.files import check_writable
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
+    from forebay.simulate.figures import Figures
     from forebay.simulate.traces import TraceRequest
 
 MAX_REPLICAS = 1000
+
+FIGURES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("goodput", lambda one: f"{one.goodput:.3f}"),
+    ("TTFT mean", lambda one: f"{one.ttft_mean_s:.3f} s"),
+    ("TTFT p99", lambda one: f"{one.ttft_p99_s:.2f} s"),
+    ("TPOT mean", lambda one: f"{one.tpot_mean_s * 1000:.0f} ms"),
+    ("TPOT p99", lambda one: f"{one.tpot_p99_s * 1000:.0f} ms"),
+    ("latency mean", lambda one: f"{one.latency_mean_s:.2f} s"),
+    ("latency p99", lambda one: f"{one.latency_p99_s:.1f} s"),
+    ("prompt tokens cached", lambda one: f"{one.hit_share:.3f}"),
+    ("imbalance", lambda one: f"{one.imbalance:.2f}"),
+    ("requests/s", lambda one: f"{one.requests_per_s:.1f}"),
+)
 
 simulate = typer.Typer(help="Serve a trace, or made-up requests, with simulated replicas.")
 
@@ -92,32 +107,10 @@ def run(
         draw_runs(
             plot, lines, f"{len(scenario.trace)} requests, {replicas} replicas of {scenario.model.name}"
         )
-    table = Table(
-        "policy",
-        "goodput",
-        "TTFT mean",
-        "p99",
-        "TPOT mean",
-        "p99",
-        "cached",
-        "imbalance",
-        "requests/s",
-        "simulated/s",
-        box=None,
-    )
-    for name, one in found.items():
-        table.add_row(
-            name,
-            f"{one.goodput:.3f}",
-            f"{one.ttft_mean_s:.3f} s",
-            f"{one.ttft_p99_s:.2f} s",
-            f"{one.tpot_mean_s * 1000:.0f} ms",
-            f"{one.tpot_p99_s * 1000:.0f} ms",
-            f"{one.hit_share:.3f}",
-            f"{one.imbalance:.2f}",
-            f"{one.requests_per_s:.1f}",
-            f"{speeds[name]:.0f}",
-        )
+    table = Table("figure", *found, box=None)
+    for title, show in FIGURES:
+        table.add_row(title, *(show(one) for one in found.values()))
+    table.add_row("simulated requests/s", *(f"{speed:.0f}" for speed in speeds.values()))
     Console().print(table)
 
 
