@@ -13,7 +13,7 @@ from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
 from forebay.fleet.state import Fleet
 from forebay.fleet.ticket import Ticket
 
-LOOK_AHEAD = 16
+LOOK_AHEAD = 32
 """How many requests that wait for a busy replica are passed over at most to find one for an idle one."""
 NEVER_DUE_S = 3600.0
 """When a request without a due moment is due after its arrival: behind those that have one, but not last
