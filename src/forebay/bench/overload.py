@@ -32,12 +32,14 @@ class Overload:
     """How one way to admit took it.
 
     `goodput_of_capacity`: answers within the SLO to requests that came during the overload, per second, over
-    the capacity. `cleared_s`: how long after the overload the last request that waited from it was gone;
-    `arithmetic_s`: how long that takes at least. Waiting is counted at the engines, in requests per replica.
-    `longest_wait_s`: from arrival to first token, of those answered.
+    the capacity; `tokens_of_capacity` the same in tokens of their prompts, since whoever must give up some
+    can keep more of the short ones. `cleared_s`: how long after the overload the last request that waited
+    from it was gone; `arithmetic_s`: how long that takes at least. Waiting is counted at the engines, in
+    requests per replica. `longest_wait_s`: from arrival to first token, of those answered.
     """
 
     goodput_of_capacity: float
+    tokens_of_capacity: float
     answered: int
     given_up: int
     unanswered: int
@@ -106,7 +108,7 @@ def measure_overload(scenario: Scenario) -> dict[str, Any]:
     arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)
     ways: dict[str, MakeDispatcher] = {"admission": Admission, "patient": Admission}
     for constant in CONSTANTS:
-        ways[f"constant_{constant}"] = _constant(constant)
+        ways[f"fixed_{constant}"] = _constant(constant)
     return {
         "engine": scenario.model.name,
         "replicas": scenario.replicas,
@@ -146,13 +148,15 @@ def _measure(
     given_up = len(simulation.given_up)
     answered = [request for request in requests if not math.isnan(request.finished_s)]
     early = [request for request in requests if request.arrived_s < OVERLOAD_S]
-    good = sum(map(scenario.slo.met, early))
+    good = [request.prompt_tokens for request in early if scenario.slo.met(request)]
+    mean_tokens = sum(one.prompt_tokens for one in scenario.trace) / len(scenario.trace)
     waits = np.array([request.first_token_s - request.arrived_s for request in answered])
     gone = [request.first_token_s for request in early if not math.isnan(request.finished_s)]
     excess = (OVERLOAD - 1) * OVERLOAD_S / (1 - RELIEF) if not give_up else 0.0
     watched = [(at_s, waiting) for at_s, waiting in simulation.watched if at_s < OVERLOAD_S]
     return Overload(
-        goodput_of_capacity=good / (OVERLOAD_S * capacity_per_s),
+        goodput_of_capacity=len(good) / (OVERLOAD_S * capacity_per_s),
+        tokens_of_capacity=sum(good) / (OVERLOAD_S * capacity_per_s * mean_tokens),
         answered=len(answered),
         given_up=given_up,
         unanswered=len(requests) - len(answered) - given_up,

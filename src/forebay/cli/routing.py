@@ -83,9 +83,11 @@ def overload(
     if json is not None:
         json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
     ways: dict[str, dict[str, Any]] = found["ways"]
-    table = Table("figure", *ways, box=None)
+    table = Table(box=None)
+    for column in ("figure", *ways):
+        table.add_column(column, no_wrap=True)
     for name in next(iter(ways.values())):
-        table.add_row(name, *(f"{way[name]:.3g}" for way in ways.values()))
+        table.add_row(name, *(_short(way[name]) for way in ways.values()))
     Console().print(table)
 
 
@@ -96,10 +98,17 @@ def _show(report: RoutingReport, console: Console) -> None:
         for load in report.loads:
             table.add_column(f"{load:g}", no_wrap=True, justify="right")
         for name, found in report.policies.items():
-            table.add_row(name, *(f"{getattr(one, figure):.4g}" for one in found))
+            table.add_row(name, *(_short(getattr(one, figure)) for one in found))
         console.print(table)
     console.print(
         f"capacity {report.capacity_per_s:.2f} requests/s; a decision takes "
         + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in report.decision_us.items()),
         highlight=False,
     )
+
+
+def _short(value: float) -> str:
+    """At most five characters of any figure below a hundred thousand."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
