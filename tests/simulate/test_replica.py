@@ -81,3 +81,29 @@ def test_jumping_over_steps_gives_what_single_steps_give(rows: list[Row], kv_tok
         assert mine.finished_s == pytest.approx(theirs.finished_s, abs=1e-7), mine.index
         assert (mine.hit_tokens, mine.preemptions) == (theirs.hit_tokens, theirs.preemptions)
     assert (replica.running, replica.waiting, replica.kv_usage) == (0, 0, 0.0)
+
+
+def test_memory_that_runs_short_preempts_the_last_and_nobody_is_lost() -> None:
+    rows: list[Row] = [(0.0, 200, 150, ()), (0.0, 200, 150, ()), (0.1, 200, 150, ())]
+    fast, exact = sequences(rows), sequences(rows)
+    replica = SimulatedReplica(model(kv_tokens=800))
+    finished = drive(replica, fast)
+    stepper.run_exactly(model(kv_tokens=800), exact)
+    assert replica.preemptions > 0
+    assert [one.preemptions for one in fast] == [one.preemptions for one in exact]
+    assert fast[0].preemptions == 0
+    assert {one.index for one in finished} == {0, 1, 2}
+    assert [one.finished_s for one in fast] == pytest.approx([one.finished_s for one in exact])
+
+
+def test_a_prefix_in_the_cache_is_not_computed_again_until_it_is_evicted() -> None:
+    prompt = tuple(range(5))
+    rows: list[Row] = [
+        (0.0, 330, 2, prompt),
+        (5.0, 330, 2, prompt),
+        (10.0, 3900, 2, ()),
+        (20.0, 330, 2, prompt),
+    ]
+    requests = sequences(rows)
+    drive(SimulatedReplica(model()), requests)
+    assert [one.hit_tokens for one in requests] == [0, 320, 0, 192]
