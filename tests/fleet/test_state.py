@@ -116,6 +116,17 @@ def test_a_slow_replica_is_found_out_by_its_first_tokens() -> None:
     assert seconds.tolist() == pytest.approx([0.5, 5.0], rel=0.1)
 
 
+def test_the_shape_of_prefill_times_is_learned_not_only_their_size() -> None:
+    one = fleet(1)
+    for at in range(400):
+        prompt = 100 if at % 2 else 10_000
+        ticket = take(one, 0, Demand(prompt), 20.0 * at)
+        one.first_token(ticket, 20.0 * at + 0.2 + 5e-5 * prompt + 4e-9 * prompt * prompt)
+        one.finish(ticket, 20.0 * at + 15)
+    seconds = [float(prefill_s(one, Demand(prompt), one.nothing)[0]) for prompt in (100, 10_000)]
+    assert seconds == pytest.approx([0.205, 1.1], rel=0.05)
+
+
 def test_first_tokens_of_one_step_are_one_sample() -> None:
     one = fleet(1)
     now_s = 0.0

@@ -180,8 +180,8 @@ class SimulatedReplica:
             self._begin(1, took_s)
         elif n:
             self._interruptible = not self._waiting and len(self._running) < model.max_num_seqs
-            # What was preempted may fit again behind the next step; else only a finish makes room.
-            steps = 1 if preempted else self._finishing[0][0] - self._step
+            # What was just preempted needs at least what it freed: only a finish makes room for it.
+            steps = self._finishing[0][0] - self._step
             self._begin(self._alike(steps), 0.0)
         else:
             self.next_s = math.inf
