@@ -81,7 +81,10 @@ def parse(words: list[str]) -> None:
             context = command.make_context(command.name, list(words), parent=context)
             if not hasattr(command, "resolve_command"):
                 return
-            _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+            rest = [*context._protected_args, *context.args]
+            if not rest and command.invoke_without_command:
+                return
+            _, command, words = command.resolve_command(context, rest)
     except Exception as error:
         # Older versions of Typer raise click's exceptions, newer ones their own.
         if hasattr(error, "exit_code"):

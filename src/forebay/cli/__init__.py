@@ -18,6 +18,7 @@ from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.run import run
 from forebay.cli.setup import setup
+from forebay.cli.simulate import simulate
 from forebay.errors import ForebayError, SettingError
 
 FAILED_STATUS = 1
@@ -41,6 +42,7 @@ def application() -> typer.Typer:
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
     app.add_typer(connectors, name="connectors")
+    app.add_typer(simulate, name="simulate")
     return app
 
 

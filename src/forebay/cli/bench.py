@@ -14,6 +14,7 @@ from rich.table import Table
 
 from forebay.cli.files import check_writable
 from forebay.cli.overhead import overhead
+from forebay.cli.routing import overload, routing
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
 bench.command()(overhead)
+bench.command()(routing)
+bench.command()(overload)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
