@@ -150,13 +150,14 @@ def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
     assert kafka.groups == {}
 
 
-def test_it_has_come_to_the_end_once_all_is_read_and_nothing_is_in_flight(kafka: FakeKafka) -> None:
+def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
     run = Run(until_latest=True)
     assert not run()
     kafka.groups["forebay-p-read"] = run.ends
-    assert not run(in_flight=1)
-    assert not run(pending=1)
-    assert run()
+    assert not run(oldest_read_ms=run.clock.wall_ms())
+    assert not run(oldest_read_ms=0)
+    assert run(oldest_read_ms=run.clock.wall_ms())
+    assert run(oldest_read_ms=NOTHING_READ_MS)
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
 
@@ -167,7 +168,7 @@ def test_while_kafka_is_away_nothing_has_come_to_its_end(kafka: FakeKafka) -> No
     kafka.away = True
     assert not run()
     kafka.away = False
-    assert run()
+    assert run(oldest_read_ms=NOTHING_READ_MS)
 
 
 def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
@@ -188,7 +189,7 @@ def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
 def test_a_source_that_goes_on_has_no_end(kafka: FakeKafka) -> None:
     run = Run()
     kafka.groups["forebay-p-read"] = run.ends
-    assert not any(run() for _ in range(5))
+    assert not any(run(oldest_read_ms=NOTHING_READ_MS) for _ in range(5))
 
 
 def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:

@@ -169,7 +169,9 @@ class KafkaSource(Timed, KafkaAccess):
         "`read_uncommitted`: also those of open ones and of those that were given up.",
     )
     until_latest: Annotated[bool, Field(strict=True)] = Field(
-        False, description="true: end with the records that are there at the start; false: go on."
+        False,
+        description="true: end once the records that are there at the first start have their answers (those "
+        "that come meanwhile may have theirs, too); false: go on.",
     )
 
     def group_of(self, pipeline: str) -> str:

@@ -92,7 +92,7 @@ class Progress:
         self._settling = settling
         self._clock = clock or SystemClock()
         self._looked_s = self._clock.monotonic_s()
-        self._read_to_end = False
+        self._read_to_end_ms: int | None = None
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._client = ExitStack()
         self._admin: KafkaAdmin | None = None
@@ -101,7 +101,7 @@ class Progress:
         """Whether every record before the end has been read and answered; False for a source that goes on.
 
         Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
-        answered, and with nothing in flight it is answered.
+        answered. It is answered once nothing is awaited that was read before those offsets were seen.
         """
         source = self._source
         if source is None:
@@ -116,7 +116,7 @@ class Progress:
                 self._looked_s = self._clock.monotonic_s()
             # What was accepted last is counted by the next snapshot.
             return False
-        return self._read_to_end and not now.in_flight and not now.pending
+        return self._read_to_end_ms is not None and now.oldest_read_ms > self._read_to_end_ms
 
     def finished(self) -> None:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
@@ -149,8 +149,9 @@ class Progress:
         settled = self._settling.look(sight, lambda: admin.committed(reading))
         if settled is not None:
             self._commit(admin, source, settled)
-        if source.until_latest and not self._read_to_end:
-            self._read_to_end = all_read(cluster, admin.committed(reading), self._ends)
+        unsure = source.until_latest and self._read_to_end_ms is None
+        if unsure and all_read(cluster, admin.committed(reading), self._ends):
+            self._read_to_end_ms = self._clock.wall_ms()
 
     def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
         admin.commit(source.group_of(self._name), places)

@@ -96,7 +96,11 @@ def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
 
 
 def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
-    """The source's topics as the connector takes them, from the offsets that a first start has committed."""
+    """The source's topics as the connector takes them, from the offsets that a first start has committed.
+
+    Also one that ends goes on to read: a partition that Flink has read to its end is in no later
+    checkpoint, and a kill before its last offset is committed would leave that behind for ever.
+    """
     return kafka.KafkaSource(
         source.cluster(),
         Format(
@@ -109,7 +113,6 @@ def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
         source.reading_group_of(spec.name),
         discovery_s=source.discovery_s,
         isolation=source.isolation,
-        until_latest=source.until_latest,
         registry=None if source.registry is None else source.registry.registry(),
     )
 
