@@ -127,7 +127,7 @@ class Metrics:
         if query:
             self.asked.append(query)
             names = unquote(query).split(",")
-            return json.dumps([{"id": name, "sum": len(name), "max": 1, "avg": 1} for name in names]).encode()
+            return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
         if not url.endswith("/metrics"):
             return json.dumps({"vertices": [{"id": str(at)} for at in range(len(self.names))]}).encode()
         at = int(path.rsplit("/", 3)[1])

@@ -28,6 +28,7 @@ class FakeKafka:
     def __init__(self) -> None:
         self.groups: dict[str, tuple[Place, ...]] = {}
         self.away = False
+        self.refuses = False
 
     def topics(self) -> frozenset[str]:
         return frozenset(("a", "b", "ab"))
@@ -49,6 +50,8 @@ class FakeKafka:
         return self.groups.get(group, ())
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
+        if self.refuses:
+            raise KafkaAway("refused")
         self.groups[group] = tuple(places)
 
 
@@ -60,7 +63,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     def client(cluster: object) -> Iterator[FakeKafka]:
         yield fake
 
-    def all_read(cluster: object, committed: Iterable[Place], ends: Iterable[Place]) -> bool:
+    def all_read(cluster: object, committed: Iterable[Place], ends: Iterable[Place], isolation: str) -> bool:
         return set(committed) == set(ends)
 
     monkeypatch.setattr(positions, "kafka_admin", client)
@@ -154,10 +157,12 @@ def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) 
     run = Run(until_latest=True)
     assert not run()
     kafka.groups["forebay-p-read"] = run.ends
-    assert not run(oldest_read_ms=run.clock.wall_ms())
-    assert not run(oldest_read_ms=0)
-    assert run(oldest_read_ms=run.clock.wall_ms())
-    assert run(oldest_read_ms=NOTHING_READ_MS)
+    assert not run(in_flight=1), "the offsets have just moved"
+    assert not run(in_flight=1)
+    assert not run(pending=1)
+    assert not run(in_flight=1, oldest_read_ms=run.clock.wall_ms() - 2000)
+    assert run(in_flight=1, oldest_read_ms=run.clock.wall_ms() + 1000)
+    assert run()
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
 
@@ -167,8 +172,10 @@ def test_while_kafka_is_away_nothing_has_come_to_its_end(kafka: FakeKafka) -> No
     kafka.groups["forebay-p-read"] = run.ends
     kafka.away = True
     assert not run()
+    assert not run()
     kafka.away = False
-    assert run(oldest_read_ms=NOTHING_READ_MS)
+    assert not run()
+    assert run()
 
 
 def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
@@ -190,6 +197,18 @@ def test_a_source_that_goes_on_has_no_end(kafka: FakeKafka) -> None:
     run = Run()
     kafka.groups["forebay-p-read"] = run.ends
     assert not any(run(oldest_read_ms=NOTHING_READ_MS) for _ in range(5))
+
+
+def test_what_could_not_be_committed_is_committed_later(kafka: FakeKafka) -> None:
+    run = Run()
+    kafka.groups["forebay-p-read"] = read = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.refuses = True
+    for _ in range(30):
+        run(oldest_read_ms=NOTHING_READ_MS)
+    assert kafka.groups["forebay-p"] != read
+    kafka.refuses = False
+    run()
+    assert kafka.groups["forebay-p"] == read
 
 
 def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:

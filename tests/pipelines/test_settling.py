@@ -39,17 +39,18 @@ def test_offsets_settle_step_by_step() -> None:
     look.read = 100
     assert look() is None  # 100 is found, at 2000 ms.
     look.read = 200
-    assert look(newest=6) is None
-    assert look(newest_done=6, oldest_read_ms=1900) is None, "6 was triggered before the second look"
-    assert look(newest=7, newest_done=7) is None
+    assert look(newest=6, newest_done=6) is None, "what is told of checkpoints may be as old as the offsets"
+    assert look(2.0, newest=7) is None  # From here on, 8 is a later one.
+    assert look(newest_done=7) is None
+    assert look(newest=8, newest_done=8, oldest_read_ms=1900) is None
     assert look(oldest_read_ms=NOTHING) is None, "metrics may be as old as the offsets"
     assert look(2.0, oldest_read_ms=2000) is None, "an event is awaited that was read before"
     assert look(oldest_read_ms=2001) is None
-    assert look(newest=8) is None
-    assert look(newest_done=8) is None, "8 was triggered before that was known"
-    assert look(newest=9, newest_done=9) is None, "the sinks commit what is in 9 after it completes"
-    assert look(newest=10) is None
-    assert look(newest_done=10) == 100
+    assert look(newest=9, newest_done=9) is None, "9 may have been triggered before that was known"
+    assert look(2.0) is None
+    assert look(newest=10, newest_done=10) is None, "the sinks commit what is in 10 after it completes"
+    assert look(newest=11) is None
+    assert look(newest_done=11) == 100
     assert look() is None  # 200 is found.
 
 

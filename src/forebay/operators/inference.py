@@ -151,7 +151,9 @@ class InferenceFunction(KeyedProcessFunction):
             shard.timer_ms = None
             # Timers fire in the order of their times: once one that was set in this run fires, those that a
             # checkpoint brought back have fired, and every shard that had something in flight was recovered.
-            self._low.restored()
+            if not self._low.is_restored:
+                self._low.restored()
+                self._metrics.tell_oldest()
         yield from self._emit(key, shard, ctx)
         if self._event_time:
             yield from self._beat(ctx)

@@ -93,6 +93,8 @@ class Progress:
         self._clock = clock or SystemClock()
         self._looked_s = self._clock.monotonic_s()
         self._read_to_end_ms: int | None = None
+        self._read: tuple[Place, ...] | None = None
+        self._owed: tuple[Place, ...] | None = None
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._client = ExitStack()
         self._admin: KafkaAdmin | None = None
@@ -101,7 +103,8 @@ class Progress:
         """Whether every record before the end has been read and answered; False for a source that goes on.
 
         Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
-        answered. It is answered once nothing is awaited that was read before those offsets were seen.
+        answered. It is answered once nothing is awaited, or nothing that was read before those offsets were
+        seen.
         """
         source = self._source
         if source is None:
@@ -116,7 +119,9 @@ class Progress:
                 self._looked_s = self._clock.monotonic_s()
             # What was accepted last is counted by the next snapshot.
             return False
-        return self._read_to_end_ms is not None and now.oldest_read_ms > self._read_to_end_ms
+        if self._read_to_end_ms is None:
+            return False
+        return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
 
     def finished(self) -> None:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
@@ -139,19 +144,23 @@ class Progress:
         sight = Sight(
             monotonic_s=self._clock.monotonic_s(),
             wall_ms=self._clock.wall_ms(),
-            restarts=now.restarts,
+            restarts=checkpoints.restored,
             newest=checkpoints.newest,
             newest_done=checkpoints.newest_done,
             oldest_read_ms=now.oldest_read_ms,
         )
         cluster, reading = source.cluster(), source.reading_group_of(self._name)
         admin = self._open(source)
-        settled = self._settling.look(sight, lambda: admin.committed(reading))
-        if settled is not None:
-            self._commit(admin, source, settled)
-        unsure = source.until_latest and self._read_to_end_ms is None
-        if unsure and all_read(cluster, admin.committed(reading), self._ends):
+        read = admin.committed(reading)
+        # While offsets move, there is more to read.
+        unsure = source.until_latest and self._read_to_end_ms is None and read == self._read
+        if unsure and all_read(cluster, read, self._ends, source.isolation):
             self._read_to_end_ms = self._clock.wall_ms()
+        self._read = read
+        self._owed = self._settling.look(sight, lambda: read) or self._owed
+        if self._owed is not None:
+            self._commit(admin, source, self._owed)
+            self._owed = None
 
     def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
         admin.commit(source.group_of(self._name), places)

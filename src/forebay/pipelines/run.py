@@ -108,7 +108,7 @@ def run_pipeline(
         await_brokers(
             spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
         )
-        until = _ends(spec, read_note(home), options, restore_from)
+        note = read_note(home)
         with engine as urls:
             url = str(urls[0])
             model = served_model(
@@ -120,6 +120,7 @@ def run_pipeline(
             build(spec, env, engine_url=url, model=model)
             if options.fresh:
                 forget(home)
+            until = _ends(spec, note, options, restore_from)
             written = _Written(spec, printed)
             write_note(
                 home,
@@ -198,6 +199,7 @@ def _config(
         "rest.bind-port": str(port),
         # How old the metrics that the REST service tells may be; ten seconds by default.
         "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
+        "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
     }
     return FlinkConfig(
         mode=spec.mode,

@@ -56,7 +56,7 @@ class Settling(Generic[Offsets]):
             self._steps, self._restarts = None, sight.restarts
             self._offsets = read()
             if self._offsets != self._settled:
-                self._steps = self._settles(sight.wall_ms)
+                self._steps = self._settles(sight.monotonic_s, sight.wall_ms)
                 next(self._steps)
             return None
         try:
@@ -66,14 +66,16 @@ class Settling(Generic[Offsets]):
             self._steps, self._settled = None, self._offsets
             return self._settled
 
-    def _settles(self, read_ms: int) -> Steps:
-        # Looked at after the offsets were read: a checkpoint in between is not mistaken for a later one.
-        before = yield
+    def _settles(self, found_s: float, read_ms: int) -> Steps:
+        # What Flink tells of its checkpoints may be as old as its metrics: a checkpoint that began before
+        # is not to be mistaken for a later one.
+        before = yield from _until(lambda now: now.monotonic_s >= found_s + self._metrics_s)
         passed = yield from _until(lambda now: now.newest_done > before.newest)
         known_s = passed.monotonic_s + self._metrics_s
         first_ms = read_ms + self._skew_ms
-        yield from _until(lambda now: now.monotonic_s >= known_s and now.oldest_read_ms > first_ms)
-        before = yield
+        answered = yield from _until(lambda now: now.monotonic_s >= known_s and now.oldest_read_ms > first_ms)
+        answered_s = answered.monotonic_s + self._metrics_s
+        before = yield from _until(lambda now: now.monotonic_s >= answered_s)
         held = yield from _until(lambda now: now.newest_done > before.newest)
         return (yield from _until(lambda now: now.newest_done > held.newest_done))
 

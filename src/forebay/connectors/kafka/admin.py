@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.java_gateway import get_gateway
 
 from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
@@ -153,7 +153,7 @@ def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Ite
     try:
         yield KafkaAdmin(cluster, client)
     finally:
-        with suppress(Py4JJavaError):
+        with suppress(Py4JError, OSError):
             client.close(get_gateway().jvm.java.time.Duration.ofSeconds(1))
 
 
@@ -161,6 +161,7 @@ def all_read(
     cluster: KafkaCluster,
     committed: Iterable[Place],
     ends: Iterable[Place],
+    isolation: str = "read_committed",
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> bool:
     """Whether no record is left between the committed offsets and `ends`; blocks for at most `timeout_s`.
@@ -169,7 +170,7 @@ def all_read(
     read. False where Kafka does not answer, and for a partition without a committed offset.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
-    gaps = [end for end in ends if done.get((end.topic, end.partition), -1) < end.offset]
+    gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
     if not gaps:
         return True
     if any((end.topic, end.partition) not in done for end in gaps):
@@ -178,9 +179,12 @@ def all_read(
     bytes_ = kafka.common.serialization.ByteArrayDeserializer
     properties = _properties(cluster, timeout_s)
     properties.put("max.poll.records", "1")
+    properties.put("isolation.level", isolation)
+    # Where records were deleted, the source goes on at the oldest that is left.
+    properties.put("auto.offset.reset", "earliest")
     try:
         consumer = kafka.clients.consumer.KafkaConsumer(properties, bytes_(), bytes_())
-    except Py4JJavaError:
+    except (Py4JError, OSError):
         return False
     try:
         partitions = {kafka.common.TopicPartition(end.topic, end.partition): end.offset for end in gaps}
@@ -194,10 +198,10 @@ def all_read(
             if all(consumer.position(partition) >= end for partition, end in partitions.items()):
                 return True
         return False
-    except Py4JJavaError:
+    except (Py4JError, OSError):
         return False
     finally:
-        with suppress(Py4JJavaError):
+        with suppress(Py4JError, OSError):
             consumer.close(jvm.java.time.Duration.ofSeconds(1))
 
 
