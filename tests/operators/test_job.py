@@ -13,7 +13,7 @@ import pytest
 
 from forebay.errors import PipelineFailed
 from forebay.operators import job as module
-from forebay.operators.job import RunningJob, end_job
+from forebay.operators.job import Checkpoints, RunningJob, end_job
 from forebay.testing.clock import ManualClock
 
 
@@ -144,6 +144,29 @@ def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest
     assert len(rest.asked) > 1
     assert max(map(len, rest.asked)) <= module.QUERY_CHARS
     assert job.counts() == {"in_flight": len("x.forebay.in_flight")}
+
+
+def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
+        moments = {"trigger_timestamp": 10 * number, "end_to_end_duration": number}
+        return {"id": number, "status": status, "is_savepoint": savepoint, **moments}
+
+    told = {
+        "counts": {"completed": 3, "failed": 1, "restored": 2},
+        "history": [
+            checkpoint(5, "IN_PROGRESS"),
+            checkpoint(4, "COMPLETED", savepoint=True),
+            checkpoint(3, "FAILED"),
+            checkpoint(2, "COMPLETED"),
+            checkpoint(1, "COMPLETED"),
+        ],
+    }
+    monkeypatch.setattr(module, "_ask", lambda url: json.dumps(told).encode())
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, "http://flink")
+    assert job.checkpoints() == Checkpoints(3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, restored=2)
 
 
 def test_one_long_name_is_asked_for_by_itself() -> None:

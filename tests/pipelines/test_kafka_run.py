@@ -95,6 +95,32 @@ def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
     assert len(given_up[b"huge"].value_dict["input"]) == len(bad[3]["value"] or b"")
 
 
+def test_a_topic_without_records_has_come_to_its_end(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    access = {"type": "kafka", "bootstrap": node.bootstrap}
+    document = {
+        "name": f"p-{uuid.uuid4().hex[:8]}",
+        "source": {**access, "topics": [topic(2)], "until_latest": True},
+        "prompt": "{{ text }}",
+        "sink": {"type": "jsonl", "path": "out"},
+        "checkpoint": {"interval_s": 0.5},
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+    with ReplicaProcess(ReplicaScript()) as replica:
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", replica.url],
+            cwd=tmp_path,
+            env={**os.environ, "FOREBAY_HOME": str(kafka_jar.parents[1])},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "0 results" in done.stderr
+
+
 ASKED = """
 import json, sys
 from pathlib import Path

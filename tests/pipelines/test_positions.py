@@ -13,7 +13,7 @@ from forebay.operators.counts import NOTHING_READ_MS
 from forebay.operators.job import Checkpoints
 from forebay.pipelines import positions
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.positions import Progress, begin, ends
+from forebay.pipelines.positions import GroupOffsets, begin, ends
 from forebay.pipelines.settling import Settling
 from forebay.pipelines.snapshot import Snapshot
 from forebay.testing.clock import ManualClock
@@ -124,17 +124,17 @@ class Run:
         self.spec = spec(**source)
         self.ends = begin(self.spec, first=True)
         self._checkpoints = 0
-        self._progress = Progress(self.spec, self.ends, self._look, Settling(0.0), clock=self.clock)
+        self._offsets = GroupOffsets(self.spec, self.ends, self._look, Settling(0.0), clock=self.clock)
 
     def __call__(self, **now: Any) -> bool:
         self.clock.advance(1.0)
-        assert not self._progress(Snapshot(1.0, "RUNNING", **now)), (
+        assert not self._offsets(Snapshot(1.0, "RUNNING", **now)), (
             "the snapshot may be older than Kafka's answer"
         )
-        return self._progress(Snapshot(1.0, "RUNNING", **now))
+        return self._offsets(Snapshot(1.0, "RUNNING", **now))
 
     def finished(self) -> None:
-        self._progress.finished()
+        self._offsets.finished()
 
     def _look(self) -> Checkpoints:
         self._checkpoints += 1
@@ -146,10 +146,10 @@ def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
     other = parse_spec({**document, "sink": {"type": "jsonl", "path": "out"}})
     assert begin(other, first=True) == ends(other) == ()
     clock = ManualClock()
-    progress = Progress(other, (), lambda: pytest.fail("asked"), Settling(0.0), clock=clock)
+    offsets = GroupOffsets(other, (), lambda: pytest.fail("asked"), Settling(0.0), clock=clock)
     clock.advance(10.0)
-    assert not progress(IDLE)
-    progress.finished()
+    assert not offsets(IDLE)
+    offsets.finished()
     assert kafka.groups == {}
 
 
@@ -186,10 +186,10 @@ def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
         asked.append(clock.monotonic_s())
         return Checkpoints(0, 0, ())
 
-    progress = Progress(spec(), (), checkpoints, Settling(0.0), clock=clock)
+    offsets = GroupOffsets(spec(), (), checkpoints, Settling(0.0), clock=clock)
     for _ in range(40):
         clock.advance(0.25)
-        progress(IDLE)
+        offsets(IDLE)
     assert len(asked) == 10
 
 

@@ -31,7 +31,7 @@ class Looks:
         }
         time_s = old.monotonic_s + seconds
         self._sight = Sight(time_s, 1000 + round(time_s * 1000), **values)
-        return self._settling.look(self._sight, lambda: self.read)
+        return self._settling.look(self._sight, self.read)
 
 
 def test_offsets_settle_step_by_step() -> None:
@@ -107,5 +107,5 @@ def test_no_offset_settles_before_the_answers_before_it_are_committed(steps: lis
             oldest = read_ms[0] if read_ms else NOTHING
         elif step == "look":
             sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, done, oldest)
-            settled = settling.look(sight, lambda offsets=offsets: offsets)
+            settled = settling.look(sight, offsets)
             assert settled is None or settled <= committed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.fleet.base import Demand
 from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import SimulatedReplica
+from forebay.simulate.replica import SimulatedReplica, serve
 from forebay.simulate.sequence import Sequence
 from forebay.simulate.step_time import StepTime
 
@@ -39,19 +38,6 @@ def sequences(rows: list[Row]) -> list[Sequence]:
     ]
 
 
-def drive(replica: SimulatedReplica, requests: list[Sequence]) -> list[Sequence]:
-    """Run the requests to their end; gives them back in the order in which they finished."""
-    first: list[Sequence] = []
-    finished: list[Sequence] = []
-    for request in requests:
-        while replica.next_s < request.arrived_s:
-            replica.fire(first, finished)
-        replica.submit(request, request.arrived_s)
-    while replica.next_s < math.inf:
-        replica.fire(first, finished)
-    return finished
-
-
 @st.composite
 def workloads(draw: st.DrawFn) -> list[Row]:
     rows = []
@@ -74,7 +60,7 @@ def test_jumping_over_steps_gives_what_single_steps_give(rows: list[Row], kv_tok
     fast = sequences(rows)
     exact = sequences(rows)
     replica = SimulatedReplica(model(kv_tokens, seqs))
-    drive(replica, fast)
+    serve(replica, fast)
     stepper.run_exactly(model(kv_tokens, seqs), exact)
     for mine, theirs in zip(fast, exact, strict=True):
         assert mine.first_token_s == pytest.approx(theirs.first_token_s, abs=1e-7), mine.index
@@ -87,7 +73,7 @@ def test_memory_that_runs_short_preempts_the_last_and_nobody_is_lost() -> None:
     rows: list[Row] = [(0.0, 200, 150, ()), (0.0, 200, 150, ()), (0.1, 200, 150, ())]
     fast, exact = sequences(rows), sequences(rows)
     replica = SimulatedReplica(model(kv_tokens=800))
-    finished = drive(replica, fast)
+    finished = serve(replica, fast)
     stepper.run_exactly(model(kv_tokens=800), exact)
     assert replica.preemptions > 0
     assert [one.preemptions for one in fast] == [one.preemptions for one in exact]
@@ -105,5 +91,5 @@ def test_a_prefix_in_the_cache_is_not_computed_again_until_it_is_evicted() -> No
         (20.0, 330, 2, prompt),
     ]
     requests = sequences(rows)
-    drive(SimulatedReplica(model()), requests)
+    serve(SimulatedReplica(model()), requests)
     assert [one.hit_tokens for one in requests] == [0, 320, 0, 192]

@@ -69,7 +69,7 @@ def _known_or_first(admin: KafkaAdmin, group: str, topics: Sequence[str]) -> tup
     return tuple(known.get((place.topic, place.partition), place) for place in first)
 
 
-class Progress:
+class GroupOffsets:
     """Keeps the offsets of a running pipeline's group, and knows when a source with an end has reached it.
 
     To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
@@ -157,7 +157,7 @@ class Progress:
         if unsure and all_read(cluster, read, self._ends, source.isolation):
             self._read_to_end_ms = self._clock.wall_ms()
         self._read = read
-        self._owed = self._settling.look(sight, lambda: read) or self._owed
+        self._owed = self._settling.look(sight, read) or self._owed
         if self._owed is not None:
             self._commit(admin, source, self._owed)
             self._owed = None

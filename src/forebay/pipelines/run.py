@@ -25,7 +25,7 @@ from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.lag import LastCount, lag_watched
 from forebay.pipelines.places import check_places, check_secrets
-from forebay.pipelines.positions import CLUSTER_SKEW_MS, Progress, begin, ends
+from forebay.pipelines.positions import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
 from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
@@ -144,9 +144,9 @@ def run_pipeline(
             chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
             if printed is not None:
                 chores.append(printed.check)
-            progress = Progress(spec, until, job.checkpoints, _settling(options))
+            offsets = GroupOffsets(spec, until, job.checkpoints, _settling(options))
             waits = lag_watched(spec, job, restored=restore_from is not None)
-            with closing(progress), waits as waiting:
+            with closing(offsets), waits as waiting:
                 last = _watch_until_end(
                     job,
                     watch,
@@ -154,10 +154,10 @@ def run_pipeline(
                     home / job.id,
                     chores,
                     waiting=waiting,
-                    answered=lambda now: progress(now) or options.enough(now),
+                    answered=lambda now: offsets(now) or options.enough(now),
                 )
                 with suppress(KafkaAway):
-                    progress.finished()
+                    offsets.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)

@@ -50,11 +50,11 @@ class Settling(Generic[Offsets]):
         self._offsets: Offsets | None = None
         self._settled: Offsets | None = None
 
-    def look(self, sight: Sight, read: Callable[[], Offsets]) -> Offsets | None:
-        """Offsets that have just settled, else None. `read` tells which Flink has committed, when asked."""
+    def look(self, sight: Sight, read: Offsets) -> Offsets | None:
+        """Offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
-            self._offsets = read()
+            self._offsets = read
             if self._offsets != self._settled:
                 self._steps = self._settles(sight.monotonic_s, sight.wall_ms)
                 next(self._steps)

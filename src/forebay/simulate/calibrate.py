@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from forebay.errors import SettingError
 from forebay.fleet.base import Demand
 from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import SimulatedReplica
+from forebay.simulate.replica import SimulatedReplica, serve
 from forebay.simulate.sequence import Sequence
 from forebay.simulate.step_time import StepTime
 
@@ -105,14 +105,7 @@ def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
             zip(run.arrived_s.tolist(), run.prompt_tokens, run.output_tokens, strict=True)
         )
     ]
-    first: list[Sequence] = []
-    finished: list[Sequence] = []
-    for request in requests:
-        while replica.next_s < request.arrived_s:
-            replica.fire(first, finished)
-        replica.submit(request, request.arrived_s)
-    while replica.next_s < math.inf:
-        replica.fire(first, finished)
+    serve(replica, requests)
     return replace(
         run,
         first_token_s=np.array([request.first_token_s for request in requests]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from forebay.simulate.engine import EngineModel
@@ -304,3 +305,17 @@ class SimulatedReplica:
                     high = middle - 1
             steps = low
         return steps
+
+
+def serve(replica: SimulatedReplica, requests: Iterable[Sequence]) -> list[Sequence]:
+    """Run `requests`, by arrival, on one replica to their end; gives them in the order in which they
+    finished."""
+    first: list[Sequence] = []
+    finished: list[Sequence] = []
+    for request in requests:
+        while replica.next_s < request.arrived_s:
+            replica.fire(first, finished)
+        replica.submit(request, request.arrived_s)
+    while replica.next_s < math.inf:
+        replica.fire(first, finished)
+    return finished

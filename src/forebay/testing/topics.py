@@ -22,10 +22,16 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) ->
 
 
 def produce(
-    bootstrap: str, topic: str, records: Iterable[dict[str, Any]], *, transaction: str | None = None
+    bootstrap: str,
+    topic: str,
+    records: Iterable[dict[str, Any]],
+    *,
+    transaction: str | None = None,
+    commit: bool = True,
 ) -> None:
     """Write records: `value`, and if given `key`, `headers`, `partition`, `timestamp`; blocks until all are
-    taken. All in one transaction of the id `transaction`, where that is given."""
+    taken. All in one transaction of the id `transaction`, where that is given; without `commit`, it is given
+    up."""
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer(config if transaction is None else {**config, "transactional.id": transaction})
     if transaction is not None:
@@ -37,10 +43,21 @@ def produce(
         except BufferError:
             producer.flush(WAIT_S)
             producer.produce(topic, **record)
-    if transaction is not None:
+    if transaction is not None and not commit:
+        # What was not sent is forgotten with the transaction; what was, stays as records that are given up.
+        producer.flush(WAIT_S)
+        producer.abort_transaction(WAIT_S)
+    elif transaction is not None:
         producer.commit_transaction(WAIT_S)
     elif producer.flush(WAIT_S):
         raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 before `offset`, as retention would; blocks until they are gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    at = TopicPartition(topic, 0, offset)
+    admin.delete_records([at])[at].result(WAIT_S)
 
 
 class TopicReader:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.connectors.kafka.admin import Place, lag
-from forebay.testing.topics import produce
+from forebay.testing.topics import delete_before, make_topic, produce
 
 ASKED = """
 import json, sys
@@ -47,6 +47,13 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
             "unknown": [Place(topic, 0, 4)],
         }.items()
     }
+    given_up = admin.ends([topic + "-given-up"])
+    begin = [Place(topic + "-given-up", 0, 1)]
+    for isolation in ("read_committed", "read_uncommitted"):
+        answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 20.0)
+    deleted = admin.ends([topic + "-deleted"])
+    begin = [Place(topic + "-deleted", 0, 1)]
+    answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=20.0)
     away = KafkaCluster("127.0.0.1:9")
     answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
 for name, cluster in {
@@ -74,6 +81,11 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
             node.bootstrap, name, [record], transaction=f"{name}-{moment_ms}" if moment_ms == 3_000 else None
         )
     produce(node.bootstrap, name, [{"value": b"x", "partition": 1, "timestamp": 1_000}] * 4)
+    for kind in ("given-up", "deleted"):
+        make_topic(node.bootstrap, f"{name}-{kind}")
+        produce(node.bootstrap, f"{name}-{kind}", [{"value": b"x"}] * (1 if kind == "given-up" else 4))
+    produce(node.bootstrap, f"{name}-given-up", [{"value": b"x"}] * 2, transaction=f"{name}-2", commit=False)
+    delete_before(node.bootstrap, f"{name}-deleted", 3)
     done = subprocess.run(
         [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar), "2000"],
         capture_output=True,
@@ -98,6 +110,11 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
         "at the end": True,
         "unknown": False,
         "away": False,
+        # Nobody who reads what is committed will ever get past the records that were given up.
+        "read_committed": True,
+        "read_uncommitted": False,
+        # One record is left behind those that retention has taken.
+        "deleted": False,
     }
     assert "Kafka at 127.0.0.1:9 does not answer" in answers["away"]
     assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
