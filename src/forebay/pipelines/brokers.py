@@ -30,7 +30,8 @@ def await_brokers(
 
     Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a Kafka does
     not answer within two minutes, and `SettingError`, naming the key, where a topic is missing, another
-    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says.
+    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says; at
+    once also where Kafka does not let the client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
