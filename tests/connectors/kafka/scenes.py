@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyflink.common import Time, Types
+from pyflink.datastream import ProcessWindowFunction
 from pyflink.datastream.window import TumblingEventTimeWindows
 
 from forebay.codec import decode
@@ -55,13 +56,12 @@ class Scenes:
         )
         stream = kafka_source(env, config)
         if window:
-            stream = (
-                with_event_time(stream, out_of_orderness_ms=0)
-                .key_by(lambda _: 0, Types.INT())
-                .window(TumblingEventTimeWindows.of(Time.seconds(10)))
-                .reduce(lambda a, b: b)
-            )
-        jsonl_sink(stream.map(_line, Types.STRING()), JsonlFiles(self.folder / name / "out"))
+            keyed = with_event_time(stream, out_of_orderness_ms=0).key_by(lambda _: 0, Types.INT())
+            windows = keyed.window(TumblingEventTimeWindows.of(Time.seconds(10)))
+            lines = windows.process(_Lines(), Types.STRING())
+        else:
+            lines = stream.map(_line, Types.STRING())
+        jsonl_sink(lines, JsonlFiles(self.folder / name / "out"))
         return submit(env, name, f"http://localhost:{port}")
 
     def read(self, name: str) -> list[dict[str, Any]]:
@@ -87,8 +87,9 @@ class Scenes:
                     )
                     assert job.ended() is None, job.ended()
         finally:
-            job.cancel()
-            wait_until(lambda: job.ended() is not None, WAIT_S)
+            if job.ended() is None:
+                job.cancel()
+                wait_until(lambda: job.ended() is not None, WAIT_S)
         return self.read(name)
 
     def topic(self, name: str, partitions: int, *values: str, **record: Any) -> str:
@@ -103,6 +104,14 @@ class Scenes:
 def _line(data: bytes) -> str:
     event = decode(bytes(data))
     return orjson.dumps({"text": event.fields["text"], "time_ms": event.time_ms}).decode()
+
+
+class _Lines(ProcessWindowFunction):
+    """The records of a window that has closed."""
+
+    def process(self, key: int, context: Any, elements: Iterable[bytes]) -> Iterator[str]:
+        for element in elements:
+            yield _line(element)
 
 
 def starts(scenes: Scenes) -> Iterator[tuple[str, Any]]:
