@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
-from forebay.testing.topics import consume, produce
+from forebay.testing.topics import consume, member, produce
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
 
@@ -92,6 +93,63 @@ def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
     }
     assert given_up[b"words"].value_dict["input"] == "no JSON"
     assert len(given_up[b"huge"].value_dict["input"]) == len(bad[3]["value"] or b"")
+
+
+ASKED = """
+import json, sys
+from pathlib import Path
+from forebay.errors import ForebayError
+from forebay.operators.jvm import start_jvm
+from forebay.pipelines.load import parse_spec
+from forebay.testing.clock import ManualClock
+
+start_jvm(Path(sys.argv[1]), heap_mb=256, jars=[Path(sys.argv[2])])
+from forebay.pipelines.brokers import await_brokers
+
+for document in json.loads(sys.argv[3]):
+    clock = ManualClock()
+    try:
+        await_brokers(parse_spec(document), clock=clock, sleep=lambda s: clock.advance(60.0))
+        print("taken")
+    except ForebayError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_what_a_real_node_will_not_do_is_said_before_the_start(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    there, group = topic(1), f"g-{uuid.uuid4().hex[:8]}"
+    access = {"type": "kafka", "bootstrap": node.bootstrap}
+
+    def document(source: dict[str, Any] | None = None, **sink: Any) -> dict[str, Any]:
+        return {
+            "name": "p",
+            "source": {**access, "topics": [there], **(source or {})},
+            "prompt": "{{ text }}",
+            "sink": {**access, "topic": there, **sink},
+        }
+
+    cases = {
+        "taken": document(),
+        "SettingError source.topics: Kafka has no topic 'none'": document({"topics": [there, "none"]}),
+        "SettingError sink.topic: Kafka has no topic 'none'": document(topic="none"),
+        "SettingError sink.transaction_timeout_s: expected at most 900": document(
+            transaction_timeout_s=901.0
+        ),
+        f"SettingError source.group: '{group}' has 1 other consumers now": document({"group": group}),
+        "PipelineFailed Kafka at 127.0.0.1:9 does not answer": document({"bootstrap": "127.0.0.1:9"}),
+    }
+    with member(node.bootstrap, group, there):
+        done = subprocess.run(
+            [sys.executable, "-c", ASKED, str(tmp_path), str(kafka_jar), json.dumps(list(cases.values()))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    for said, expected in zip(done.stdout.splitlines(), cases, strict=True):
+        assert said.startswith(expected)
 
 
 class Message:

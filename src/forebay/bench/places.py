@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import orjson
 
-from forebay.bench.tally import NUMBER, SinkWatch, attempts_of
+from forebay.bench.tally import NUMBER, SinkWatch, attempts_of, number_of
 from forebay.connectors.jars import KAFKA, install_jar
 from forebay.connectors.sinks import read_jsonl_sink
 from forebay.errors import SettingError
@@ -48,6 +48,10 @@ class Place(Protocol):
         """The committed dead letters."""
         ...
 
+    def ahead(self) -> int:
+        """How many offsets were committed before the results of their events, at the worst of all looks."""
+        ...
+
     def kill(self) -> None:
         """SIGKILL whatever holds the input and the sinks."""
         ...
@@ -82,6 +86,9 @@ class FilesPlace:
     def letters(self) -> Iterator[bytes]:
         return read_jsonl_sink(self._folder / "dead-letters")
 
+    def ahead(self) -> int:
+        return 0
+
     def kill(self) -> None:
         raise SettingError("files cannot be killed")
 
@@ -102,6 +109,7 @@ class TopicsPlace:
         self._reader = TopicReader(node.bootstrap, self._topics["results"])
         self._seen: list[tuple[float, bool]] = []
         self._lines: list[bytes] = []
+        self._behind = Behind(PARTITIONS)
 
     def prepare(self, events: int) -> None:
         from forebay.testing.topics import make_topic, produce
@@ -117,15 +125,27 @@ class TopicsPlace:
     def document(self) -> dict[str, Any]:
         access = {"type": "kafka", "bootstrap": self._node.bootstrap}
         return {
-            "source": {**access, "topics": [self._topics["events"]], "until_latest": True},
+            "source": {
+                **access,
+                "topics": [self._topics["events"]],
+                "group": self._topics["events"],
+                "until_latest": True,
+            },
             "sink": {**access, "topic": self._topics["results"]},
             "dead_letters": {**access, "topic": self._topics["letters"]},
         }
 
     def look(self) -> int:
+        from forebay.testing.topics import committed_offsets
+
+        group = topic = self._topics["events"]
+        # Before the results: what is committed here must be seen there.
+        offsets = committed_offsets(self._node.bootstrap, group, topic, PARTITIONS)
         for written_s, line in self._reader.read():
             self._seen.append((written_s, attempts_of(line) > 1))
             self._lines.append(line)
+            self._behind.answered(line)
+        self._behind.committed(offsets)
         return len(self._lines)
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
@@ -137,6 +157,9 @@ class TopicsPlace:
         self.look()
         return iter(self._lines)
 
+    def ahead(self) -> int:
+        return self._behind.worst
+
     def letters(self) -> Iterator[bytes]:
         from forebay.testing.topics import TopicReader
 
@@ -147,6 +170,34 @@ class TopicsPlace:
 
     def bring_back(self) -> None:
         self._node.start()
+
+
+class Behind:
+    """Which events have results, against committed offsets: event n has offset n // partitions in n %
+    partitions.
+
+    `worst` is the largest number of events, at one look, that lay before a committed offset without a result.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._answered: list[set[int]] = [set() for _ in range(partitions)]
+        self._all_before = [0] * partitions
+        self.worst = 0
+
+    def answered(self, line: bytes) -> None:
+        """A committed result."""
+        number = number_of(line)
+        if number is not None:
+            self._answered[number % len(self._answered)].add(number // len(self._answered))
+
+    def committed(self, offsets: Sequence[int]) -> None:
+        """Offsets that were committed before the last results were looked for."""
+        missing = 0
+        for partition, (offset, answered) in enumerate(zip(offsets, self._answered, strict=True)):
+            while self._all_before[partition] in answered:
+                self._all_before[partition] += 1
+            missing += sum(at not in answered for at in range(self._all_before[partition], offset))
+        self.worst = max(self.worst, missing)
 
 
 def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:

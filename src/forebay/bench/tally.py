@@ -123,6 +123,13 @@ class SinkWatch:
         )
 
 
+def number_of(line: bytes) -> int | None:
+    """The number of the event that a result answers, by its own account."""
+    fields = _object(line).get("fields")
+    number = fields.get(NUMBER) if isinstance(fields, dict) else None
+    return number if type(number) is int else None
+
+
 def attempts_of(line: bytes) -> int:
     """How many tries a result took, by its own account."""
     attempts = _object(line).get("attempts")

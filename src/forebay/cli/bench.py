@@ -118,6 +118,29 @@ def recovery(
         raise typer.Exit(1)
 
 
+@bench.command()
+def kafka(
+    *,
+    records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
+    events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
+    json: Json = None,
+) -> None:
+    """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
+    from forebay.bench.topics import TopicsOptions, measure_topics
+
+    if json is not None:
+        check_writable("--json", json)
+    console = Console(stderr=True)
+    report = measure_topics(
+        TopicsOptions(records=records, events=events),
+        load_settings(),
+        lambda part: console.print(part, highlight=False),
+    )
+    if json is not None:
+        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    Console().print_json(orjson.dumps(report).decode())
+
+
 def show_recovery(found: Recovery, console: Console) -> None:
     """The figures as tables, and one line that says how it went."""
     document = found.document()

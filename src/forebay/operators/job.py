@@ -20,7 +20,7 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.operators.counts import COUNTERS, GAUGES
+from forebay.operators.counts import COUNTERS, GAUGES, OLDEST
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
@@ -42,11 +42,15 @@ ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
-    wall-clock moment at which it was triggered and its duration, both in milliseconds."""
+    wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
+    of the last that was triggered, `newest_done` of the last that was completed, savepoints included; 0 where
+    there is none."""
 
     completed: int
     failed: int
     done: tuple[tuple[int, int], ...]
+    newest: int = 0
+    newest_done: int = 0
 
 
 class RunningJob:
@@ -118,7 +122,8 @@ class RunningJob:
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
-        Counters and `in_flight` are sums, latencies the highest of any subtask.
+        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, `oldest_read_ms`
+        the lowest.
         """
         values: dict[str, float] = {}
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
@@ -129,7 +134,8 @@ class RunningJob:
             for metric in self._get(f"{base}?get={','.join(ids)}"):
                 name = metric["id"].rsplit(".", 1)[1]
                 if name in ADDED_UP or name in GAUGES:
-                    values[name] = float(metric["sum" if name in ADDED_UP else "max"])
+                    over = "sum" if name in ADDED_UP else "min" if name == OLDEST else "max"
+                    values[name] = float(metric[over])
         return values
 
     def checkpoints(self) -> Checkpoints:
@@ -140,6 +146,8 @@ class RunningJob:
             completed=found["counts"]["completed"],
             failed=found["counts"]["failed"],
             done=tuple((c["trigger_timestamp"], c["end_to_end_duration"]) for c in reversed(done)),
+            newest=max((c["id"] for c in found["history"]), default=0),
+            newest_done=max((c["id"] for c in found["history"] if c["status"] == "COMPLETED"), default=0),
         )
 
     def _get(self, path: str) -> Any:

@@ -145,8 +145,9 @@ class KafkaSource(Timed, KafkaAccess):
     )
     group: Annotated[str, Field(min_length=1, max_length=249)] | None = Field(
         None,
-        description="Group under which offsets are committed with each checkpoint, for others to see; "
-        "null: `forebay-` and the pipeline's name. Two pipelines must not share one.",
+        description="Group under which offsets are committed once all results before them are, for others "
+        "to see; null: `forebay-` and the pipeline's name. Two pipelines must not share one. Flink uses "
+        "another of this name with `-read` behind.",
     )
     start: Annotated[Literal["committed", "earliest", "latest"] | int, BeforeValidator(_start)] = Field(
         "committed",
@@ -162,6 +163,11 @@ class KafkaSource(Timed, KafkaAccess):
         None, description="The schema registry; needed with `format: avro`."
     )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed",
+        description="`read_committed`: only records of transactions that were completed; "
+        "`read_uncommitted`: also those of open ones and of those that were given up.",
+    )
     until_latest: Annotated[bool, Field(strict=True)] = Field(
         False, description="true: end with the records that are there at the start; false: go on."
     )
@@ -169,6 +175,10 @@ class KafkaSource(Timed, KafkaAccess):
     def group_of(self, pipeline: str) -> str:
         """The group of the pipeline of that name."""
         return self.group or f"forebay-{pipeline}"
+
+    def reading_group_of(self, pipeline: str) -> str:
+        """The group under which Flink commits what it has read, answered or not."""
+        return f"{self.group_of(pipeline)}-read"
 
     def model_post_init(self, context: Any, /) -> None:
         if bool(self.topics) == (self.pattern is not None):

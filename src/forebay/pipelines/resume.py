@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,7 +48,8 @@ class Note:
     """What is kept of a pipeline's last run.
 
     `traits` are the settings that its checkpoints are bound to. `submitted_s` is wall-clock time. `jvm` is
-    the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id.
+    the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id. `ends`
+    are topics, partitions and the offsets at which they ended when the pipeline was first started.
     """
 
     finished: bool = False
@@ -57,6 +58,7 @@ class Note:
     jvm: tuple[int, float] | None = None
     cluster: str | None = None
     job: str | None = None
+    ends: Sequence[tuple[str, int, int]] | None = None
 
 
 @contextmanager

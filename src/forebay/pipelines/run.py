@@ -8,12 +8,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import orjson
 
 from forebay.connectors.feed import FeedRefused
+from forebay.connectors.kafka.admin import KafkaAway, Place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
@@ -23,6 +24,7 @@ from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
 from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.places import check_places, check_secrets
+from forebay.pipelines.positions import CLUSTER_SKEW_MS, Progress, begin, ends
 from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
@@ -37,6 +39,7 @@ from forebay.pipelines.resume import (
     write_note,
 )
 from forebay.pipelines.served import served_model
+from forebay.pipelines.settling import Settling
 from forebay.pipelines.snapshot import AWAITS_KAFKA, WAITING, Snapshot
 from forebay.pipelines.spec import PipelineSpec, StdoutSink
 from forebay.pipelines.streams import build, connector_jars
@@ -47,6 +50,10 @@ REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused
 """How failures begin that no restart will mend."""
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
+METRICS_S = 3.0
+CLUSTER_METRICS_S = 30.0
+"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
+ten seconds."""
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
@@ -98,6 +105,7 @@ def run_pipeline(
         await_brokers(
             spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
         )
+        until = _ends(spec, read_note(home), options, restore_from)
         with engine as urls:
             url = str(urls[0])
             model = served_model(
@@ -118,6 +126,7 @@ def run_pipeline(
                     jvm=jvm_process(),
                     cluster=options.cluster,
                     job=job_id,
+                    ends=[astuple(end) for end in until],
                 ),
             )
             rest_url = f"http://{options.cluster or f'localhost:{port}'}"
@@ -131,13 +140,35 @@ def run_pipeline(
             chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
             if printed is not None:
                 chores.append(printed.check)
-            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores)
+            progress = Progress(spec, until, job.checkpoints, _settling(options))
+            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores, progress=progress)
+            with suppress(KafkaAway):
+                progress.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)
             last = written.since(last)
             watch(last)
             return last
+
+
+def _ends(
+    spec: PipelineSpec, note: Note, options: RunOptions, restore_from: Path | None
+) -> tuple[Place, ...]:
+    """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
+    begins."""
+    noted = None if note.ends is None else tuple(Place(*end) for end in note.ends)
+    if restore_from is not None:
+        return ends(spec) if noted is None else noted
+    first = options.fresh or noted is None or note.traits != traits(spec)
+    now = begin(spec, first=first)
+    return now if first or noted is None else noted
+
+
+def _settling(options: RunOptions) -> Settling[tuple[Place, ...]]:
+    if options.cluster is None:
+        return Settling(METRICS_S)
+    return Settling(CLUSTER_METRICS_S, CLUSTER_SKEW_MS)
 
 
 def _config(
@@ -181,7 +212,13 @@ def _flink_value(value: object) -> str:
 
 
 def _watch_until_end(
-    job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path, chores: Sequence[Callable[[], None]]
+    job: RunningJob,
+    watch: Watch,
+    keeper: Keeper,
+    savepoints: Path,
+    chores: Sequence[Callable[[], None]],
+    *,
+    progress: Callable[[Snapshot], bool],
 ) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
@@ -201,6 +238,8 @@ def _watch_until_end(
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last, savepoints)
+                if progress(last):
+                    job.drain(savepoints)
             watch(last)
     except BaseException:
         # What runs on would go on to write, and on a cluster nothing else would end it.
@@ -237,6 +276,7 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
         dead_letters=whole("dead_letters"),
         in_flight=whole("in_flight"),
         pending=whole("pending"),
+        oldest_read_ms=whole("oldest_read_ms"),
         retries=whole("retries"),
         reissued=whole("reissued"),
         prompt_tokens=whole("prompt_tokens"),

@@ -16,6 +16,8 @@ class Snapshot:
     `accepted` is then the number of events that got their result or dead letter in this run.
     `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
     `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
+    `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
+    year 9999 where none does, 0 where that is not known.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
     is to say of the last of `engine_restarts`: a local engine that ended is started again.
     """
@@ -27,6 +29,7 @@ class Snapshot:
     dead_letters: int = 0
     in_flight: int = 0
     pending: int = 0
+    oldest_read_ms: int = 0
     retries: int = 0
     reissued: int = 0
     prompt_tokens: int = 0

@@ -96,7 +96,7 @@ def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
 
 
 def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
-    """The source's topics as the connector takes them."""
+    """The source's topics as the connector takes them, from the offsets that a first start has committed."""
     return kafka.KafkaSource(
         source.cluster(),
         Format(
@@ -106,14 +106,14 @@ def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
         ),
         source.topics,
         source.pattern,
-        source.group_of(spec.name),
-        source.start,
-        source.discovery_s,
-        source.until_latest,
-        None if source.registry is None else source.registry.registry(),
+        source.reading_group_of(spec.name),
+        discovery_s=source.discovery_s,
+        isolation=source.isolation,
+        until_latest=source.until_latest,
+        registry=None if source.registry is None else source.registry.registry(),
         # One reader for all partitions, so that there is one clock: a reader whose partitions are idle would
         # hold the watermark back, and to mark it as idle would close windows without their answers.
-        1 if spec.event_time is not None else None,
+        parallelism=1 if spec.event_time is not None else None,
     )
 
 

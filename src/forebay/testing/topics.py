@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -19,16 +21,25 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) ->
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[dict[str, Any]]) -> None:
-    """Write records: `value`, and if given `key`, `headers`, `partition`; blocks until all are taken."""
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES})
+def produce(
+    bootstrap: str, topic: str, records: Iterable[dict[str, Any]], *, transaction: str | None = None
+) -> None:
+    """Write records: `value`, and if given `key`, `headers`, `partition`, `timestamp`; blocks until all are
+    taken. All in one transaction of the id `transaction`, where that is given."""
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES}
+    producer = Producer(config if transaction is None else {**config, "transactional.id": transaction})
+    if transaction is not None:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
     for record in records:
         try:
             producer.produce(topic, **record)
         except BufferError:
             producer.flush(WAIT_S)
             producer.produce(topic, **record)
-    if producer.flush(WAIT_S):
+    if transaction is not None:
+        producer.commit_transaction(WAIT_S)
+    elif producer.flush(WAIT_S):
         raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
 
 
@@ -77,6 +88,32 @@ class TopicReader:
     def read(self) -> list[tuple[float, bytes]]:
         """When each new record was written, in seconds of the wall clock, and its value."""
         return [(m.timestamp()[1] / 1000, m.value() or b"") for m in self.messages(timeout_s=5.0)]
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A consumer of `topic` that has joined `group`, for the length of the block."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        consumer.subscribe([topic])
+        until_s = time.monotonic() + WAIT_S
+        while not consumer.assignment():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no partition of {topic} was assigned within {WAIT_S:.0f} s")
+            consumer.poll(0.1)
+        yield
+    finally:
+        consumer.close()
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
+    """The offsets that `group` has committed, by partition, 0 where it has none; as of now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        wanted = [TopicPartition(topic, n) for n in range(partitions)]
+        return [max(0, found.offset) for found in consumer.committed(wanted, WAIT_S)]
+    finally:
+        consumer.close()
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:

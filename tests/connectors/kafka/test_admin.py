@@ -20,10 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from forebay.operators.jvm import start_jvm
 
-bootstrap, topic, logs, jar = sys.argv[1:]
+bootstrap, topic, logs, jar, moment = sys.argv[1:]
 start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
 
 answers = {}
 with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
@@ -32,7 +32,23 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
     answers["longest"] = admin.longest_transaction_ms()
     answers["members"] = admin.members("no-such-group")
     answers["committed"] = [asdict(place) for place in admin.committed("no-such-group")]
-    answers["ends"] = [asdict(place) for place in admin.ends([topic])]
+    ends = admin.ends([topic])
+    answers["ends"] = [place.offset for place in ends]
+    answers["begins"] = [place.offset for place in admin.offsets([topic], "earliest")]
+    answers["since"] = [place.offset for place in admin.offsets([topic], int(moment))]
+    admin.commit("g", [Place(topic, 0, 2), Place(topic, 1, 3)])
+    answers["placed"] = [asdict(place) for place in admin.committed("g")]
+    answers["read"] = {
+        words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=20.0)
+        for words, committed in {
+            "before the last record": [Place(topic, 0, 2), Place(topic, 1, 4)],
+            "before the end of a transaction": [Place(topic, 0, 3), Place(topic, 1, 4)],
+            "at the end": ends,
+            "unknown": [Place(topic, 0, 4)],
+        }.items()
+    }
+    away = KafkaCluster("127.0.0.1:9")
+    answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
 for name, cluster in {
     "away": KafkaCluster("127.0.0.1:9"),
     "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
@@ -52,9 +68,14 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     name = topic(2)
-    produce(node.bootstrap, name, [{"value": b"x", "partition": 1}] * 3)
+    for moment_ms in (1_000, 2_000, 3_000):
+        record = {"value": b"x", "partition": 0, "timestamp": moment_ms}
+        produce(
+            node.bootstrap, name, [record], transaction=f"{name}-{moment_ms}" if moment_ms == 3_000 else None
+        )
+    produce(node.bootstrap, name, [{"value": b"x", "partition": 1, "timestamp": 1_000}] * 4)
     done = subprocess.run(
-        [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar)],
+        [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar), "2000"],
         capture_output=True,
         text=True,
         check=False,
@@ -65,10 +86,19 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     assert answers["partitions"] == {name: 2}
     assert answers["longest"] == 900_000
     assert (answers["members"], answers["committed"]) == (0, [])
-    assert answers["ends"] == [
-        {"topic": name, "partition": 0, "offset": 0},
+    # The end of a transaction takes an offset as well.
+    assert (answers["begins"], answers["ends"], answers["since"]) == ([0, 0], [4, 4], [1, 4])
+    assert answers["placed"] == [
+        {"topic": name, "partition": 0, "offset": 2},
         {"topic": name, "partition": 1, "offset": 3},
     ]
+    assert answers["read"] == {
+        "before the last record": False,
+        "before the end of a transaction": True,
+        "at the end": True,
+        "unknown": False,
+        "away": False,
+    }
     assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")
     assert answers["refused"].startswith("KafkaRefused: ")
     assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]

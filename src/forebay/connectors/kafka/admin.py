@@ -6,10 +6,11 @@ properties, the same secrets. The jar must be on the class path of this process'
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
 from pyflink.java_gateway import get_gateway
@@ -18,6 +19,7 @@ from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
 from forebay.errors import LaunchError, SettingError
 
 CALL_TIMEOUT_S = 5.0
+POLL_MS = 200
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 
 
@@ -88,18 +90,40 @@ class KafkaAdmin:
         )
         return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
 
+    def commit(self, group: str, places: Iterable[Place]) -> None:
+        """Make `places` the committed offsets of `group`, which must have no members now."""
+        kafka = _shaded()
+        offsets = get_gateway().jvm.java.util.HashMap()
+        for place in places:
+            partition = kafka.common.TopicPartition(place.topic, place.partition)
+            offsets.put(partition, kafka.clients.consumer.OffsetAndMetadata(place.offset))
+        self._ask(self._client.alterConsumerGroupOffsets(group, offsets).all())
+
     def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
         """The offset behind the newest record of each partition of `topics`."""
-        counts = self.partitions(topics)
-        jvm = get_gateway().jvm
-        wanted = jvm.java.util.HashMap()
-        latest = _shaded().clients.admin.OffsetSpec.latest()
-        for topic, partitions in counts.items():
+        return self.offsets(topics, "latest")
+
+    def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
+        """The offset of each partition of `topics` at its begin, behind its newest record, or of the first
+        record that is not older than a time in milliseconds (behind the newest where there is none)."""
+        specs = _shaded().clients.admin.OffsetSpec
+        if isinstance(at, int):
+            wanted = specs.forTimestamp(at)
+        else:
+            wanted = specs.earliest() if at == "earliest" else specs.latest()
+        found = self._offsets(topics, wanted)
+        if isinstance(at, int) and any(place.offset < 0 for place in found):
+            ends = {(end.topic, end.partition): end for end in self.offsets(topics, "latest")}
+            found = [place if place.offset >= 0 else ends[place.topic, place.partition] for place in found]
+        return tuple(sorted(found, key=lambda place: (place.topic, place.partition)))
+
+    def _offsets(self, topics: Iterable[str], spec: Any) -> list[Place]:
+        wanted = get_gateway().jvm.java.util.HashMap()
+        for topic, partitions in self.partitions(topics).items():
             for partition in range(partitions):
-                wanted.put(_shaded().common.TopicPartition(topic, partition), latest)
+                wanted.put(_shaded().common.TopicPartition(topic, partition), spec)
         found = self._ask(self._client.listOffsets(wanted).all())
-        places = (Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found)
-        return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
+        return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
 
     def _ask(self, future: Any) -> Any:
         try:
@@ -119,11 +143,7 @@ class KafkaAdmin:
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
     """A client of `cluster`; nothing is asked of it yet. Raises `KafkaRefused` where it cannot be."""
-    properties = get_gateway().jvm.java.util.Properties()
-    limit_ms = str(round(timeout_s * 1000))
-    limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
-    for name, value in {**cluster.client_properties(), **limits}.items():
-        properties.put(name, value)
+    properties = _properties(cluster, timeout_s)
     try:
         client = _shaded().clients.admin.AdminClient.create(properties)
     except Py4JJavaError as error:
@@ -135,6 +155,50 @@ def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Ite
     finally:
         with suppress(Py4JJavaError):
             client.close(get_gateway().jvm.java.time.Duration.ofSeconds(1))
+
+
+def all_read(
+    cluster: KafkaCluster,
+    committed: Iterable[Place],
+    ends: Iterable[Place],
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> bool:
+    """Whether no record is left between the committed offsets and `ends`; blocks for at most `timeout_s`.
+
+    A transaction's end takes an offset and is no record, so offsets alone do not tell: what lies between is
+    read. False where Kafka does not answer, and for a partition without a committed offset.
+    """
+    done = {(place.topic, place.partition): place.offset for place in committed}
+    gaps = [end for end in ends if done.get((end.topic, end.partition), -1) < end.offset]
+    if not gaps:
+        return True
+    if any((end.topic, end.partition) not in done for end in gaps):
+        return False
+    kafka, jvm = _shaded(), get_gateway().jvm
+    bytes_ = kafka.common.serialization.ByteArrayDeserializer
+    properties = _properties(cluster, timeout_s)
+    properties.put("max.poll.records", "1")
+    try:
+        consumer = kafka.clients.consumer.KafkaConsumer(properties, bytes_(), bytes_())
+    except Py4JJavaError:
+        return False
+    try:
+        partitions = {kafka.common.TopicPartition(end.topic, end.partition): end.offset for end in gaps}
+        consumer.assign(_java_list(partitions))
+        for partition in partitions:
+            consumer.seek(partition, done[partition.topic(), partition.partition()])
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if not consumer.poll(jvm.java.time.Duration.ofMillis(POLL_MS)).isEmpty():
+                return False
+            if all(consumer.position(partition) >= end for partition, end in partitions.items()):
+                return True
+        return False
+    except Py4JJavaError:
+        return False
+    finally:
+        with suppress(Py4JJavaError):
+            consumer.close(jvm.java.time.Duration.ofSeconds(1))
 
 
 def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
@@ -161,6 +225,15 @@ def _classes(error: Any) -> Iterator[str]:
     while found is not None:
         yield str(found.getSimpleName())
         found = found.getSuperclass()
+
+
+def _properties(cluster: KafkaCluster, timeout_s: float) -> Any:
+    limit_ms = str(round(timeout_s * 1000))
+    limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
+    properties = get_gateway().jvm.java.util.Properties()
+    for name, value in {**cluster.client_properties(), **limits}.items():
+        properties.put(name, value)
+    return properties
 
 
 def _shaded() -> Any:

@@ -23,6 +23,7 @@ FIELD = "kafka"
 
 Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
+Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,13 @@ class KafkaSource:
 
     `start` says where to begin where no checkpoint does: at the offsets that `group` has committed (and from
     the earliest where it has none), at either end, or at the first record of a time in milliseconds. New
-    partitions and topics are found every `discovery_s`. `until_latest` ends with what was there at the start.
+    partitions and topics are found every `discovery_s`, or never with 0. `isolation` says whether records of
+    transactions that are open or were given up are read.
+
+    `until_latest` reads what was there at the start and no more. The job then ends by itself only without
+    discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
+    it has to be drained.
+
     With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
     `parallelism` is that of reading; None: the environment's.
     """
@@ -43,6 +50,7 @@ class KafkaSource:
     group: str | None = None
     start: Start | int = "committed"
     discovery_s: float = 10.0
+    isolation: Isolation = "read_committed"
     until_latest: bool = False
     registry: Registry | None = None
     parallelism: int | None = None
@@ -75,11 +83,10 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
 
 def source_options(config: KafkaSource) -> dict[str, str]:
     """The connector's options for `config`."""
-    # Restored, a source that goes on to look for partitions never ends, bounded or not.
-    discovery_ms = 0 if config.until_latest else round(config.discovery_s * 1000)
     options = {
         **config.cluster.options(),
-        "scan.topic-partition-discovery.interval": f"{discovery_ms} ms",
+        "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
+        "properties.isolation.level": config.isolation,
     }
     if config.topics:
         options["topic"] = ";".join(config.topics)

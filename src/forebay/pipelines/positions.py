@@ -1,0 +1,141 @@
+"""Where a pipeline begins in its topics, how far it has come, and when it has read them to the end.
+
+Two groups of Kafka's keep its place. Under the source's own group are the offsets whose records all have
+committed answers: what others see as progress and lag, and where a start without a checkpoint begins. Under
+another, named like it with `-read` behind, Flink commits what it has read into its checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.kafka.admin import KafkaAdmin, Place, all_read, kafka_admin
+from forebay.errors import LaunchError
+from forebay.operators.job import Checkpoints
+from forebay.pipelines.kafka import KafkaSource
+from forebay.pipelines.settling import Settling, Sight
+from forebay.pipelines.snapshot import Snapshot
+from forebay.pipelines.spec import PipelineSpec
+
+LOOK_S = 1.0
+CLUSTER_SKEW_MS = 5000
+
+
+def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
+    """Commit where a start of `spec` without a checkpoint begins; returns where its topics end now, see
+    `ends`.
+
+    The `first` start begins where the source says; a later one at the records that have no answer yet, also
+    where the first began at the latest. Flink begins at committed offsets. Nothing is done where the source
+    is none of Kafka. Raises `KafkaAway` where Kafka does not answer.
+    """
+    source = spec.source
+    if not isinstance(source, KafkaSource):
+        return ()
+    group = source.group_of(spec.name)
+    with kafka_admin(source.cluster()) as admin:
+        topics = topic_names(source, admin)
+        if source.start == "committed" or not first:
+            places = _known_or_first(admin, group, topics)
+        else:
+            places = admin.offsets(topics, source.start)
+        admin.commit(group, places)
+        admin.commit(source.reading_group_of(spec.name), places)
+        return admin.ends(topics)
+
+
+def ends(spec: PipelineSpec) -> tuple[Place, ...]:
+    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises `KafkaAway`."""
+    source = spec.source
+    if not isinstance(source, KafkaSource):
+        return ()
+    with kafka_admin(source.cluster()) as admin:
+        return admin.ends(topic_names(source, admin))
+
+
+def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
+    """The topics that `source` reads now."""
+    if source.pattern is None:
+        return source.topics
+    return tuple(name for name in sorted(admin.topics()) if re.fullmatch(source.pattern, name))
+
+
+def _known_or_first(admin: KafkaAdmin, group: str, topics: Sequence[str]) -> tuple[Place, ...]:
+    known = {(place.topic, place.partition): place for place in admin.committed(group)}
+    first = admin.offsets(topics, "earliest")
+    return tuple(known.get((place.topic, place.partition), place) for place in first)
+
+
+class Progress:
+    """Keeps the offsets of a running pipeline's group, and knows when a source with an end has reached it.
+
+    To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
+    seconds where one does not answer. Does nothing where the source is none of Kafka.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        ends: Sequence[Place],
+        checkpoints: Callable[[], Checkpoints],
+        settling: Settling[tuple[Place, ...]],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._source = spec.source if isinstance(spec.source, KafkaSource) else None
+        self._name = spec.name
+        self._ends = ends
+        self._checkpoints = checkpoints
+        self._settling = settling
+        self._clock = clock or SystemClock()
+        self._looked_s = self._clock.monotonic_s()
+        self._read_to_end = False
+
+    def __call__(self, now: Snapshot) -> bool:
+        """Whether every record before the end has been read and answered; False for a source that goes on.
+
+        Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
+        answered, and with nothing in flight it is answered.
+        """
+        source = self._source
+        if source is None:
+            return False
+        if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
+            try:
+                self._look(source, now)
+            except LaunchError:
+                return False
+            finally:
+                self._looked_s = self._clock.monotonic_s()
+            # What was accepted last is counted by the next snapshot.
+            return False
+        return self._read_to_end and not now.in_flight and not now.pending
+
+    def finished(self) -> None:
+        """The pipeline has come to its end: what was read is answered."""
+        if self._source is not None:
+            with kafka_admin(self._source.cluster()) as admin:
+                self._commit(admin, self._source, admin.committed(self._source.reading_group_of(self._name)))
+
+    def _look(self, source: KafkaSource, now: Snapshot) -> None:
+        checkpoints = self._checkpoints()
+        sight = Sight(
+            monotonic_s=self._clock.monotonic_s(),
+            wall_ms=self._clock.wall_ms(),
+            restarts=now.restarts,
+            newest=checkpoints.newest,
+            newest_done=checkpoints.newest_done,
+            oldest_read_ms=now.oldest_read_ms,
+        )
+        cluster, reading = source.cluster(), source.reading_group_of(self._name)
+        with kafka_admin(cluster) as admin:
+            settled = self._settling.look(sight, lambda: admin.committed(reading))
+            if settled is not None:
+                self._commit(admin, source, settled)
+            if source.until_latest and not self._read_to_end:
+                self._read_to_end = all_read(cluster, admin.committed(reading), self._ends)
+
+    def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
+        admin.commit(source.group_of(self._name), places)
