@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -17,8 +19,8 @@ class ScriptedRegistry:
     """Serves `schemas` by id on a free port of this machine; use it as a context.
 
     `status` other than 200 is what every request is answered with, `failures` the number of requests that are
-    answered with 503 first; with `auth`, `USER:PASSWORD`, others are
-    answered with 401. `asked` has the paths of all requests, in order. `subjects` are the schemas that others
+    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the number
+    of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths of all requests, in order. `subjects` are the schemas that others
     refer to, by subject; `references` say for an id which ones it names.
     """
 
@@ -28,6 +30,8 @@ class ScriptedRegistry:
         self.references: dict[int, list[dict[str, Any]]] = {}
         self.status = 200
         self.failures = 0
+        self.padding = 0
+        self.gzip = False
         self.asked: list[str] = []
         self._auth = auth and "Basic " + base64.b64encode(auth.encode()).decode()
         registry = self
@@ -36,12 +40,17 @@ class ScriptedRegistry:
             def do_GET(self) -> None:
                 registry.asked.append(self.path)
                 status, answer = registry._answer(self.path.partition("?")[0], self.headers["Authorization"])
-                body = orjson.dumps(answer)
+                body = orjson.dumps(answer) + b" " * registry.padding
                 self.send_response(status)
+                if registry.gzip:
+                    body = gzip.compress(body)
+                    self.send_header("Content-Encoding", "gzip")
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                # Whoever asked may have had enough.
+                with suppress(ConnectionError):
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: Any) -> None:
                 pass
