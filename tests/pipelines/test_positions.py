@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.connectors.kafka.admin import KafkaAway, Place
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.operators.counts import NOTHING_READ_MS
 from forebay.operators.job import Checkpoints
 from forebay.pipelines import positions
@@ -27,7 +27,7 @@ class FakeKafka:
 
     def __init__(self) -> None:
         self.groups: dict[str, tuple[Place, ...]] = {}
-        self.away = False
+        self.failure: Exception | None = None
         self.asked = 0
 
     def topics(self) -> frozenset[str]:
@@ -46,8 +46,8 @@ class FakeKafka:
 
     def committed(self, group: str) -> tuple[Place, ...]:
         self.asked += 1
-        if self.away:
-            raise KafkaAway("away")
+        if self.failure is not None:
+            raise self.failure
         return self.groups.get(group, ())
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
@@ -159,10 +159,11 @@ def test_it_has_come_to_the_end_once_all_is_read_and_nothing_is_in_flight(kafka:
     assert not run(in_flight=1)
     assert not run(pending=1)
     assert run()
-    kafka.away = True
-    assert not run()
-    kafka.away = False
-    assert run()
+    for failure in (KafkaAway("away"), KafkaRefused("no longer")):
+        kafka.failure = failure
+        assert not run()
+        kafka.failure = None
+        assert run()
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from forebay.connectors.feed import FeedRefused
-from forebay.connectors.kafka.admin import KafkaAway, Place
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
@@ -142,7 +142,7 @@ def run_pipeline(
                 chores.append(printed.check)
             progress = Progress(spec, until, job.checkpoints, _settling(options))
             last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores, progress=progress)
-            with suppress(KafkaAway):
+            with suppress(KafkaAway, KafkaRefused):
                 progress.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
