@@ -84,7 +84,7 @@ def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
     counts.accepted, counts.results, counts.waited_ms = 5, 3, 40
     counts.answered(completion((10, 20, 4)))
     counts.answered(completion((1, 2, 0)))
-    load.now = OperatorLoad(2, 7, NOTHING_READ_MS)
+    load.now = OperatorLoad(2, 7, 1234)
     for _ in range(3):
         metrics.flush(1.0)
     values = group.groups["forebay"].values()
@@ -98,6 +98,7 @@ def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
         "cached_tokens": 4,
         "in_flight": 2,
         "pending": 7,
+        "oldest_read_ms": 1234,
     }
     assert {name: value for name, value in values.items() if value} == expected
     counts.results += 1

@@ -18,3 +18,12 @@ def test_the_lowest_is_that_of_what_was_added_and_not_removed(script: list[tuple
         elif model:
             held.remove(model.pop(number % len(model)))
         assert held.lowest == (min(model) if model else None)
+
+
+def test_memory_is_that_of_what_is_held() -> None:
+    held = HeldTimes()
+    for time_ms in range(1000):
+        held.add(time_ms)
+        if time_ms >= 10:
+            held.remove(time_ms - 10)
+    assert len(held._heap) <= 11

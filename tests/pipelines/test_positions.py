@@ -28,7 +28,6 @@ class FakeKafka:
     def __init__(self) -> None:
         self.groups: dict[str, tuple[Place, ...]] = {}
         self.failure: Exception | None = None
-        self.asked = 0
 
     def topics(self) -> frozenset[str]:
         return frozenset(("a", "b", "ab"))
@@ -45,7 +44,6 @@ class FakeKafka:
         return self.offsets(topics, "latest")
 
     def committed(self, group: str) -> tuple[Place, ...]:
-        self.asked += 1
         if self.failure is not None:
             raise self.failure
         return self.groups.get(group, ())
@@ -159,22 +157,35 @@ def test_it_has_come_to_the_end_once_all_is_read_and_nothing_is_in_flight(kafka:
     assert not run(in_flight=1)
     assert not run(pending=1)
     assert run()
-    for failure in (KafkaAway("away"), KafkaRefused("no longer")):
-        kafka.failure = failure
-        assert not run()
-        kafka.failure = None
-        assert run()
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
 
 
-def test_kafka_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
+@pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])
+def test_while_kafka_does_not_answer_nothing_has_come_to_its_end(
+    kafka: FakeKafka, failure: Exception
+) -> None:
+    run = Run(until_latest=True)
+    kafka.groups["forebay-p-read"] = run.ends
+    kafka.failure = failure
+    assert not run()
+    kafka.failure = None
+    assert run()
+
+
+def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
     clock = ManualClock()
-    progress = Progress(spec(), (), lambda: Checkpoints(0, 0, ()), Settling(0.0), clock=clock)
+    asked = []
+
+    def checkpoints() -> Checkpoints:
+        asked.append(clock.monotonic_s())
+        return Checkpoints(0, 0, ())
+
+    progress = Progress(spec(), (), checkpoints, Settling(0.0), clock=clock)
     for _ in range(40):
         clock.advance(0.25)
         progress(IDLE)
-    assert kafka.asked == 10
+    assert len(asked) == 10
 
 
 def test_a_source_that_goes_on_has_no_end(kafka: FakeKafka) -> None:
