@@ -122,6 +122,8 @@ class LocalKafka:
             "log.dirs": str(self._folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # Else records with old timestamps go half a minute after the start.
+            "log.retention.ms": "-1",
             **{
                 f"{name}.{what}": value
                 for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")

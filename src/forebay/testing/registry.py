@@ -21,13 +21,13 @@ class ScriptedRegistry:
     `status` other than 200 is what every request is answered with, `failures` the number of requests that are
     answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the number
     of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths of all requests, in order. `subjects` are the schemas that others
-    refer to, by subject; `references` say for an id which ones it names.
+    refer to, by subject; `references` say for an id or a subject which ones it names.
     """
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
         self.schemas = dict(schemas)
         self.subjects: dict[str, Any] = {}
-        self.references: dict[int, list[dict[str, Any]]] = {}
+        self.references: dict[int | str, list[dict[str, Any]]] = {}
         self.status = 200
         self.failures = 0
         self.padding = 0
@@ -94,5 +94,6 @@ class ScriptedRegistry:
                     "version": 1,
                     "id": 1,
                     "schema": json.dumps(self.subjects[subject]),
+                    "references": self.references.get(subject, []),
                 }
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}

@@ -161,6 +161,16 @@ def test_a_schema_that_refers_to_another(registry: ScriptedRegistry) -> None:
     assert len(registry.asked) == asked
 
 
+def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistry) -> None:
+    registry.schemas[9] = registry.subjects["people"] = record(("who", "Person"))
+    registry.references[9] = registry.references["people"] = [
+        {"name": "Person", "subject": "people", "version": 1}
+    ]
+    letter = read_record(Format(), None, framed(9, b"\x06ann"), {}, PLACE, parse=Waits(registry).avro.fields)
+    assert isinstance(letter, DeadLetter)
+    assert "references lead 21 schemas deep" in letter.detail
+
+
 def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
     value = {"next": {"next": {"next": None}}}
     assert AvroValues(Registry(registry.url)).fields(written(2, NODE, value), {}) == value
