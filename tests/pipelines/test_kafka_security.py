@@ -129,6 +129,18 @@ class Run:
             text=True,
         )
 
+    def to_its_end(self) -> tuple[int, str]:
+        """The status and what is said of one that shall end by itself, at once.
+
+        A minute is well below the two for which brokers that are away are waited for.
+        """
+        process = self.start("http://127.0.0.1:9")
+        try:
+            said = process.communicate(timeout=60)[0]
+        finally:
+            process.kill()
+        return process.returncode, said
+
     def told(self) -> bytes:
         """What Flink's own service tells of the job while it runs."""
         log = "".join(path.read_text() for path in (self.home / "run" / "flink").glob("*.log"))
@@ -235,10 +247,8 @@ def test_a_wrong_password_is_one_sentence_at_once_without_it(
         },
         sink={"type": "jsonl", "path": "out"},
     )
-    process = run.start("http://127.0.0.1:9")
-    # Well below the two minutes for which brokers that are away are waited for.
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode != 0
+    status, said = run.to_its_end()
+    assert status != 0
     assert words in " ".join(said.split())
     assert "Traceback" not in said
     for place, content in {**run.left(), "said": said.encode()}.items():
@@ -265,7 +275,6 @@ def test_a_certificate_of_another_authority_is_refused_at_once(
         },
         sink={"type": "jsonl", "path": "out"},
     )
-    process = run.start("http://127.0.0.1:9")
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode != 0
+    status, said = run.to_its_end()
+    assert status != 0
     assert "refuses: SSL handshake failed" in " ".join(said.split())

@@ -47,8 +47,7 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
 
 
 def ends(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as
-    `begin`."""
+    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as `begin`."""
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -107,7 +106,7 @@ class Progress:
             try:
                 self._look(source, now)
             except (LaunchError, KafkaRefused):
-                # The job reads and writes by itself; offsets that others see follow when Kafka lets us in again.
+                # The job goes on by itself; the offsets that others see follow later.
                 return False
             finally:
                 self._looked_s = self._clock.monotonic_s()

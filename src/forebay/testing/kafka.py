@@ -118,6 +118,9 @@ class LocalKafka:
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}{more}",
+            "listener.security.protocol.map": ",".join(
+                ("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners)))
+            ),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self._folder / "data"),
             "auto.create.topics.enable": "false",

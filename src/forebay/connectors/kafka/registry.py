@@ -155,7 +155,7 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
     """
     httpx = importlib.import_module(type(session).__module__.partition(".")[0])
 
-    class Bounded(httpx.SyncByteStream):  # type: ignore[misc, name-defined]
+    class Bounded(httpx.SyncByteStream):  # type: ignore[name-defined]
         def __init__(self, inner: Any, status: int) -> None:
             self._inner, self._status = inner, status
 
@@ -182,7 +182,7 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
 
 def _too_long(status: int) -> ForebayError:
-    """A schema that is too long is the fault of the values that name it; an error that is too long may pass."""
+    """A schema that is too long is the fault of the values that name it; a long error may pass."""
     words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
     return MalformedRecord(words) if status == 200 else RegistryAway(words)
 
