@@ -19,9 +19,10 @@ class ScriptedRegistry:
     """Serves `schemas` by id on a free port of this machine; use it as a context.
 
     `status` other than 200 is what every request is answered with, `failures` the number of requests that are
-    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the number
-    of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths of all requests, in order. `subjects` are the schemas that others
-    refer to, by subject; `references` say for an id or a subject which ones it names.
+    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the
+    number of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths
+    of all requests, in order. `subjects` are the schemas that others refer to, by subject; `references` say
+    for an id or a subject which ones it names.
     """
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:

@@ -231,7 +231,7 @@ def test_an_answer_that_is_too_long_is_broken_off(registry: ScriptedRegistry) ->
     assert "the schema registry's answer is longer than 4194304 bytes" in letter.detail
     # What stands before the registry may fail at length: that is no fault of the value.
     registry.status = 502
-    with pytest.raises(RegistryAway, match="is away: .* is longer than 4194304 bytes"):
+    with pytest.raises(RegistryAway, match=r"is away: .* is longer than 4194304 bytes"):
         Waits(registry).avro.fields(raw, {})
     registry.status, registry.padding = 200, MAX_ANSWER_BYTES // 2
     assert Waits(registry).avro.fields(raw, {})["text"] == "hi"
