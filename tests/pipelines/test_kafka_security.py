@@ -37,8 +37,8 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 
 
-def jaas(password: str, module: str = SHADED + MODULE) -> str:
-    return f'{module} required username="ann" password="{password}";'
+def jaas(password: str, module: str = SHADED + MODULE, user: str = "ann") -> str:
+    return f'{module} required username="{user}" password="{password}";'
 
 
 class Authority:
@@ -96,7 +96,11 @@ def secured(
     tls = "listener.name.ssl.ssl"
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE} required user_ann="{PASSWORD}";',
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE} required user_ann="{PASSWORD}" '
+        f'user_bob="{PASSWORD}";',
+        # Who has no rights, as bob, sees no topics.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:ann;User:CN=ann",
         f"{tls}.keystore.type": "PEM",
         f"{tls}.keystore.location": str(store),
         f"{tls}.truststore.type": "PEM",
@@ -224,10 +228,11 @@ def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
     [
         (jaas("hush-hush-wrong"), "refuses: Authentication failed: Invalid username or password"),
         (jaas("hush-hush-wrong", MODULE), f"login modules are in {SHADED}"),
+        (jaas(PASSWORD, user="bob"), "that this client may see; create it first, or let the client read it"),
         (f"{SHADED}{MODULE} required username=ann password=hush-hush wrong;", "check 'properties' and the"),
     ],
 )
-def test_a_wrong_password_is_one_sentence_at_once_without_it(
+def test_a_login_that_will_not_do_is_one_sentence_at_once_without_the_password(
     secured: Any, kafka_jar: Path, tmp_path: Path, config: str, words: str
 ) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"

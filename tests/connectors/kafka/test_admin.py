@@ -52,6 +52,14 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
 for name, cluster in {
     "away": KafkaCluster("127.0.0.1:9"),
     "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+    "no file": KafkaCluster(
+        bootstrap,
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/nowhere.pem",
+        },
+    ),
 }.items():
     try:
         with kafka_admin(cluster, timeout_s=2.0) as admin:
@@ -101,6 +109,7 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     }
     assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")
     assert answers["refused"].startswith("KafkaRefused: ")
+    assert "/nowhere.pem" in answers["no file"]
     assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
 
 

@@ -209,11 +209,11 @@ def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
 
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
     """What a client says against its properties; where there are secrets, they may hold parts of them."""
-    cause = error.java_exception.getCause() or error.java_exception
-    if not cluster.secrets:
-        return str(cause.getMessage())
+    first = cause = error.java_exception.getCause() or error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
+    if not cluster.secrets:
+        return ": ".join(dict.fromkeys((str(first.getMessage()), str(cause.getMessage()))))
     hint = f" (login modules are in {SHADED})" if "sasl.jaas.config" in cluster.secrets else ""
     names = ", ".join(sorted(cluster.secrets))
     return f"{cause.getClass().getSimpleName()}; check 'properties' and the secrets {names}{hint}"
