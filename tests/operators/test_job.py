@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -112,3 +113,39 @@ def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
     assert asked == [1, 1, 2, 2, 3]
     wish = {"drain": True, "targetDirectory": tmp_path.as_uri(), "formatType": "NATIVE"}
     assert rest.wishes == [wish] * 3
+
+
+class Metrics:
+    """A REST service with two operators, which tells what it was asked."""
+
+    def __init__(self, *names: tuple[str, ...]) -> None:
+        self.names = names
+        self.asked: list[str] = []
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        path, _, query = url.partition("/subtasks/metrics?get=")
+        if query:
+            self.asked.append(query)
+            names = unquote(query).split(",")
+            return json.dumps([{"id": name, "sum": len(name), "max": 1, "avg": 1} for name in names]).encode()
+        if not url.endswith("/metrics"):
+            return json.dumps({"vertices": [{"id": str(at)} for at in range(len(self.names))]}).encode()
+        at = int(path.rsplit("/", 3)[1])
+        return json.dumps([{"id": name} for name in self.names[at]]).encode()
+
+
+def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tuple(f"Source__a$1*.{'t' * 249}.partition.{n}.currentOffset" for n in range(100))
+    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"))
+    monkeypatch.setattr(module, "_ask", rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, "http://flink")
+    assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
+    assert len(rest.asked) > 1
+    assert max(map(len, rest.asked)) <= module.QUERY_CHARS
+    assert job.counts() == {"in_flight": len("x.forebay.in_flight")}
+
+
+def test_one_long_name_is_asked_for_by_itself() -> None:
+    assert list(module.queries(["a" * 5000, "b", "c"])) == ["a" * 5000, "b,c"]
+    assert list(module.queries([])) == []

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from forebay.cli.bench import bench
 from forebay.cli.connectors import connectors
-from forebay.cli.demo import demo
+from forebay.cli.demo import DemoCommand, demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.run import run
@@ -35,7 +35,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(setup)
-    app.command()(demo)
+    app.command(cls=DemoCommand)(demo)
     app.command()(doctor)
     app.command()(run)
     app.add_typer(engine, name="engine")

@@ -10,9 +10,11 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
@@ -25,6 +27,8 @@ from forebay.operators.counts import COUNTERS, GAUGES, OLDEST
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
 MAX_CAUSE_CHARS = 500
+QUERY_CHARS = 3000
+"""Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
@@ -51,6 +55,14 @@ class Checkpoints:
     done: tuple[tuple[int, int], ...]
     newest: int = 0
     newest_done: int = 0
+
+
+class Spread(NamedTuple):
+    """A metric over the subtasks of an operator."""
+
+    sum: float
+    min: float
+    max: float
 
 
 class RunningJob:
@@ -126,17 +138,24 @@ class RunningJob:
         the lowest.
         """
         values: dict[str, float] = {}
+        for metric, over in self._metrics(lambda metric: ".forebay." in metric):
+            name = metric.rsplit(".", 1)[1]
+            if name in ADDED_UP or name in GAUGES:
+                values[name] = over.sum if name in ADDED_UP else over.min if name == OLDEST else over.max
+        return values
+
+    def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
+        return {name: over.max for name, over in self._metrics(wanted)}
+
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Spread]]:
+        """Names, and values over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
-            ids = [m["id"] for m in self._get(base) if ".forebay." in m["id"]]
-            if not ids:
-                continue
-            for metric in self._get(f"{base}?get={','.join(ids)}"):
-                name = metric["id"].rsplit(".", 1)[1]
-                if name in ADDED_UP or name in GAUGES:
-                    over = "sum" if name in ADDED_UP else "min" if name == OLDEST else "max"
-                    values[name] = float(metric[over])
-        return values
+            ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            for query in queries(ids):
+                for metric in self._get(f"{base}?get={query}"):
+                    yield metric["id"], Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""
@@ -152,6 +171,18 @@ class RunningJob:
 
     def _get(self, path: str) -> Any:
         return json.loads(_ask(self.rest_url + path) or "null")
+
+
+def queries(ids: Iterable[str]) -> Iterator[str]:
+    """The names of metrics, quoted, with commas between, in texts of at most `QUERY_CHARS` characters."""
+    part = ""
+    for name in map(quote, ids):
+        if part and len(part) + 1 + len(name) > QUERY_CHARS:
+            yield part
+            part = ""
+        part = f"{part},{name}" if part else name
+    if part:
+        yield part
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:

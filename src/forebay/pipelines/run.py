@@ -23,6 +23,7 @@ from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
 from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
+from forebay.pipelines.lag import LastCount, lag_watched
 from forebay.pipelines.places import check_places, check_secrets
 from forebay.pipelines.positions import CLUSTER_SKEW_MS, Progress, begin, ends
 from forebay.pipelines.printed import Printed
@@ -67,10 +68,12 @@ Engine = AbstractContextManager[Sequence[str]]
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How this run differs from what the file says. `fresh` forgets the pipeline's checkpoints, and adds its
-    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink."""
+    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked
+    after each look at the job: once it is true, the job completes what it has read, commits it and ends."""
 
     fresh: bool = False
     cluster: str | None = None
+    enough: Callable[[Snapshot], bool] = lambda now: False
 
 
 def run_pipeline(
@@ -141,7 +144,16 @@ def run_pipeline(
             if printed is not None:
                 chores.append(printed.check)
             progress = Progress(spec, until, job.checkpoints, _settling(options))
-            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores, progress=progress)
+            with lag_watched(spec, job, restored=restore_from is not None) as waiting:
+                last = _watch_until_end(
+                    job,
+                    watch,
+                    Keeper(urls),
+                    home / job.id,
+                    chores,
+                    waiting=waiting,
+                    answered=lambda now: progress(now) or options.enough(now),
+                )
             with suppress(KafkaAway, KafkaRefused):
                 progress.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
@@ -218,7 +230,8 @@ def _watch_until_end(
     savepoints: Path,
     chores: Sequence[Callable[[], None]],
     *,
-    progress: Callable[[Snapshot], bool],
+    waiting: LastCount,
+    answered: Callable[[Snapshot], bool],
 ) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
@@ -238,7 +251,8 @@ def _watch_until_end(
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last, savepoints)
-                if progress(last):
+                last = replace(last, backlog=waiting.backlog(last))
+                if answered(last):
                     job.drain(savepoints)
             watch(last)
     except BaseException:
@@ -302,6 +316,9 @@ class _Written:
         letters = last.dead_letters
         if self._letters is not None:
             letters = sum(1 for _ in self._lines(self._letters))
+        if self._results is None and self._printed is None:
+            # A topic is not counted: it may hold more than this run's, or less by now.
+            return replace(last, dead_letters=letters)
         counted = self._results_in_files() if self._printed is None else self._results_printed()
         if counted is None:
             return replace(last, dead_letters=letters)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.backlog import Backlog
+
 WAITING = "WAITING FOR THE ENGINE"
 AWAITS_KAFKA = "WAITING FOR KAFKA"
 
@@ -19,7 +21,8 @@ class Snapshot:
     `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
     year 9999 where none does, 0 where that is not known.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
-    is to say of the last of `engine_restarts`: a local engine that ended is started again.
+    is to say of the last of `engine_restarts`: a local engine that ended is started again. `backlog` is what
+    waits in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
     """
 
     elapsed_s: float
@@ -41,3 +44,4 @@ class Snapshot:
     failure: str = ""
     engine_restarts: int = 0
     engine_failure: str = ""
+    backlog: Backlog | None = None

@@ -143,7 +143,7 @@ def source_stream(spec: PipelineSpec, env: StreamExecutionEnvironment) -> DataSt
     """The pipeline's source as a stream of encoded records."""
     source = spec.source
     if isinstance(source, GeneratorSource):
-        return generator_source(env, _generator(source))
+        return generator_source(env, generator_of(source))
     if isinstance(source, SseSource | WebSocketSource):
         return polled_source(env, _feed(source))
     if isinstance(source, KafkaSource):
@@ -167,7 +167,8 @@ def files_of(source: FileSource | DeadLetterSource) -> Files:
     return Files(Path(source.path), form, letters=True, limit=source.limit)
 
 
-def _generator(source: GeneratorSource) -> Generator:
+def generator_of(source: GeneratorSource) -> Generator:
+    """The made-up posts of a source."""
     burst = source.burst
     bursts = () if burst is None else (Burst(**dict(burst)),)
     return Generator(source.count, source.rate, bursts, source.seed, paced=source.paced)

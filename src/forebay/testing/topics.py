@@ -107,11 +107,14 @@ def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """The offsets that `group` has committed, by partition, 0 where it has none; as of now."""
+    """The offsets that `group` has committed, by partition; as of now. 0 where it has none, and while Kafka
+    does not tell."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         wanted = [TopicPartition(topic, n) for n in range(partitions)]
         return [max(0, found.offset) for found in consumer.committed(wanted, WAIT_S)]
+    except KafkaException:
+        return [0] * partitions
     finally:
         consumer.close()
 

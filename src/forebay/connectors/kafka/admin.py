@@ -7,7 +7,7 @@ properties, the same secrets. The jar must be on the class path of this process'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -124,6 +124,14 @@ class KafkaAdmin:
                 wanted.put(_shaded().common.TopicPartition(topic, partition), spec)
         found = self._ask(self._client.listOffsets(wanted).all())
         return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
+
+    def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
+        """Create topics of one partition and of `config`, copied as often as the brokers do by default."""
+        optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
+        for key, value in config.items():
+            settings.put(key, value)
+        made = (_shaded().clients.admin.NewTopic(name, optional.of(1), optional.empty()) for name in topics)
+        self._ask(self._client.createTopics(_java_list(topic.configs(settings) for topic in made)).all())
 
     def _ask(self, future: Any) -> Any:
         try:
