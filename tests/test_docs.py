@@ -113,7 +113,8 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)
     elif words[:2] == ["pip", "install"]:
         extra = re.fullmatch(r"forebay\[(\w+)\]", words[2])
-        assert extra and re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
+        assert extra
+        assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     else:
         assert name in {"vllm", "jq", "git", "cd", "source"}, f"{place}: what is {name}?"
 
