@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -213,12 +214,21 @@ def _files(folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
-    if settings.kafka_home is None:
-        raise SettingError("a Kafka to kill is needed: name an unpacked distribution in FOREBAY_KAFKA_HOME")
+    home = kafka_to_start(settings)
     # The pipeline runs with a home of its own.
     install_jar(KAFKA, folder / "home" / "connectors", settings.connectors_from or str(settings.connectors))
-    with local_kafka(settings.kafka_home, folder / "kafka") as node:
+    with local_kafka(home, folder / "kafka") as node:
         yield TopicsPlace(node)
+
+
+def kafka_to_start(settings: Settings) -> Path:
+    """The distribution of Kafka that measurements start. Raises `SettingError` where there is none, or no
+    client to look at its topics with."""
+    if settings.kafka_home is None:
+        raise SettingError("a Kafka to start is needed: name an unpacked distribution in FOREBAY_KAFKA_HOME")
+    if find_spec("confluent_kafka") is None:
+        raise SettingError("a client of Kafka is needed to measure with: pip install 'forebay[kafka-bench]'")
+    return settings.kafka_home
 
 
 def write_events(path: Path, events: int) -> None:

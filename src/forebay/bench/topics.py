@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 
 from forebay.bench.overhead import SLOTS, fake_replica
-from forebay.bench.places import PARTITIONS
+from forebay.bench.places import PARTITIONS, kafka_to_start
 from forebay.bench.workload import Mode, Workload, prompt_of
 from forebay.connectors.jars import KAFKA, installed_jar
-from forebay.errors import LaunchError, SettingError
+from forebay.errors import LaunchError
 from forebay.settings import Settings
 from forebay.testing.delays import Mixture
 from forebay.testing.kafka import LocalKafka, local_kafka
@@ -45,12 +45,11 @@ def measure_topics(options: TopicsOptions, settings: Settings, note: Note = lamb
 
     Raises `SettingError` where there is no Kafka to start or no connector, `LaunchError` where a job fails.
     """
-    if settings.kafka_home is None:
-        raise SettingError("a Kafka to start is needed: name an unpacked distribution in FOREBAY_KAFKA_HOME")
+    home = kafka_to_start(settings)
     jar = installed_jar(KAFKA, settings.connectors)
     with (
         tempfile.TemporaryDirectory(prefix="forebay-topics-") as folder,
-        local_kafka(settings.kafka_home, Path(folder) / "kafka") as node,
+        local_kafka(home, Path(folder) / "kafka") as node,
     ):
         bench = _Bench(Path(folder), node, jar)
         through = {}

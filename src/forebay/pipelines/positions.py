@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
@@ -92,6 +93,9 @@ class Progress:
         self._clock = clock or SystemClock()
         self._looked_s = self._clock.monotonic_s()
         self._read_to_end = False
+        # Opened once: a client starts threads, and logs all that it is configured with.
+        self._client = ExitStack()
+        self._admin: KafkaAdmin | None = None
 
     def __call__(self, now: Snapshot) -> bool:
         """Whether every record before the end has been read and answered; False for a source that goes on.
@@ -107,6 +111,7 @@ class Progress:
                 self._look(source, now)
             except (LaunchError, KafkaRefused):
                 # The job goes on by itself; the offsets that others see follow later.
+                self.close()
                 return False
             finally:
                 self._looked_s = self._clock.monotonic_s()
@@ -115,10 +120,20 @@ class Progress:
         return self._read_to_end and not now.in_flight and not now.pending
 
     def finished(self) -> None:
-        """The pipeline has come to its end: what was read is answered."""
+        """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
         if self._source is not None:
-            with kafka_admin(self._source.cluster()) as admin:
-                self._commit(admin, self._source, admin.committed(self._source.reading_group_of(self._name)))
+            admin = self._open(self._source)
+            self._commit(admin, self._source, admin.committed(self._source.reading_group_of(self._name)))
+
+    def close(self) -> None:
+        """End the connection to Kafka; the next look makes another."""
+        self._client.close()
+        self._admin = None
+
+    def _open(self, source: KafkaSource) -> KafkaAdmin:
+        if self._admin is None:
+            self._admin = self._client.enter_context(kafka_admin(source.cluster()))
+        return self._admin
 
     def _look(self, source: KafkaSource, now: Snapshot) -> None:
         checkpoints = self._checkpoints()
@@ -131,12 +146,12 @@ class Progress:
             oldest_read_ms=now.oldest_read_ms,
         )
         cluster, reading = source.cluster(), source.reading_group_of(self._name)
-        with kafka_admin(cluster) as admin:
-            settled = self._settling.look(sight, lambda: admin.committed(reading))
-            if settled is not None:
-                self._commit(admin, source, settled)
-            if source.until_latest and not self._read_to_end:
-                self._read_to_end = all_read(cluster, admin.committed(reading), self._ends)
+        admin = self._open(source)
+        settled = self._settling.look(sight, lambda: admin.committed(reading))
+        if settled is not None:
+            self._commit(admin, source, settled)
+        if source.until_latest and not self._read_to_end:
+            self._read_to_end = all_read(cluster, admin.committed(reading), self._ends)
 
     def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
         admin.commit(source.group_of(self._name), places)

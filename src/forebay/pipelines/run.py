@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
@@ -144,7 +144,8 @@ def run_pipeline(
             if printed is not None:
                 chores.append(printed.check)
             progress = Progress(spec, until, job.checkpoints, _settling(options))
-            with lag_watched(spec, job, restored=restore_from is not None) as waiting:
+            waits = lag_watched(spec, job, restored=restore_from is not None)
+            with closing(progress), waits as waiting:
                 last = _watch_until_end(
                     job,
                     watch,
@@ -154,8 +155,8 @@ def run_pipeline(
                     waiting=waiting,
                     answered=lambda now: progress(now) or options.enough(now),
                 )
-            with suppress(KafkaAway, KafkaRefused):
-                progress.finished()
+                with suppress(KafkaAway, KafkaRefused):
+                    progress.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)

@@ -162,12 +162,13 @@ def read_record(
         record = form.read(value, position)
     else:
         record = form.read(value, position, lambda data: parse(data, kept))
-    if isinstance(record, Event):
-        texts = {name: _text(content) for name, content in kept.items()}
-        about = {**place, "key": None if key is None else _text(key), "headers": texts}
-        record = replace(record, fields={**record.fields, FIELD: about})
     time_ms = place["time_ms"] if record.time_ms is None else record.time_ms
-    return replace(record, time_ms=time_ms, record_key=key, headers=kept)
+    if isinstance(record, DeadLetter):
+        return replace(record, time_ms=time_ms, record_key=key, headers=kept)
+    texts = {name: _text(content) for name, content in kept.items()}
+    about = {**place, "key": None if key is None else _text(key), "headers": texts}
+    fields = {**record.fields, FIELD: about}
+    return replace(record, fields=fields, time_ms=time_ms, record_key=key, headers=kept)
 
 
 def _text(data: bytes) -> str | None:
