@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.backlog import Backlog
-from forebay.connectors.kafka.admin import KafkaAway
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.pipelines import lag as module
 from forebay.pipelines.lag import LastCount, lag_watched
 from forebay.pipelines.load import parse_spec
@@ -55,7 +55,7 @@ def spec(folder: Path, **changes: Any) -> Any:
 def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaAway("gone"), 3])
+    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), 3])
     seen: list[tuple[Any, Any]] = []
     begun, over = threading.Event(), threading.Event()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.connectors.kafka.admin import KafkaAway, Place
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.operators.counts import NOTHING_READ_MS
 from forebay.operators.job import Checkpoints
 from forebay.pipelines import positions
@@ -27,7 +27,7 @@ class FakeKafka:
 
     def __init__(self) -> None:
         self.groups: dict[str, tuple[Place, ...]] = {}
-        self.away = False
+        self.failure: Exception | None = None
         self.refuses = False
 
     def topics(self) -> frozenset[str]:
@@ -45,8 +45,8 @@ class FakeKafka:
         return self.offsets(topics, "latest")
 
     def committed(self, group: str) -> tuple[Place, ...]:
-        if self.away:
-            raise KafkaAway("away")
+        if self.failure is not None:
+            raise self.failure
         return self.groups.get(group, ())
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
@@ -167,13 +167,16 @@ def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) 
     assert kafka.groups["forebay-p"] == run.ends
 
 
-def test_while_kafka_is_away_nothing_has_come_to_its_end(kafka: FakeKafka) -> None:
+@pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])
+def test_while_kafka_does_not_answer_nothing_has_come_to_its_end(
+    kafka: FakeKafka, failure: Exception
+) -> None:
     run = Run(until_latest=True)
     kafka.groups["forebay-p-read"] = run.ends
-    kafka.away = True
+    kafka.failure = failure
     assert not run()
     assert not run()
-    kafka.away = False
+    kafka.failure = None
     assert not run()
     assert run()
 

@@ -30,7 +30,8 @@ def await_brokers(
 
     Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a Kafka does
     not answer within two minutes, and `SettingError`, naming the key, where a topic is missing, another
-    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says.
+    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says; at
+    once also where Kafka does not let the client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
@@ -64,7 +65,8 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
     missing = sorted(set(source.topics) - admin.topics()) if source.topics else []
     if missing:
         raise SettingError(
-            f"source.topics: Kafka has no topic {', '.join(map(repr, missing))}; create it first"
+            f"source.topics: Kafka has no topic {', '.join(map(repr, missing))} that this client may see; "
+            f"create it first, or let the client read it"
         )
     members = admin.members(group)
     if members:
@@ -75,7 +77,10 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
 
 def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
     if sink.topic not in admin.topics():
-        raise SettingError(f"{key}.topic: Kafka has no topic {sink.topic!r}; create it first")
+        raise SettingError(
+            f"{key}.topic: Kafka has no topic {sink.topic!r} that this client may see; "
+            f"create it first, or let the client write to it"
+        )
     if sink.guarantee == "exactly-once":
         longest_s = admin.longest_transaction_ms() / 1000
         if sink.transaction_timeout_s > longest_s:

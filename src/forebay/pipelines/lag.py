@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from forebay.backlog import Backlog, Spent, estimate
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.kafka.admin import kafka_admin
+from forebay.connectors.kafka.admin import KafkaRefused, kafka_admin
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.errors import LaunchError
 from forebay.operators.job import RunningJob
@@ -67,7 +67,7 @@ def lag_watched(
                     while not ended.is_set():
                         last.set(probe.count(admin))
                         ended.wait(EVERY_S)
-            except LaunchError:
+            except (LaunchError, KafkaRefused):
                 ended.wait(EVERY_S)
 
     thread = threading.Thread(target=count, name="lag", daemon=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.kafka.admin import KafkaAdmin, Place, all_read, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
 from forebay.errors import LaunchError
 from forebay.operators.job import Checkpoints
 from forebay.pipelines.kafka import KafkaSource
@@ -30,7 +30,7 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
 
     The `first` start begins where the source says; a later one at the records that have no answer yet, also
     where the first began at the latest. Flink begins at committed offsets. Nothing is done where the source
-    is none of Kafka. Raises `KafkaAway` where Kafka does not answer.
+    is none of Kafka. Raises `KafkaAway` where Kafka does not answer, `KafkaRefused` where it does not let us.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -48,7 +48,7 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
 
 
 def ends(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises `KafkaAway`."""
+    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as `begin`."""
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -112,7 +112,8 @@ class GroupOffsets:
         if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
             try:
                 self._look(source, now)
-            except LaunchError:
+            except (LaunchError, KafkaRefused):
+                # The job goes on by itself; the offsets that others see follow later.
                 self.close()
                 return False
             finally:

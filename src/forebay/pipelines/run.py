@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from forebay.connectors.feed import FeedRefused
-from forebay.connectors.kafka.admin import KafkaAway, Place
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
@@ -156,7 +156,7 @@ def run_pipeline(
                     waiting=waiting,
                     answered=lambda now: offsets(now) or options.enough(now),
                 )
-                with suppress(KafkaAway):
+                with suppress(KafkaAway, KafkaRefused):
                     offsets.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))

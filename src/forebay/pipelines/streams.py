@@ -114,6 +114,9 @@ def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
         discovery_s=source.discovery_s,
         isolation=source.isolation,
         registry=None if source.registry is None else source.registry.registry(),
+        # One reader for all partitions, so that there is one clock: a reader whose partitions are idle would
+        # hold the watermark back, and to mark it as idle would close windows without their answers.
+        parallelism=1 if spec.event_time is not None else None,
     )
 
 

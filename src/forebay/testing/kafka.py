@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,19 +26,31 @@ class LocalKafka:
     """One node, broker and controller in one, that keeps its data in `folder` over kills and starts.
 
     `home` is an unpacked distribution: its jars are in `libs`, `broker` or itself. Topics are made by hand,
-    not by writing to them. `settings` are the broker's, over those that a single node needs.
+    not by writing to them. `settings` are the broker's, over those that a single node needs. `listeners` are
+    more protocols to listen by, such as `SSL`, next to the one without security.
     """
 
-    def __init__(self, home: Path, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        listeners: Sequence[str] = (),
+    ) -> None:
         self._jars = _jars(home)
         self._folder = folder
         self._settings = dict(settings or {})
         self.port = free_port()
+        self._listeners = {name: free_port() for name in listeners}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def bootstrap_of(self, listener: str) -> str:
+        """The address of one of `listeners`."""
+        return f"127.0.0.1:{self._listeners[listener]}"
 
     @property
     def log(self) -> Path:
@@ -99,16 +111,22 @@ class LocalKafka:
 
     def _properties(self) -> dict[str, str]:
         controller = self._settings.setdefault("controller.port", str(free_port()))
+        more = "".join(f",{name}://{self.bootstrap_of(name)}" for name in self._listeners)
         given = {key: value for key, value in self._settings.items() if key != "controller.port"}
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}{more}",
+            "listener.security.protocol.map": ",".join(
+                ("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners)))
+            ),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self._folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # Else records with old timestamps go half a minute after the start.
+            "log.retention.ms": "-1",
             **{
                 f"{name}.{what}": value
                 for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
@@ -120,9 +138,11 @@ class LocalKafka:
 
 
 @contextmanager
-def local_kafka(home: Path, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[LocalKafka]:
+def local_kafka(
+    home: Path, folder: Path, settings: Mapping[str, str] | None = None, listeners: Sequence[str] = ()
+) -> Iterator[LocalKafka]:
     """A running node; it is stopped in the end, its data stay in `folder`."""
-    node = LocalKafka(home, folder, settings)
+    node = LocalKafka(home, folder, settings, listeners)
     node.start()
     try:
         yield node

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -17,17 +19,20 @@ class ScriptedRegistry:
     """Serves `schemas` by id on a free port of this machine; use it as a context.
 
     `status` other than 200 is what every request is answered with, `failures` the number of requests that are
-    answered with 503 first; with `auth`, `USER:PASSWORD`, others are
-    answered with 401. `asked` has the paths of all requests, in order. `subjects` are the schemas that others
-    refer to, by subject; `references` say for an id which ones it names.
+    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the
+    number of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths
+    of all requests, in order. `subjects` are the schemas that others refer to, by subject; `references` say
+    for an id or a subject which ones it names.
     """
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
         self.schemas = dict(schemas)
         self.subjects: dict[str, Any] = {}
-        self.references: dict[int, list[dict[str, Any]]] = {}
+        self.references: dict[int | str, list[dict[str, Any]]] = {}
         self.status = 200
         self.failures = 0
+        self.padding = 0
+        self.gzip = False
         self.asked: list[str] = []
         self._auth = auth and "Basic " + base64.b64encode(auth.encode()).decode()
         registry = self
@@ -36,12 +41,17 @@ class ScriptedRegistry:
             def do_GET(self) -> None:
                 registry.asked.append(self.path)
                 status, answer = registry._answer(self.path.partition("?")[0], self.headers["Authorization"])
-                body = orjson.dumps(answer)
+                body = orjson.dumps(answer) + b" " * registry.padding
                 self.send_response(status)
+                if registry.gzip:
+                    body = gzip.compress(body)
+                    self.send_header("Content-Encoding", "gzip")
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                # Whoever asked may have had enough.
+                with suppress(ConnectionError):
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: Any) -> None:
                 pass
@@ -85,5 +95,6 @@ class ScriptedRegistry:
                     "version": 1,
                     "id": 1,
                     "schema": json.dumps(self.subjects[subject]),
+                    "references": self.references.get(subject, []),
                 }
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}

@@ -23,7 +23,7 @@ from forebay.operators.jvm import start_jvm
 bootstrap, topic, logs, jar, moment = sys.argv[1:]
 start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import KafkaAway, Place, all_read, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
 
 answers = {}
 with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
@@ -59,12 +59,20 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
 for name, cluster in {
     "away": KafkaCluster("127.0.0.1:9"),
     "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+    "no file": KafkaCluster(
+        bootstrap,
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/nowhere.pem",
+        },
+    ),
 }.items():
     try:
         with kafka_admin(cluster, timeout_s=2.0) as admin:
             admin.topics()
-    except KafkaAway as error:
-        answers[name] = str(error)
+    except (KafkaAway, KafkaRefused) as error:
+        answers[name] = f"{type(error).__name__}: {error}"
 print(json.dumps(answers))
 """
 
@@ -116,7 +124,9 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
         # One record is left behind those that retention has taken.
         "deleted": False,
     }
-    assert "Kafka at 127.0.0.1:9 does not answer" in answers["away"]
+    assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")
+    assert answers["refused"].startswith("KafkaRefused: ")
+    assert "/nowhere.pem" in answers["no file"]
     assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
 
 

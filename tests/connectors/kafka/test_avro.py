@@ -16,7 +16,14 @@ from fastavro import schemaless_writer
 
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.avro import AvroValues
-from forebay.connectors.kafka.registry import Patience, Registry, RegistryAway, RegistryRefused, require_avro
+from forebay.connectors.kafka.registry import (
+    MAX_ANSWER_BYTES,
+    Patience,
+    Registry,
+    RegistryAway,
+    RegistryRefused,
+    require_avro,
+)
 from forebay.connectors.kafka.source import read_record
 from forebay.connectors.times import EventTime
 from forebay.errors import MalformedRecord, SettingError, SetupError
@@ -64,11 +71,25 @@ def registry() -> Iterator[ScriptedRegistry]:
         yield made
 
 
+class Ticking(ManualClock):
+    """A clock that goes on by itself whenever it is read."""
+
+    def __init__(self, tick_s: float) -> None:
+        super().__init__()
+        self._tick_s = tick_s
+
+    def monotonic_s(self) -> float:
+        self.advance(self._tick_s)
+        return super().monotonic_s()
+
+
 class Waits:
     """A registry's reader whose waiting is seen and takes no time."""
 
-    def __init__(self, registry: ScriptedRegistry, mend_after: int | None = None, **more: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self, registry: ScriptedRegistry, mend_after: int | None = None, tick_s: float = 0.0, **more: Any
+    ) -> None:
+        self.clock = Ticking(tick_s)
         self.waits_s: list[float] = []
         self._registry, self._mend_after = registry, mend_after
         patience = Patience(registry.url, clock=self.clock, sleep=self._sleep)
@@ -140,6 +161,16 @@ def test_a_schema_that_refers_to_another(registry: ScriptedRegistry) -> None:
     assert len(registry.asked) == asked
 
 
+def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistry) -> None:
+    registry.schemas[9] = registry.subjects["people"] = record(("who", "Person"))
+    registry.references[9] = registry.references["people"] = [
+        {"name": "Person", "subject": "people", "version": 1}
+    ]
+    letter = read_record(Format(), None, framed(9, b"\x06ann"), {}, PLACE, parse=Waits(registry).avro.fields)
+    assert isinstance(letter, DeadLetter)
+    assert "references lead 21 schemas deep" in letter.detail
+
+
 def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
     value = {"next": {"next": {"next": None}}}
     assert AvroValues(Registry(registry.url)).fields(written(2, NODE, value), {}) == value
@@ -190,6 +221,33 @@ def test_a_registry_that_stays_away_fails_the_task(registry: ScriptedRegistry) -
     with pytest.raises(RegistryAway, match=r"127.0.0.1.* is away: it answered 503"):
         waits.avro.fields(framed(1, b"\x02a\x02"), {})
     assert 30.0 <= sum(waits.waits_s) <= 35.0
+
+
+def test_an_answer_that_is_too_long_is_broken_off(registry: ScriptedRegistry) -> None:
+    registry.padding = MAX_ANSWER_BYTES
+    raw = written(1, TICKET, {"text": "hi", "n": 1})
+    letter = read_record(Format(), None, raw, {}, PLACE, parse=Waits(registry).avro.fields)
+    assert isinstance(letter, DeadLetter)
+    assert "the schema registry's answer is longer than 4194304 bytes" in letter.detail
+    # What stands before the registry may fail at length: that is no fault of the value.
+    registry.status = 502
+    with pytest.raises(RegistryAway, match=r"is away: .* is longer than 4194304 bytes"):
+        Waits(registry).avro.fields(raw, {})
+    registry.status, registry.padding = 200, MAX_ANSWER_BYTES // 2
+    assert Waits(registry).avro.fields(raw, {})["text"] == "hi"
+
+
+def test_a_compressed_answer_is_not_unpacked(registry: ScriptedRegistry) -> None:
+    registry.gzip, registry.padding = True, MAX_ANSWER_BYTES
+    with pytest.raises(RegistryRefused, match=r"127.0.0.1.* compresses answers"):
+        Waits(registry).avro.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
+
+
+def test_an_answer_that_drips_is_broken_off(registry: ScriptedRegistry) -> None:
+    registry.padding = MAX_ANSWER_BYTES // 2
+    waits = Waits(registry, tick_s=10.0)
+    with pytest.raises(RegistryAway, match="its answer took longer than 30 s"):
+        waits.avro.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
 
 
 def test_one_that_takes_no_connections_is_away_too() -> None:

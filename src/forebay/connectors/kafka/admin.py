@@ -16,14 +16,19 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.java_gateway import get_gateway
 
 from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, SettingError
 
 CALL_TIMEOUT_S = 5.0
 POLL_MS = 200
+REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 
 
 class KafkaAway(LaunchError):
-    """No broker answered in time, or it refused."""
+    """No broker answered in time."""
+
+
+class KafkaRefused(SettingError):
+    """Kafka does not let this client in, or the client does not take its properties; no wait will mend it."""
 
 
 class _GroupUnknown(Exception):
@@ -41,7 +46,7 @@ class Place:
 
 class KafkaAdmin:
     """An open client. Each call blocks for at most `timeout_s` and raises `KafkaAway` where Kafka does not
-    answer or refuses, naming the servers and what it said."""
+    answer, `KafkaRefused` where it lets nobody in, naming the servers and what it said."""
 
     def __init__(self, cluster: KafkaCluster, client: Any) -> None:
         self._cluster = cluster
@@ -136,19 +141,22 @@ class KafkaAdmin:
             if cause.getClass().getSimpleName() == "GroupIdNotFoundException":
                 raise _GroupUnknown from None
             said = str(cause.getMessage() or cause.getClass().getSimpleName())
+            if REFUSALS & set(_classes(cause)):
+                raise KafkaRefused(
+                    f"Kafka at {self._cluster.bootstrap} refuses: {said}; check 'properties' and 'secrets'"
+                ) from None
             raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {said}") from None
 
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaAway` where properties are refused."""
+    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaRefused` where it cannot be."""
     properties = _properties(cluster, timeout_s)
     try:
         client = _shaded().clients.admin.AdminClient.create(properties)
     except Py4JJavaError as error:
-        cause = error.java_exception.getCause() or error.java_exception
-        raise KafkaAway(
-            f"a client of Kafka at {cluster.bootstrap} cannot be made: {cause.getMessage()}"
+        raise KafkaRefused(
+            f"a client of Kafka at {cluster.bootstrap} cannot be made: {_why(cluster, error)}"
         ) from None
     try:
         yield KafkaAdmin(cluster, client)
@@ -209,6 +217,26 @@ def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
     """The records behind the committed offsets; a partition without one counts from offset 0."""
     done = {(place.topic, place.partition): place.offset for place in committed}
     return sum(max(0, end.offset - done.get((end.topic, end.partition), 0)) for end in ends)
+
+
+def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
+    """What a client says against its properties; where there are secrets, they may hold parts of them."""
+    first = cause = error.java_exception.getCause() or error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    if not cluster.secrets:
+        return ": ".join(dict.fromkeys((str(first.getMessage()), str(cause.getMessage()))))
+    hint = f" (login modules are in {SHADED})" if "sasl.jaas.config" in cluster.secrets else ""
+    names = ", ".join(sorted(cluster.secrets))
+    return f"{cause.getClass().getSimpleName()}; check 'properties' and the secrets {names}{hint}"
+
+
+def _classes(error: Any) -> Iterator[str]:
+    """The names of a Java error's class and of those above it."""
+    found = error.getClass()
+    while found is not None:
+        yield str(found.getSimpleName())
+        found = found.getSuperclass()
 
 
 def _properties(cluster: KafkaCluster, timeout_s: float) -> Any:

@@ -17,6 +17,9 @@ from forebay.connectors.kafka.registry import Patience, Registry, registry_clien
 from forebay.errors import ForebayError, MalformedRecord
 from forebay.records import JSON
 
+MAX_REFERENCE_DEPTH = 20
+"""Schemas may refer to one another in a circle."""
+
 
 class AvroValues:
     """Reads values that name their schema by an id in front of them, or in the header `__value_schema_id`.
@@ -71,13 +74,18 @@ class AvroValues:
             self._parsed[id] = (self._parse(get(id), names), names)
         return self._parsed[id]
 
-    def _parse(self, schema: Any, names: dict[str, Any]) -> Any:
+    def _parse(self, schema: Any, names: dict[str, Any], depth: int = 0) -> Any:
         from fastavro import parse_schema
 
+        if depth > MAX_REFERENCE_DEPTH:
+            raise MalformedRecord(
+                f"the value's schema cannot be used: references lead {depth} schemas deep, "
+                f"the limit is {MAX_REFERENCE_DEPTH}"
+            )
         for reference in schema.references or ():
             if reference.name not in names:
                 found = self._client.get_version(reference.subject, reference.version)
-                self._parse(found.schema, names)
+                self._parse(found.schema, names, depth + 1)
         try:
             return parse_schema(_schema_value(schema.schema_str), named_schemas=names)
         except Exception as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from forebay.settings import SecretRef, read_secret
 UNKNOWN_SCHEMA = 40403
 """The registry's own code for an id that it has no schema for; other 404s come from a wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
+MAX_ANSWER_BYTES = 4 << 20
+"""A schema of `MAX_SCHEMA_CHARS` fits in also where JSON escapes much of it."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
 """How long a task waits before it fails. It holds a checkpoint up meanwhile, and a cancelled task must end
@@ -68,7 +71,7 @@ class Patience:
         self, url: str, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._url = url
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._sleep = sleep
         self._backoff = Backoff(0.1, 5.0)
         self._dice = random.Random()
@@ -76,16 +79,18 @@ class Patience:
     def ask(self, call: Callable[[], Any]) -> Any:
         """What `call` gives; blocks. Raises `MalformedRecord` where the registry knows no such schema,
         `RegistryRefused` where asking again is no use, `RegistryAway` when patience is at its end."""
-        begin_s = self._clock.monotonic_s()
+        begin_s = self.clock.monotonic_s()
         failures = 0
         while True:
             try:
                 return call()
+            except (MalformedRecord, RegistryRefused):
+                raise
             except Exception as error:
                 # What comes of a network is of many classes, and some of them belong to the client's client.
                 words = self._judged(error)
             failures += 1
-            if self._clock.monotonic_s() - begin_s >= PATIENCE_S:
+            if self.clock.monotonic_s() - begin_s >= PATIENCE_S:
                 raise RegistryAway(f"the schema registry at {self._url} is away: {words}")
             self._sleep(self._backoff.delay_s(failures, self._dice))
 
@@ -93,7 +98,7 @@ class Patience:
         """What to say of a failure that may pass; raises where it will not."""
         status = getattr(error, "http_status_code", None)
         if status is None:
-            return type(error).__name__
+            return str(error) if isinstance(error, ForebayError) else type(error).__name__
         if getattr(error, "error_code", None) == UNKNOWN_SCHEMA:
             raise MalformedRecord("the schema registry has no schema of the value's id") from None
         if 400 <= status < 500 and status not in PASSING:
@@ -138,7 +143,48 @@ def registry_client(registry: Registry, patience: Patience) -> Any:
         config["basic.auth.user.info"] = auth
     if registry.ca is not None:
         config["ssl.ca.location"] = registry.ca
-    return Client(config)
+    client = Client(config)
+    _limit(client._rest_client.session, registry.url, patience.clock)
+    return client
+
+
+def _limit(session: Any, url: str, clock: Clock) -> None:
+    """Have `session`, the HTTP client of confluent-kafka's client, break off answers that are long or slow.
+
+    Answers are asked for uncompressed, so that what comes over the wire is what memory holds.
+    """
+    httpx = importlib.import_module(type(session).__module__.partition(".")[0])
+
+    class Bounded(httpx.SyncByteStream):  # type: ignore[name-defined]
+        def __init__(self, inner: Any, status: int) -> None:
+            self._inner, self._status = inner, status
+
+        def __iter__(self) -> Iterator[bytes]:
+            size, begin_s = 0, clock.monotonic_s()
+            for chunk in self._inner:
+                size += len(chunk)
+                if size > MAX_ANSWER_BYTES:
+                    raise _too_long(self._status)
+                if clock.monotonic_s() - begin_s > PATIENCE_S:
+                    raise RegistryAway(f"its answer took longer than {PATIENCE_S:.0f} s")
+                yield chunk
+
+        def close(self) -> None:
+            self._inner.close()
+
+    def bound(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise RegistryRefused(f"the schema registry at {url} compresses answers although it was not to")
+        response.stream = Bounded(response.stream, response.status_code)
+
+    session.headers["Accept-Encoding"] = "identity"
+    session.event_hooks = {"request": [], "response": [bound]}
+
+
+def _too_long(status: int) -> ForebayError:
+    """A schema that is too long is the fault of the values that name it; a long error may pass."""
+    words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
+    return MalformedRecord(words) if status == 200 else RegistryAway(words)
 
 
 def check_schema(schema: Any) -> None:
