@@ -1,7 +1,10 @@
-"""What all tests share: hypothesis's settings, and one JVM with one folder of logs per session."""
+"""What all tests share: hypothesis's settings, one JVM with one folder of logs, and one Kafka per session."""
 
 from __future__ import annotations
 
+import os
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -72,3 +75,48 @@ def pipelines(tmp_path: Path, flink_logs: Path) -> Pipelines:
 def shared_pipelines(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path) -> Pipelines:
     """For tests that look at one run from several sides."""
     return Pipelines(tmp_path_factory.mktemp("pipelines"), flink_logs)
+
+
+NEAR = Path(__file__).parents[1].parent / "shared" / "kafka"
+
+
+@pytest.fixture(scope="session")
+def kafka_home() -> Path:
+    home = Path(os.environ.get("FOREBAY_KAFKA_HOME", NEAR))
+    if not home.is_dir():
+        pytest.skip(f"no Kafka distribution: FOREBAY_KAFKA_HOME is not set and {home} is missing")
+    return home
+
+
+@pytest.fixture(scope="session")
+def kafka_jar() -> Path:
+    from forebay.connectors.jars import KAFKA, install_jar
+    from forebay.settings import load_settings
+
+    settings = load_settings()
+    origin = settings.connectors_from or str(NEAR / "connector")
+    if settings.connectors_from is None and not Path(origin).is_dir():
+        pytest.skip(f"no connector: FOREBAY_CONNECTORS_FROM is not set and {origin} is missing")
+    return install_jar(KAFKA, settings.connectors, origin)
+
+
+@pytest.fixture(scope="session")
+def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A node that all tests share; one that kills it must start it again."""
+    from forebay.testing.kafka import local_kafka
+
+    with local_kafka(kafka_home, tmp_path_factory.mktemp("kafka")) as node:
+        yield node
+
+
+@pytest.fixture
+def topic(node: Any) -> Callable[..., str]:
+    """Makes a topic with a name of its own."""
+    from forebay.testing.topics import make_topic
+
+    def make(partitions: int = 1, **config: str) -> str:
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        make_topic(node.bootstrap, name, partitions, **config)
+        return name
+
+    return make

@@ -23,9 +23,19 @@ json_values = st.recursive(
     max_leaves=8,
 )
 objects = st.dictionaries(text, json_values, max_size=4)
+keys = st.none() | st.binary(max_size=5)
+headers = st.dictionaries(text, st.binary(max_size=5), max_size=2)
 times = st.none() | st.integers(-(2**62), 2**62)
 names = st.none() | text
-events = st.builds(Event, raw=st.binary(max_size=20), fields=objects, time_ms=times, position=names)
+events = st.builds(
+    Event,
+    raw=st.binary(max_size=20),
+    fields=objects,
+    time_ms=times,
+    position=names,
+    record_key=keys,
+    headers=headers,
+)
 usages = st.builds(Usage, *[st.integers(0, 2**40)] * 3)
 letters = st.builds(
     DeadLetter,
@@ -37,6 +47,8 @@ letters = st.builds(
     key=names,
     time_ms=times,
     position=names,
+    record_key=keys,
+    headers=headers,
 )
 results = st.builds(
     Result,
@@ -54,6 +66,8 @@ results = st.builds(
     finish_reason=names,
     reissued=st.booleans(),
     journaled=st.booleans(),
+    record_key=keys,
+    headers=headers,
 )
 keyed = st.builds(KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50))
 records = st.one_of(events, letters, results, keyed)
@@ -72,7 +86,8 @@ def test_bytes_of_a_version_with_fewer_fields_get_defaults(record: Any) -> None:
     old = decode(msgpack.packb([tag, *values[:needed]]))
     for i, field in enumerate(fields(record)):
         kept = getattr(record, field.name)
-        assert getattr(old, field.name) == (kept if i < needed else field.default)
+        default = {} if field.name == "headers" else field.default
+        assert getattr(old, field.name) == (kept if i < needed else default)
 
 
 def test_an_event_inside_a_keyed_event_may_have_fewer_fields_too() -> None:
@@ -82,7 +97,7 @@ def test_an_event_inside_a_keyed_event_may_have_fewer_fields_too() -> None:
 
 def test_the_order_of_fields_never_changes() -> None:
     # Checkpoints hold these positions: a new field goes last and has a default.
-    assert NAMES[Event] == ("raw", "fields", "time_ms", "position")
+    assert NAMES[Event] == ("raw", "fields", "time_ms", "position", "record_key", "headers")
     assert NAMES[KeyedEvent] == ("id", "key", "event", "read_ms")
     assert NAMES[DeadLetter][:8] == (
         "raw",

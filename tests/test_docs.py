@@ -81,7 +81,10 @@ def parse(words: list[str]) -> None:
             context = command.make_context(command.name, list(words), parent=context)
             if not hasattr(command, "resolve_command"):
                 return
-            _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+            rest = [*context._protected_args, *context.args]
+            if not rest and command.invoke_without_command:
+                return
+            _, command, words = command.resolve_command(context, rest)
     except Exception as error:
         # Older versions of Typer raise click's exceptions, newer ones their own.
         if hasattr(error, "exit_code"):
@@ -111,6 +114,10 @@ def test_commands_exist(place: str, words: list[str]) -> None:
     elif words[:2] == ["python", "-m"]:
         assert words[2].startswith("forebay.")
         subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)
+    elif words[:2] == ["pip", "install"]:
+        extra = re.fullmatch(r"forebay\[([\w-]+)\]", words[2])
+        assert extra
+        assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     else:
         assert name in {"vllm", "jq", "git", "cd", "source"}, f"{place}: what is {name}?"
 

@@ -17,7 +17,8 @@ from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
 CLASSES: dict[int, type] = {tag: cls for cls, tag in TAGS.items()}
 NAMES: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in TAGS}
-
+USAGE = NAMES[Result].index("usage")
+EVENT = NAMES[KeyedEvent].index("event")
 
 Record = Event | DeadLetter | Result | KeyedEvent
 
@@ -41,13 +42,12 @@ def decode(data: bytes) -> Any:
     try:
         tag, *values = msgpack.unpackb(data, strict_map_key=False)
         cls = CLASSES[tag]
-        kwargs = dict(zip(NAMES[cls], values, strict=False))
         if cls is Result:
-            kwargs["usage"] = Usage(*kwargs["usage"])
+            values[USAGE] = Usage(*values[USAGE])
         elif cls is KeyedEvent:
-            kwargs["event"] = Event(**dict(zip(NAMES[Event], kwargs["event"], strict=False)))
-        return cls(**kwargs)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            values[EVENT] = Event(*values[EVENT][: len(NAMES[Event])])
+        return cls(*values[: len(NAMES[cls])])
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"not a Forebay record: {type(error).__name__}: {error}") from None
 
 
@@ -55,5 +55,5 @@ def _pack_other(value: object) -> object:
     if isinstance(value, Usage):
         return [value.prompt_tokens, value.completion_tokens, value.cached_tokens]
     if isinstance(value, Event):
-        return [value.raw, value.fields, value.time_ms, value.position]
+        return [getattr(value, name) for name in NAMES[Event]]
     raise TypeError(f"{type(value).__name__} is not a JSON value")

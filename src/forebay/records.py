@@ -20,13 +20,16 @@ class Event:
 
     `raw` is the record exactly as the source gave it; a dead letter hands it back unchanged. `fields` is
     what templates see. `position` names the record within its source (such as `topic/3@1042`) where the
-    source knows it, and is the same each time the record is read; None where it does not.
+    source knows it, and is the same each time the record is read; None where it does not. `record_key` and
+    `headers` are what a message system keeps beside a record, and go with it to a sink of that kind.
     """
 
     raw: bytes
     fields: Mapping[str, JSON]
     time_ms: int | None = None
     position: str | None = None
+    record_key: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class DeadLetter:
     key: str | None = None
     time_ms: int | None = None
     position: str | None = None
+    record_key: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +176,5 @@ class Result:
     finish_reason: str | None = None
     reissued: bool = False
     journaled: bool = False
+    record_key: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)

@@ -5,6 +5,7 @@
 | `FOREBAY_HOME` | what is kept between runs (engine, models, logs) | `~/.cache/forebay` |
 | `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
 | `FOREBAY_CONNECTORS_FROM` | a Maven repository or a folder with Flink's connectors | Maven Central |
+| `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
 
 Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it
 at the moment of use.
@@ -30,6 +31,7 @@ class Settings:
     home: Path
     python: Path
     connectors_from: str | None = None
+    kafka_home: Path | None = None
 
     @property
     def engine_env(self) -> Path:
@@ -60,6 +62,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         home=Path(env.get("FOREBAY_HOME") or cache / "forebay").expanduser(),
         python=Path(env.get("FOREBAY_PYTHON") or sys.executable),
         connectors_from=env.get("FOREBAY_CONNECTORS_FROM") or None,
+        kafka_home=Path(env["FOREBAY_KAFKA_HOME"]) if env.get("FOREBAY_KAFKA_HOME") else None,
     )
 
 
@@ -81,7 +84,7 @@ def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str
     if ref.env is not None:
         value = env.get(ref.env, "").strip()
         if not value:
-            raise SettingError(f"environment variable {ref.env} is not set; put the API key into it")
+            raise SettingError(f"environment variable {ref.env} is not set; put the secret into it")
         return value
     if ref.file is None:
         raise SettingError("a secret needs the name of an environment variable or of a file")

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from forebay.bench.recovery import Killed, Recovery, Run, write_events
+from forebay.bench.recovery import Killed, Recovery, Run
 from forebay.bench.tally import Tally
 from forebay.cli import application
 
@@ -23,7 +23,7 @@ KILLS = (
 
 
 def recovery(*runs: Run) -> Recovery:
-    return Recovery("fake", 1, 12.34, runs)
+    return Recovery("fake", "files", 1, 12.34, runs)
 
 
 def test_figures_are_sums_over_the_runs_with_times_by_kind() -> None:
@@ -68,9 +68,10 @@ def test_no_kill_gives_no_times() -> None:
     assert found.document()["next_result_s"] == {"by_kind": {}}
 
 
-def test_events_are_numbered_lines(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.jsonl", 3)
-    assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+def test_an_offset_committed_ahead_of_its_result_fails_the_run() -> None:
+    run = Run("thread", 2, KILLS, EXACT, starts=3, seconds=6.0, ahead=1)
+    assert not recovery(run).passed
+    assert recovery(run).document()["ahead"] == 1
 
 
 def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:

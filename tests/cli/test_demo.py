@@ -32,7 +32,8 @@ SUMMARY = Summary(
 
 def shown(summary: Summary) -> str:
     out = StringIO()
-    show(summary, Snapshot(4.0, "FINISHED", accepted=11), Path("/out/demo"), Console(file=out, width=160))
+    last, where = Snapshot(4.0, "FINISHED", accepted=11), "results as JSON lines: /out/demo"
+    show(summary, last, where, Console(file=out, width=160))
     return out.getvalue()
 
 
@@ -40,7 +41,7 @@ def test_the_summary_for_a_person() -> None:
     text = shown(SUMMARY)
     assert "11 events in, 10 answers, 1 dead letters in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
     assert "10 tokens/s" in text
-    assert "results and dead letters as JSON lines: /out/demo" in text
+    assert "results as JSON lines: /out/demo" in text
     rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
     assert [row[0] for row in rows if row[0] in ("negative", "neutral")] == ["negative", "neutral"]
     assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)

@@ -9,7 +9,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from forebay.cli.live import PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
+from forebay.backlog import Backlog
+from forebay.cli.live import OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
 from forebay.pipelines.snapshot import Snapshot
 
 NOW = Snapshot(
@@ -32,6 +33,21 @@ def test_the_line_says_what_goes_in_and_out() -> None:
         "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · "
         "dead letters 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("backlog", "words"),
+    [
+        (Backlog(196, 12_000, 3_400, 2.0), " · waiting 196 (~15k tokens) · "),
+        (Backlog(3, 400, 99, 2.0), " · waiting 3 (~499 tokens) · "),
+        (Backlog(90_000, 2_000_000, 400_000, 2.0), " · waiting 90000 (~2.4M tokens) · "),
+        (Backlog(196, None, None, 2.0), " · waiting 196 · "),
+        (Backlog(0, 0, 0, 2.0), " · waiting 0 · "),
+        (Backlog(7, None, None, OLD_S), " · waiting 7, as of 15 s ago · "),
+    ],
+)
+def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None:
+    assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
 def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
@@ -93,11 +109,18 @@ def test_on_a_terminal_one_line_is_drawn_over() -> None:
 
 def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     plain = console()
-    last = replace(NOW, state="FINISHED")
+    last = replace(NOW, state="FINISHED", backlog=Backlog(3, 40, 10, 1.5))
     report(last, json=False, console=plain)
     assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
     report(last, json=True, console=plain)
-    assert json.loads(capsys.readouterr().out)["results"] == 15
+    document = json.loads(capsys.readouterr().out)
+    assert document["results"] == 15
+    assert document["backlog"] == {
+        "records": 3,
+        "prompt_tokens": 40,
+        "completion_tokens": 10,
+        "age_s": 1.5,
+    }
 
 
 def test_after_a_wait_for_the_engine_time_starts_anew() -> None:

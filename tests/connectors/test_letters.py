@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -83,6 +85,11 @@ def test_a_result_is_one_line_with_all_its_fields() -> None:
     assert value["answer"] == {"topic": "é"}
     assert value["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 0}
     assert "\n" not in result_json(result)
+
+
+def test_a_records_key_and_headers_are_left_to_the_system_that_they_are_of() -> None:
+    result = replace(make_result("a"), record_key=b"\xff", headers={"trace": b"1"})
+    assert result_json(result) == result_json(make_result("a"))
 
 
 def test_a_result_that_is_not_json_is_malformed() -> None:

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.operators.counts import COUNTERS, FLUSH_S, GAUGES, WINDOW_S, CallCounts, FlinkMetrics
+from forebay.operators.counts import (
+    COUNTERS,
+    FLUSH_S,
+    GAUGES,
+    NOTHING_READ_MS,
+    WINDOW_S,
+    CallCounts,
+    FlinkMetrics,
+    OperatorLoad,
+)
 from forebay.records import Completion, Timing, Usage
 
 
@@ -54,9 +63,9 @@ class Group:
 
 class Load:
     def __init__(self) -> None:
-        self.now = (0, 0)
+        self.now = OperatorLoad(0, 0, NOTHING_READ_MS)
 
-    def __call__(self) -> tuple[int, int]:
+    def __call__(self) -> OperatorLoad:
         return self.now
 
 
@@ -75,7 +84,7 @@ def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
     counts.accepted, counts.results, counts.waited_ms = 5, 3, 40
     counts.answered(completion((10, 20, 4)))
     counts.answered(completion((1, 2, 0)))
-    load.now = (2, 7)
+    load.now = OperatorLoad(2, 7, 1234)
     for _ in range(3):
         metrics.flush(1.0)
     values = group.groups["forebay"].values()
@@ -89,6 +98,7 @@ def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
         "cached_tokens": 4,
         "in_flight": 2,
         "pending": 7,
+        "oldest_read_ms": 1234,
     }
     assert {name: value for name, value in values.items() if value} == expected
     counts.results += 1
@@ -147,10 +157,10 @@ def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() 
     assert not metrics.stale()
     counts.retries += 1
     assert metrics.stale()
-    load.now = (1, 0)
+    load.now = OperatorLoad(1, 0, NOTHING_READ_MS)
     flush(1.0)
     assert metrics.stale()
-    load.now = (0, 0)
+    load.now = OperatorLoad(0, 0, NOTHING_READ_MS)
     flush(2.0)
     assert not metrics.stale()
 
@@ -171,3 +181,13 @@ def test_latencies_are_of_the_last_window_or_two(embedded: bool) -> None:
     metrics.flush(2 * WINDOW_S)
     metrics.flush(3 * WINDOW_S)
     assert named.values()["engine_p50_us"] == 0
+
+
+def test_that_something_is_awaited_again_is_told_before_the_next_flush(embedded: bool) -> None:
+    group, load = Group(), Load()
+    metrics = FlinkMetrics(group, CallCounts(), load, embedded=embedded)
+    metrics.flush(1.0)
+    assert group.groups["forebay"].values()["oldest_read_ms"] == NOTHING_READ_MS
+    load.now = OperatorLoad(1, 0, 1234)
+    metrics.tell_oldest()
+    assert group.groups["forebay"].values()["oldest_read_ms"] == 1234

@@ -172,6 +172,7 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(
     runs.feed([*events(0, 60, keys=7), *events(60, 80, hold="a", keys=7)])
     job = runs.start(mode=mode, parallelism=before)
     wait_until(lambda: len(runs.calls()) == 80 and len(runs.results()) == 60)
+    runs.await_checkpoint(job)
     runs.stop(job)
     first = runs.calls()
     runs.change(capacity=12)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from forebay.errors import PipelineFailed
 from forebay.operators import job as module
-from forebay.operators.job import RunningJob, end_job
+from forebay.operators.job import Checkpoints, RunningJob, end_job
 from forebay.testing.clock import ManualClock
 
 
@@ -112,3 +113,62 @@ def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
     assert asked == [1, 1, 2, 2, 3]
     wish = {"drain": True, "targetDirectory": tmp_path.as_uri(), "formatType": "NATIVE"}
     assert rest.wishes == [wish] * 3
+
+
+class Metrics:
+    """A REST service with two operators, which tells what it was asked."""
+
+    def __init__(self, *names: tuple[str, ...]) -> None:
+        self.names = names
+        self.asked: list[str] = []
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        path, _, query = url.partition("/subtasks/metrics?get=")
+        if query:
+            self.asked.append(query)
+            names = unquote(query).split(",")
+            return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
+        if not url.endswith("/metrics"):
+            return json.dumps({"vertices": [{"id": str(at)} for at in range(len(self.names))]}).encode()
+        at = int(path.rsplit("/", 3)[1])
+        return json.dumps([{"id": name} for name in self.names[at]]).encode()
+
+
+def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tuple(f"Source__a$1*.{'t' * 249}.partition.{n}.currentOffset" for n in range(100))
+    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"))
+    monkeypatch.setattr(module, "_ask", rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, "http://flink")
+    assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
+    assert len(rest.asked) > 1
+    assert max(map(len, rest.asked)) <= module.QUERY_CHARS
+    assert job.counts() == {"in_flight": len("x.forebay.in_flight")}
+
+
+def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
+        moments = {"trigger_timestamp": 10 * number, "end_to_end_duration": number}
+        return {"id": number, "status": status, "is_savepoint": savepoint, **moments}
+
+    told = {
+        "counts": {"completed": 3, "failed": 1, "restored": 2},
+        "history": [
+            checkpoint(5, "IN_PROGRESS"),
+            checkpoint(4, "COMPLETED", savepoint=True),
+            checkpoint(3, "FAILED"),
+            checkpoint(2, "COMPLETED"),
+            checkpoint(1, "COMPLETED"),
+        ],
+    }
+    monkeypatch.setattr(module, "_ask", lambda url: json.dumps(told).encode())
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, "http://flink")
+    assert job.checkpoints() == Checkpoints(3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, restored=2)
+
+
+def test_one_long_name_is_asked_for_by_itself() -> None:
+    assert list(module.queries(["a" * 5000, "b", "c"])) == ["a" * 5000, "b,c"]
+    assert list(module.queries([])) == []

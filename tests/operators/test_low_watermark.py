@@ -47,14 +47,5 @@ def test_nothing_is_promised_before_all_shards_are_restored() -> None:
     assert low.now_ms(100) == 49
 
 
-def test_memory_is_that_of_what_is_held() -> None:
-    low = LowWatermark()
-    for time_ms in range(1000):
-        low.hold(time_ms)
-        if time_ms >= 10:
-            low.let_go(time_ms - 10)
-    assert len(low._heap) <= 11
-
-
 def test_times_are_kept_within_what_the_table_layer_takes() -> None:
     assert [clamp_ms(t) for t in (UNKNOWN_MS, 5, 2**63 - 1)] == [EARLIEST_MS, 5, LATEST_MS]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from forebay.pipelines.resume import (
     checkpoint_to_resume,
     end_orphan,
     forget,
+    read_note,
     tidy_logs,
     traits,
     write_note,
@@ -102,6 +104,23 @@ def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, si
         place.prepare()
     forget(place.home)
     assert place.prepare() is None
+
+
+def test_an_end_that_was_not_noted_is_seen_where_results_are_in_a_topic(place: Place) -> None:
+    """A job that has had a checkpoint of its own and has none now has finished: Flink has deleted them."""
+    place.checkpoint("a", 50)
+    own = place.checkpoint("b", 110)
+    place.submitted(100)
+    note = replace(read_note(place.home), job="b" * 32)
+    write_note(place.home, note)
+    Tidy(place.home, "b" * 32, None)()
+    assert read_note(place.home).checkpointed
+    assert place.prepare() == own
+    shutil.rmtree(own)
+    with pytest.raises(SettingError, match="has finished"):
+        place.prepare()
+    write_note(place.home, note)
+    assert place.prepare() is None, "without a checkpoint of its own, it may have died at its start"
 
 
 def test_state_of_the_other_mode_is_refused(place: Place) -> None:

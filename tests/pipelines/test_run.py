@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.operators.job import Checkpoints
 from forebay.pipelines import run as module
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.resume import read_note
@@ -42,6 +43,9 @@ class FakeJob:
 
     def counts(self) -> dict[str, float]:
         return self._counts
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(0, 0, ())
 
     def drain(self, folder: Path) -> None:
         self.drained.append(folder)

@@ -35,6 +35,12 @@ from forebay.records import Event
 
 def forebay_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
     """Source, `infer`, stamp of the arrival, files."""
+    results = answered(numbers(env, load).map(Stamp(), BYTES), load)
+    jsonl_sink(results.process(Arrive(), Types.STRING()), JsonlFiles(out))
+
+
+def answered(events: DataStream, load: Workload) -> DataStream:
+    """The results of `infer` for events with `text`, numbered `i`."""
     call = Call(
         engine=load.engine(),
         model=load.model,
@@ -43,22 +49,20 @@ def forebay_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> N
         timeout_s=TIMEOUT_S,
         deadline_s=4 * TIMEOUT_S,
     )
-    events = numbers(env, load).map(Stamp(), BYTES)
-    answered = infer(events, call, id=_id, capacity=load.capacity)
-    jsonl_sink(answered.results.process(Arrive(), Types.STRING()), JsonlFiles(out))
+    return infer(events, call, id=_id, capacity=load.capacity).results
 
 
 def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
     """Source, `AsyncDataStream.unordered_wait` around the same client, stamp of the arrival, files."""
     events = numbers(env, load).map(Stamp(), BYTES)
-    answered = AsyncDataStream.unordered_wait(
+    answers = AsyncDataStream.unordered_wait(
         events,
         CallInAsyncFunction(load),
         Time.milliseconds(round(4 * TIMEOUT_S * 1000)),
         load.capacity,
         Types.PICKLED_BYTE_ARRAY(),
     )
-    jsonl_sink(answered.process(ArriveAsync(), Types.STRING()), JsonlFiles(out))
+    jsonl_sink(answers.process(ArriveAsync(), Types.STRING()), JsonlFiles(out))
 
 
 def numbers(env: StreamExecutionEnvironment, load: Workload) -> DataStream:

@@ -10,7 +10,7 @@ from typing import Literal
 from forebay.errors import SettingError
 
 Mode = Literal["thread", "process"]
-KillKind = Literal["job", "engine", "worker", "jvm", "command"]
+KillKind = Literal["job", "engine", "worker", "jvm", "command", "broker"]
 
 TURNS: dict[Mode, tuple[KillKind, ...]] = {
     "process": ("job", "engine", "worker", "command", "jvm"),
@@ -19,6 +19,12 @@ TURNS: dict[Mode, tuple[KillKind, ...]] = {
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
 back. `worker`: one Python worker below Flink's JVM, which Flink replaces. `jvm`: the JVM alone, which in
 thread mode is the Python worker. `command`: `forebay run` alone, as its supervisor might kill it."""
+
+WITH_BROKER: dict[Mode, tuple[KillKind, ...]] = {
+    "process": ("job", "engine", "worker", "broker", "command", "jvm"),
+    "thread": ("job", "engine", "jvm", "broker", "command"),
+}
+"""The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
 
 RESTARTED: frozenset[KillKind] = frozenset(("job", "jvm", "command"))
 """Kills after which the pipeline is started anew; after the others it runs on."""
@@ -32,8 +38,8 @@ DOWN_S = (1.0, 5.0)
 class Kill:
     """One kill: `after_s` seconds after `after_results` new results were seen since the one before.
 
-    `down_s`: how long the engine stays away. `pick` in [0, 1) chooses among several workers. `parallelism`:
-    what the pipeline is restored at, None for as it was.
+    `down_s`: how long the engine or the broker stays away. `pick` in [0, 1) chooses among several workers.
+    `parallelism`: what the pipeline is restored at, None for as it was.
     """
 
     kind: KillKind
@@ -44,8 +50,10 @@ class Kill:
     parallelism: int | None = None
 
 
-def plan(count: int, seed: int, mode: Mode, *, rescale_to: int | None = 2) -> tuple[Kill, ...]:
-    """`count` kills by turns; the same for the same arguments.
+def plan(
+    count: int, seed: int, mode: Mode, *, rescale_to: int | None = 2, broker: bool = False
+) -> tuple[Kill, ...]:
+    """`count` kills by turns, the `broker` among them where there is one; the same for the same arguments.
 
     The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
     """
@@ -60,7 +68,7 @@ def plan(count: int, seed: int, mode: Mode, *, rescale_to: int | None = 2) -> tu
             down_s=draw.uniform(*DOWN_S),
             pick=draw.random(),
         )
-        for kind in islice(cycle(TURNS[mode]), count)
+        for kind in islice(cycle((WITH_BROKER if broker else TURNS)[mode]), count)
     ]
     restarts = [i for i, kill in enumerate(kills) if kill.kind == "job"]
     if rescale_to is not None:

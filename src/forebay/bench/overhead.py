@@ -84,9 +84,9 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
         mode=options.mode,
     )
     with ExitStack() as replicas:
-        free = replicas.enter_context(_replica(ReplicaScript(delay=Mixture())))
-        full = replicas.enter_context(_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
-        slow = replicas.enter_context(_replica(ReplicaScript(delay=Fixed(2.0))))
+        free = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture())))
+        full = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
+        slow = replicas.enter_context(fake_replica(ReplicaScript(delay=Fixed(2.0))))
         at_rate = replace(load, url=free)
         latency = _compare(at_rate, note, f"latency at {RATE_PER_S:g} events/s")
         note(f"latency in {other} mode")
@@ -197,7 +197,7 @@ def run_worker(system: System, load: Workload) -> Report:
 
 
 @contextmanager
-def _replica(script: ReplicaScript) -> Iterator[str]:
+def fake_replica(script: ReplicaScript) -> Iterator[str]:
     """A fake replica bound to the last core, so that it takes the same from every system."""
     with ReplicaProcess(script) as replica:
         psutil.Process(replica.pid).cpu_affinity([max(os.sched_getaffinity(0))])

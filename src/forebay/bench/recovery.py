@@ -15,9 +15,9 @@ import psutil
 
 from forebay.bench.killable import PROMPT, EngineKind, KillableEngine, killable_engine
 from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
-from forebay.bench.tally import NUMBER, SinkWatch, Tally, compare
+from forebay.bench.places import Place, PlaceKind, place
+from forebay.bench.tally import NUMBER, Tally, compare
 from forebay.bench.victim import PipelineProcess, expect_gone
-from forebay.connectors.sinks import read_jsonl_sink
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed
 from forebay.settings import Settings
@@ -41,6 +41,7 @@ class RecoveryConfig:
     work: Path
     modes: tuple[Mode, ...] = ("process", "thread")
     engine: EngineKind = "fake"
+    sink: PlaceKind = "files"
     events: int | None = None
     capacity: int = 16
     checkpoint_interval_s: float = 1.0
@@ -67,7 +68,8 @@ class Killed:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One pipeline from its first start to its end. `called_again`: tries beyond the first of a request, as
-    the engine counted them; None where the engine cannot tell."""
+    the engine counted them; None where the engine cannot tell. `ahead`: offsets of Kafka that were committed
+    before the results of their events, at the worst moment."""
 
     mode: Mode
     planned: int
@@ -76,6 +78,7 @@ class Run:
     starts: int
     seconds: float
     called_again: int | None = None
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Recovery:
     """What a recovery benchmark found."""
 
     engine: EngineKind
+    sink: PlaceKind
     seed: int
     seconds: float
     runs: tuple[Run, ...] = field(default=())
@@ -90,7 +94,7 @@ class Recovery:
     @property
     def passed(self) -> bool:
         """Whether every planned kill was made and every event gave its result exactly once."""
-        return all(run.tally.exact and len(run.killed) == run.planned for run in self.runs)
+        return all(run.tally.exact and not run.ahead and len(run.killed) == run.planned for run in self.runs)
 
     def document(self) -> dict[str, Any]:
         """The result as JSON values; sums over the runs, then each run by itself."""
@@ -102,12 +106,14 @@ class Recovery:
             "passed": self.passed,
             **{name: sum(getattr(tally, name) for tally in tallies) for name in sums},
             "called_again": sum(again) if again else None,
+            "ahead": sum(run.ahead for run in self.runs),
             "kills": len(killed),
             "by_kind": dict(Counter(kill.kind for kill in killed)),
             "next_result_s": next_result_s(killed),
             "rescaled": sum(kill.parallelism is not None for kill in killed),
             "mode": "+".join(run.mode for run in self.runs),
             "engine": self.engine,
+            "sink": self.sink,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "runs": [asdict(run) for run in self.runs],
@@ -140,15 +146,27 @@ def measure_recovery(
     begin_s = time.monotonic()
     runs = []
     for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
-        kills = plan(count, config.seed, mode, rescale_to=config.rescale_to)
-        with killable_engine(config.engine, settings, progress or Silent()) as engine:
-            runs.append(_Runner(config, mode, kills, engine, say).run())
-    return Recovery(config.engine, config.seed, time.monotonic() - begin_s, tuple(runs))
+        kills = plan(count, config.seed, mode, rescale_to=config.rescale_to, broker=config.sink == "kafka")
+        folder = config.work / mode
+        folder.mkdir(parents=True)
+        with (
+            killable_engine(config.engine, settings, progress or Silent()) as engine,
+            place(config.sink, folder, settings) as where,
+        ):
+            runs.append(_Runner(config, mode, kills, engine=engine, where=where, say=say).run())
+    return Recovery(config.engine, config.sink, config.seed, time.monotonic() - begin_s, tuple(runs))
 
 
 class _Runner:
     def __init__(
-        self, config: RecoveryConfig, mode: Mode, kills: tuple[Kill, ...], engine: KillableEngine, say: Say
+        self,
+        config: RecoveryConfig,
+        mode: Mode,
+        kills: tuple[Kill, ...],
+        *,
+        engine: KillableEngine,
+        where: Place,
+        say: Say,
     ) -> None:
         self._config = config
         self._mode = mode
@@ -158,13 +176,12 @@ class _Runner:
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
         self._events = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
-        self._watch = SinkWatch(self._folder / "results")
+        self._place = where
         self._begin_s = time.monotonic()
 
     def run(self) -> Run:
-        self._folder.mkdir(parents=True)
         self._write_pipeline(1)
-        write_events(self._folder / "events.jsonl", self._events)
+        self._place.prepare(self._events)
         killed: list[Killed] = []
         with PipelineProcess(self._file, self._engine.url, self._folder) as process:
             process.start()
@@ -173,9 +190,9 @@ class _Runner:
                 if not self._reached(process, seen + kill.after_results, kill.after_s):
                     self._say(f"the input was used up before the {kill.kind} could be killed")
                     break
-                now = self._watch.look()
+                now = self._place.look()
                 killed.append(self._kill(process, kill, now - seen))
-                seen = self._watch.look()
+                seen = self._place.look()
                 self._say(_line(len(killed), self._mode, killed[-1]))
             while process.status() is None:
                 time.sleep(LOOK_S)
@@ -190,6 +207,7 @@ class _Runner:
                 starts=process.starts,
                 seconds=round(time.monotonic() - self._begin_s, 1),
                 called_again=None if calls is None else calls.total() - len(calls),
+                ahead=self._place.ahead(),
             )
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
@@ -199,7 +217,7 @@ class _Runner:
                 if process.status() == 0:
                     return False
                 raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
-            if self._watch.look() >= results:
+            if self._place.look() >= results:
                 break
         until_s = time.monotonic() + after_s
         while time.monotonic() < until_s and process.status() is None:
@@ -222,6 +240,10 @@ class _Runner:
                 self._engine.kill()
                 time.sleep(kill.down_s)
                 self._engine.bring_back()
+            case "broker":
+                self._place.kill()
+                time.sleep(kill.down_s)
+                self._place.bring_back()
         if kill.parallelism is not None:
             self._write_pipeline(kill.parallelism)
         if kill.kind in RESTARTED:
@@ -229,8 +251,8 @@ class _Runner:
         # All that the engine had in flight is tried again: its first answers are second tries.
         after_engine = kill.kind == "engine"
         for _ in _patiently(f"a result after the {kill.kind} was killed", process):
-            self._watch.look()
-            if self._watch.written_after(moment_s + SETTLE_S, retried=after_engine):
+            self._place.look()
+            if self._place.written_after(moment_s + SETTLE_S, retried=after_engine):
                 break
             if process.status() is not None:
                 raise PipelineFailed(
@@ -244,7 +266,7 @@ class _Runner:
             at_s=round(begin_s - self._begin_s, 2),
             new_results=new_results,
             next_result_s=round(next_s, 2),
-            down_s=round(kill.down_s, 2) if after_engine else None,
+            down_s=round(kill.down_s, 2) if kill.kind in {"engine", "broker"} else None,
             parallelism=kill.parallelism,
         )
 
@@ -252,13 +274,11 @@ class _Runner:
         # JSON is YAML.
         document = {
             "name": f"recovery-{self._mode}",
-            "source": {"type": "jsonl", "path": "events.jsonl"},
             "prompt": PROMPT + "{{ " + NUMBER + " }}",
             "sampling": {"max_tokens": 8},
             "capacity": self._config.capacity,
             "deadline_s": 1800.0,
-            "sink": {"type": "jsonl", "path": "results"},
-            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+            **self._place.document(),
             "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
             "parallelism": parallelism,
             "mode": self._mode,
@@ -267,17 +287,7 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        return compare(
-            self._events,
-            read_jsonl_sink(self._folder / "results"),
-            read_jsonl_sink(self._folder / "dead-letters"),
-            self._engine.is_answer,
-        )
-
-
-def write_events(path: Path, events: int) -> None:
-    """A file of `events` JSON lines, numbered from 0."""
-    path.write_bytes(b"".join(orjson.dumps({NUMBER: number}) + b"\n" for number in range(events)))
+        return compare(self._events, self._place.results(), self._place.letters(), self._engine.is_answer)
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

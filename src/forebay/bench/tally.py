@@ -110,7 +110,7 @@ class SinkWatch:
         for path in committed_parts(self._path):
             if path not in self._parts:
                 lines = path.read_bytes().splitlines()
-                retried = sum(_attempts(line) > 1 for line in lines)
+                retried = sum(attempts_of(line) > 1 for line in lines)
                 self._parts[path] = Part(path.stat().st_mtime, len(lines), retried)
         return sum(part.lines for part in self._parts.values())
 
@@ -123,6 +123,14 @@ class SinkWatch:
         )
 
 
-def _attempts(line: bytes) -> int:
+def number_of(line: bytes) -> int | None:
+    """The number of the event that a result answers, by its own account."""
+    fields = _object(line).get("fields")
+    number = fields.get(NUMBER) if isinstance(fields, dict) else None
+    return number if type(number) is int else None
+
+
+def attempts_of(line: bytes) -> int:
+    """How many tries a result took, by its own account."""
     attempts = _object(line).get("attempts")
     return attempts if isinstance(attempts, int) else 0

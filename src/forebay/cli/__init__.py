@@ -12,11 +12,13 @@ import typer
 from rich.console import Console
 
 from forebay.cli.bench import bench
-from forebay.cli.demo import demo
+from forebay.cli.connectors import connectors
+from forebay.cli.demo import DemoCommand, demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.run import run
 from forebay.cli.setup import setup
+from forebay.cli.simulate import simulate
 from forebay.errors import ForebayError, SettingError
 
 FAILED_STATUS = 1
@@ -34,11 +36,13 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command()(setup)
-    app.command()(demo)
+    app.command(cls=DemoCommand)(demo)
     app.command()(doctor)
     app.command()(run)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
+    app.add_typer(connectors, name="connectors")
+    app.add_typer(simulate, name="simulate")
     return app
 
 

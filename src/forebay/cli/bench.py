@@ -15,6 +15,7 @@ from rich.table import Table
 from forebay.cli.applications import applications
 from forebay.cli.files import check_writable
 from forebay.cli.overhead import overhead
+from forebay.cli.routing import overload, routing
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
 bench.command()(overhead)
+bench.command()(routing)
+bench.command()(overload)
 bench.command()(applications)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
@@ -45,6 +48,13 @@ class Engines(str, Enum):
     vllm = "vllm"
 
 
+class Sinks(str, Enum):
+    """Where results go; events come from the same."""
+
+    files = "files"
+    kafka = "kafka"
+
+
 BOTH: tuple[Mode, ...] = ("process", "thread")
 
 
@@ -62,6 +72,9 @@ def recovery(
         Modes, typer.Option(help="Where Python runs; both: half of the kills each.")
     ] = Modes.both,
     engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
+    sink: Annotated[
+        Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
+    ] = Sinks.files,
     events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
@@ -81,6 +94,7 @@ def recovery(
             work=work,
             modes=BOTH if mode is Modes.both else (mode.value,),
             engine=engine.value,
+            sink=sink.value,
             events=events,
             flink=_options(flink or []),
         )
@@ -107,6 +121,29 @@ def recovery(
     show_recovery(found, Console())
     if not found.passed:
         raise typer.Exit(1)
+
+
+@bench.command()
+def kafka(
+    *,
+    records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
+    events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
+    json: Json = None,
+) -> None:
+    """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
+    from forebay.bench.kafka import KafkaOptions, measure_kafka
+
+    if json is not None:
+        check_writable("--json", json)
+    console = Console(stderr=True)
+    report = measure_kafka(
+        KafkaOptions(records=records, events=events),
+        load_settings(),
+        lambda part: console.print(part, highlight=False),
+    )
+    if json is not None:
+        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    Console().print_json(orjson.dumps(report).decode())
 
 
 def show_recovery(found: Recovery, console: Console) -> None:

@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from forebay.cli.live import LiveLine
 from forebay.engine.launch import ConsoleProgress, local_replicas
@@ -22,10 +23,28 @@ from forebay.settings import SecretRef, load_settings
 
 if TYPE_CHECKING:
     from forebay.pipelines.demo import Summary
+    from forebay.pipelines.demo_topics import Topics
     from forebay.pipelines.snapshot import Snapshot
 
 BAR_WIDTH = 40
 EXAMPLE_CHARS = 100
+
+
+class DemoCommand(TyperCommand):
+    """Takes `--kafka` without a value too; Typer knows no options whose value may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_value(args, "--kafka", "local"))
+
+
+def with_value(words: list[str], option: str, value: str) -> list[str]:
+    """`words` with `value` after `option` where no value follows it."""
+    found: list[str] = []
+    for at, word in enumerate(words):
+        found.append(word)
+        if word == option and (at + 1 == len(words) or words[at + 1].startswith("-")):
+            found.append(value)
+    return found
 
 
 def demo(
@@ -43,11 +62,20 @@ def demo(
     capacity: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 32,
     mode: Annotated[Literal["thread", "process"], typer.Option(help="Where Python runs.")] = "thread",
     seed: Annotated[int, typer.Option(help="Seed of the made-up posts.")] = 1,
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:PORT]",
+            help="Run between two new topics of this Kafka; without an address, of one that is started for "
+            "the demo from the distribution that FOREBAY_KAFKA_HOME names.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for what comes out.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Stream events through Flink and a model, and show what came out."""
     from forebay.pipelines.demo import DemoOptions, plan_demo, summarize
+    from forebay.pipelines.demo_topics import LOCAL, check_kafka, demo_kafka, run_between_topics
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
 
     if engine is None and (model is not None or api_key_env is not None):
@@ -55,6 +83,8 @@ def demo(
             "--model and --api-key-env: expected --engine with them; the local engine needs none"
         )
     console, settings = Console(stderr=True), load_settings()
+    if kafka is not None:
+        check_kafka(kafka, settings)
     started = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     place = (out or Path("out") / f"demo-{started}").resolve()
     options = DemoOptions(
@@ -76,17 +106,37 @@ def demo(
         if engine
         else local_replicas(settings=settings, progress=ConsoleProgress(console))
     )
+    found: dict[str, object] = {}
     with LiveLine(console) as line:
-        last = run_pipeline(plan.spec, replicas, RunOptions(fresh=True), settings, line.show)
-    summary = summarize(plan)
+        if kafka is None:
+            last = run_pipeline(plan.spec, replicas, RunOptions(fresh=True), settings, line.show)
+            summary, where = summarize(plan), f"results and dead letters as JSON lines: {place}"
+        else:
+            with demo_kafka(kafka, settings, place / "kafka") as bootstrap:
+                last, summary, topics = run_between_topics(
+                    plan, bootstrap, f"demo-{started}", engine=replicas, settings=settings, watch=line.show
+                )
+            found, where = {"topics": asdict(topics)}, where_of(topics, local=kafka == LOCAL, place=place)
     if json:
-        typer.echo(orjson.dumps({"run": asdict(last), "summary": asdict(summary)}).decode())
+        typer.echo(orjson.dumps({"run": asdict(last), "summary": asdict(summary), **found}).decode())
     else:
-        show(summary, last, place, Console())
+        show(summary, last, where, Console())
 
 
-def show(summary: Summary, last: Snapshot, place: Path, console: Console) -> None:
-    """The summary for a person."""
+def where_of(topics: Topics, *, local: bool, place: Path) -> str:
+    """Where a demo's answers are, in words."""
+    text = (
+        f"answers in topic {topics.answers} and dead letters in {topics.dead_letters}, at {topics.bootstrap}"
+    )
+    return (
+        f"{text}; that Kafka was the demo's own and has ended, its data are in {place / 'kafka'}"
+        if local
+        else text
+    )
+
+
+def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None:
+    """The summary for a person; `where` says in words where the results are."""
     console.print(
         f"\n{last.accepted} events in, {summary.results} answers, {summary.dead_letters} dead letters in "
         f"{last.elapsed_s:.0f} s; calls took {summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s "
@@ -105,7 +155,7 @@ def show(summary: Summary, last: Snapshot, place: Path, console: Console) -> Non
         examples.add_row(_plain(example.text), _plain(example.answer))
     if summary.examples:
         console.print(examples)
-    console.print(f"results and dead letters as JSON lines: {place}", highlight=False, soft_wrap=True)
+    console.print(where, highlight=False, markup=False, soft_wrap=True)
 
 
 def _plain(text: str) -> Text:

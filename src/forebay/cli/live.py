@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from forebay.backlog import Backlog
 from forebay.pipelines.snapshot import Snapshot
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0
+OLD_S = 15.0
 SMOOTHING = 0.3
 
 
@@ -79,6 +81,7 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
         f"in {now.accepted}",
         f"out {now.results}",
         f"in flight {now.in_flight}",
+        *_waiting(now.backlog),
         f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
         f"{tokens_per_s:.0f} tokens/s",
         f"dead letters {now.dead_letters}",
@@ -106,6 +109,21 @@ def report(last: Snapshot, *, json: bool, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _waiting(backlog: Backlog | None) -> list[str]:
+    if backlog is None:
+        return []
+    text = f"waiting {backlog.records}"
+    if backlog.records and backlog.prompt_tokens is not None and backlog.completion_tokens is not None:
+        text += f" (~{_short(backlog.prompt_tokens + backlog.completion_tokens)} tokens)"
+    return [text if backlog.age_s < OLD_S else f"{text}, as of {backlog.age_s:.0f} s ago"]
+
+
+def _short(count: int) -> str:
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
 
 
 def _counts(now: Snapshot) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.common import Duration, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -25,7 +25,7 @@ from forebay.connectors.pieces import (
     parts_of,
 )
 from forebay.connectors.rows import LineReader, Progress, quote_open
-from forebay.connectors.ticks import one_key
+from forebay.connectors.ticks import on_one_key
 from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
 from forebay.errors import SettingError
 
@@ -79,13 +79,8 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
         last = max(0, (sum(size for _, size in parts) - 1) // PIECE_BYTES)
         given, read = NumberSequenceSource(0, last), ReadPieces(parts, reader)
     stream = env.from_source(given, WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
-    return (
-        stream.set_parallelism(1)
-        .key_by(one_key, Types.LONG())
-        .process(read, BYTES)
-        .set_parallelism(1)
-        .name(f"read {config.format.kind}")
-    )
+    lines = on_one_key(stream.set_parallelism(1)).process(read, BYTES)
+    return lines.set_parallelism(1).name(f"read {config.format.kind}")
 
 
 def line_reader(config: Files) -> LineReader:

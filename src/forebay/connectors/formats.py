@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,14 +39,22 @@ class Format:
     columns: tuple[str, ...] = ()
     delimiter: str = ","
 
-    def read(self, raw: bytes, position: str | None = None) -> Event | DeadLetter:
-        """The event in `raw`, or a dead letter with cause `malformed_record`; no content makes it raise."""
+    def read(
+        self,
+        raw: bytes,
+        position: str | None = None,
+        parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
+    ) -> Event | DeadLetter:
+        """The event in `raw`, or a dead letter with cause `malformed_record`; no content makes it raise.
+
+        With `parse`, the fields are what it gives, and a `RecordError` that it raises makes a dead letter.
+        """
         try:
             if len(raw) > self.max_record_bytes:
                 raise MalformedRecord(
                     f"the record has {len(raw)} bytes, the limit is {self.max_record_bytes}"
                 )
-            fields = self._fields(raw.removeprefix(BOM))
+            fields = self._fields(raw.removeprefix(BOM)) if parse is None else parse(raw)
             time_ms = self.time.of(fields) if self.time is not None else None
             event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
             encode(event)

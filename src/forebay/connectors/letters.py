@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import asdict
+from dataclasses import fields
 
 import orjson
 
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Result
 
+WRITTEN = tuple(field.name for field in fields(Result) if field.name not in {"record_key", "headers"})
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON. Raises `MalformedRecord` where a field is not a JSON value."""
+    """One line of JSON, without the record's key and headers, which are bytes of another system.
+
+    Raises `MalformedRecord` where a field is not a JSON value.
+    """
     try:
-        return orjson.dumps(asdict(result)).decode("utf-8")
+        return orjson.dumps({name: getattr(result, name) for name in WRITTEN}).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 

@@ -7,7 +7,7 @@ process mode a whole bundle of records with it; so nothing in Python waits, and 
 from __future__ import annotations
 
 from pyflink.common import Types, WatermarkStrategy
-from pyflink.datastream import DataStream, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
 from pyflink.datastream.connectors import Source
 from pyflink.java_gateway import get_gateway
 
@@ -36,6 +36,24 @@ def ticks(env: StreamExecutionEnvironment, *, per_s: float, count: int | None = 
     )
     stream = env.from_source(source, WatermarkStrategy.no_watermarks(), f"{per_s:g} ticks per second")
     return stream.set_parallelism(1).key_by(one_key, Types.LONG())
+
+
+def on_one_key(stream: DataStream) -> KeyedStream:
+    """`stream`, of one subtask, keyed by one key, in the task that it comes from.
+
+    `key_by` would shuffle: between two tasks elements pile up, of which each may stand for much work, and a
+    restored job does all of that before it can complete a checkpoint.
+    """
+    jvm = get_gateway().jvm
+    keyed = stream.key_by(one_key, Types.LONG())
+    with_key = jvm.org.apache.flink.streaming.api.datastream.DataStream(
+        stream._j_data_stream.getExecutionEnvironment(),
+        keyed._j_data_stream.getTransformation().getInputs().get(0),
+    )
+    unshuffled = jvm.org.apache.flink.streaming.api.datastream.DataStreamUtils.reinterpretAsKeyedStream(
+        with_key, jvm.KeyByKeySelector(), Types.ROW([Types.LONG()]).get_java_type_info()
+    )
+    return KeyedStream(unshuffled, keyed._original_data_type_info, stream)
 
 
 def one_key(_: object) -> int:

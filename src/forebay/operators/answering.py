@@ -160,6 +160,8 @@ def result(
         position=item.event.position,
         finish_reason=completion.finish_reason,
         journaled=journaled,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
     )
 
 
@@ -174,4 +176,6 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
         key=item.key,
         time_ms=item.event.time_ms,
         position=item.event.position,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
     )

@@ -65,7 +65,24 @@ COUNTERS = (
     "cached_tokens",
     "waited_ms",
 )
-GAUGES = ("in_flight", "pending", "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+OLDEST = "oldest_read_ms"
+GAUGES = ("in_flight", "pending", OLDEST, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+
+
+UNKNOWN_READ_MS = 0
+NOTHING_READ_MS = 253_402_300_799_999
+"""The last moment of the year 9999: where nothing is awaited, the lowest over subtasks is that of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLoad:
+    """What a subtask holds now. `oldest_read_ms`: the wall-clock time at which the oldest of its events
+    without an answer was read; `NOTHING_READ_MS` where there is none, `UNKNOWN_READ_MS` as long as a
+    restored checkpoint may hold one that was not looked at yet."""
+
+    in_flight: int
+    pending: int
+    oldest_read_ms: int
 
 
 class FlinkMetrics:
@@ -73,13 +90,16 @@ class FlinkMetrics:
 
     `waited_ms` is time in which input was blocked because capacity was taken. Latencies are in microseconds
     over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
+
+    `oldest_read_ms` may be told late, but never a time that is younger than an event which was accepted
+    before.
     """
 
     def __init__(
         self,
         group: MetricGroup,
         counts: CallCounts,
-        load: Callable[[], tuple[int, int]],
+        load: Callable[[], OperatorLoad],
         *,
         embedded: bool = False,
     ) -> None:
@@ -99,9 +119,9 @@ class FlinkMetrics:
         # there is no metrics container): counters, too, wait for the bundle's end.
         self._embedded = embedded
         self._told = True
-        self._settable = [(name, named.distribution(name)) for name in GAUGES] if embedded else []
+        self._settable = {name: named.distribution(name) for name in GAUGES} if embedded else {}
         for name in () if embedded else GAUGES:
-            named.gauge(name, partial(self._read, name))
+            named.gauge(name, self._read_oldest if name == OLDEST else partial(self._read, name))
 
     def due(self, now_s: float) -> bool:
         return now_s - self._flushed_s >= FLUSH_S
@@ -120,22 +140,28 @@ class FlinkMetrics:
         self._told = False
         if self._embedded:
             self._tell()
-        in_flight, pending = self._load()
+        load = self._load()
         engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
         self._values.update(
-            in_flight=in_flight,
-            pending=pending,
+            in_flight=load.in_flight,
+            pending=load.pending,
+            oldest_read_ms=load.oldest_read_ms,
             engine_p50_us=round(engine.quantile_s(0.5) * 1e6),
             engine_p99_us=round(engine.quantile_s(0.99) * 1e6),
             event_p50_us=round(event.quantile_s(0.5) * 1e6),
             event_p99_us=round(event.quantile_s(0.99) * 1e6),
         )
-        for name, number in self._settable:
+        for name, number in self._settable.items():
             number.update(self._values[name])
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
             self._older = (counts.engine_s, counts.event_s)
             counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
+
+    def tell_oldest(self) -> None:
+        """Something is awaited again: hand on `oldest_read_ms` at once, or when the bundle ends."""
+        if self._embedded:
+            self._settable[OLDEST].update(self._load().oldest_read_ms)
 
     def _tell(self) -> None:
         self._told = True
@@ -144,6 +170,9 @@ class FlinkMetrics:
             if value != self._seen[name]:
                 counter.inc(value - self._seen[name])
                 self._seen[name] = value
+
+    def _read_oldest(self) -> int:
+        return self._load().oldest_read_ms
 
     def _read(self, name: str) -> int:
         if not self._told:

@@ -18,7 +18,7 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.operators.job import java_cause, wrong_option
-from forebay.operators.jvm import import_path, start_jvm
+from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
 
 Mode = Literal["thread", "process"]
 WORKERS_VARIABLE = "_python_worker_execution_mode"
@@ -52,7 +52,8 @@ class FlinkConfig:
     In process mode events reach Python in bundles of `bundle_size`, or of what came in `bundle_time_ms`. A
     checkpoint waits for the bundle in hand, and each of its events may wait for a slot: keep it small.
 
-    `log_dir` and `heap_mb` belong to this process's JVM: the first environment of a process decides them.
+    `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
+    JVM are decided by the first environment of a process.
     """
 
     mode: Mode = "thread"
@@ -70,7 +71,8 @@ class FlinkConfig:
     cluster_python: str | None = None
     cluster_path: str | None = None
     log_dir: Path | None = None
-    heap_mb: int = 1024
+    heap_mb: int = HEAP_MB
+    jars: tuple[Path, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,7 +85,8 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     options = flink_options(config)
     # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
-    start_jvm(config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink", heap_mb=config.heap_mb)
+    log_dir = config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink"
+    start_jvm(log_dir, heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
@@ -124,6 +127,9 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         **_restart_options(config.restart),
         **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
     }
+    brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
+    if brought:
+        options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
         options |= {
             "execution.checkpointing.dir": config.checkpoint_dir.absolute().as_uri(),
@@ -190,7 +196,10 @@ def _local_options() -> dict[str, str]:
         "taskmanager.memory.network.max": "64 mb",
         "taskmanager.memory.managed.size": "64 mb",
         # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
-        # and nothing is committed, until those that the last one caught have left: keep them few.
+        # and nothing is committed, until those that the last one caught have left: keep them few, also in the
+        # first half minute, before the debloater knows the pace.
+        "taskmanager.memory.segment-size": "4 kb",
+        "taskmanager.network.memory.floating-buffers-per-gate": "2",
         "taskmanager.network.memory.buffer-debloat.enabled": "true",
         "taskmanager.network.memory.buffer-debloat.target": "300 ms",
     }
@@ -200,12 +209,14 @@ def _cluster_options(cluster: str) -> dict[str, str]:
     host, _, port = cluster.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
-    # The cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
-    jars = sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
     return {
         "execution.target": "remote",
         "execution.attached": "true",
         "rest.address": host,
         "rest.port": port,
-        "pipeline.jars": ";".join(jar.as_uri() for jar in jars),
     }
+
+
+def _python_jars() -> list[Path]:
+    # A cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
+    return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))

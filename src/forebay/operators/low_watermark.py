@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from forebay.operators.held import HeldTimes
 
 UNKNOWN_MS = -(2**63)
 """Flink's lowest watermark: promises nothing."""
@@ -19,38 +19,30 @@ class LowWatermark:
     """
 
     def __init__(self) -> None:
-        self._heap: list[int] = []
-        self._held: dict[int, int] = {}
-        self._restored = False
+        self._held = HeldTimes()
         self._low_ms = UNKNOWN_MS
+        self.is_restored = False
 
     def restored(self) -> None:
         """All shards that had events in a checkpoint have been looked at."""
-        self._restored = True
+        self.is_restored = True
 
     def hold(self, time_ms: int | None) -> None:
         """An event was accepted. Events without a time hold nothing back."""
-        if time_ms is None:
-            return
-        if time_ms not in self._held:
-            heapq.heappush(self._heap, time_ms)
-        self._held[time_ms] = self._held.get(time_ms, 0) + 1
+        if time_ms is not None:
+            self._held.add(time_ms)
 
     def let_go(self, time_ms: int | None) -> None:
         """Its answer leaves. It must have been held."""
-        if time_ms is None:
-            return
-        self._held[time_ms] -= 1
-        if not self._held[time_ms]:
-            del self._held[time_ms]
-            while self._heap and self._heap[0] not in self._held:
-                heapq.heappop(self._heap)
+        if time_ms is not None:
+            self._held.remove(time_ms)
 
     def now_ms(self, input_watermark_ms: int) -> int:
         """The low watermark; never goes back."""
-        if not self._restored:
+        if not self.is_restored:
             return self._low_ms
-        low = min(self._heap[0] - 1, input_watermark_ms) if self._heap else input_watermark_ms
+        lowest = self._held.lowest
+        low = input_watermark_ms if lowest is None else min(lowest - 1, input_watermark_ms)
         self._low_ms = max(self._low_ms, low)
         return self._low_ms
 

@@ -241,8 +241,14 @@ def summarize(demo: Demo) -> Summary:
     """Read what the demo wrote."""
     spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
+    assert isinstance(spec.dead_letters, JsonlSink)
     rows = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.sink.path))]
     letters = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
+    return summary_of(demo.text_field, rows, letters)
+
+
+def summary_of(text_field: str, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> Summary:
+    """What came out of a demo, from its results and dead letters; `text_field` held the text of an event."""
     calls = LatencyHistogram()
     calls.extend(row["called_s"] for row in rows)
     return Summary(
@@ -256,7 +262,7 @@ def summarize(demo: Demo) -> Summary:
         causes=_counted(letter["cause"] for letter in letters),
         slices=tuple(_slices(rows)),
         examples=tuple(
-            Example(str(row["fields"].get(demo.text_field, "")), ", ".join(map(str, row["answer"].values())))
+            Example(str(row["fields"].get(text_field, "")), ", ".join(map(str, row["answer"].values())))
             for row in islice(rows, 0, None, max(1, len(rows) // EXAMPLES))
         )[:EXAMPLES],
     )

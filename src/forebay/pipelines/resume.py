@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,12 +21,26 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
-from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
-SOURCE_KEYS = ("type", "path", "url", "follow", "seed", "rate", "count", "burst", "paced")
+SOURCE_KEYS = (
+    "type",
+    "path",
+    "url",
+    "follow",
+    "seed",
+    "rate",
+    "count",
+    "burst",
+    "paced",
+    "bootstrap",
+    "topics",
+    "pattern",
+    "format",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,8 @@ class Note:
 
     `traits` are the settings that its checkpoints are bound to. `submitted_s` is wall-clock time. `jvm` is
     the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id.
+    `checkpointed`: that job has completed a checkpoint. `ends`
+    are topics, partitions and the offsets at which they ended when the pipeline was first started.
     """
 
     finished: bool = False
@@ -43,6 +59,8 @@ class Note:
     jvm: tuple[int, float] | None = None
     cluster: str | None = None
     job: str | None = None
+    checkpointed: bool = False
+    ends: Sequence[tuple[str, int, int]] | None = None
 
 
 @contextmanager
@@ -110,7 +128,7 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
     Raises `SettingError` where the pipeline has finished, or its state was made with other settings.
     """
     note, newest = read_note(home), newest_checkpoint(home)
-    if note.finished or _ended_unnoted(spec, note, newest):
+    if note.finished or _ended_unnoted(spec, home, note, newest):
         raise SettingError(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
@@ -127,10 +145,10 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
 
 def forget(home: Path) -> None:
     """Delete the checkpoints and the note: a crash must not bring them back."""
-    (home / "run.json").unlink(missing_ok=True)
     for path in home.iterdir():
         if JOB_DIRECTORY.fullmatch(path.name):
             shutil.rmtree(path)
+    (home / "run.json").unlink(missing_ok=True)
 
 
 class Tidy:
@@ -151,6 +169,7 @@ class Tidy:
         if self._done or not any((self._home / self._job).glob("chk-*/_metadata")):
             return
         self._done = True
+        write_note(self._home, replace(read_note(self._home), checkpointed=True))
         for path in self._home.iterdir():
             if JOB_DIRECTORY.fullmatch(path.name) and path.name not in self._kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -188,15 +207,17 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
     return found
 
 
-def _ended_unnoted(spec: PipelineSpec, note: Note, newest: Path | None) -> bool:
+def _ended_unnoted(spec: PipelineSpec, home: Path, note: Note, newest: Path | None) -> bool:
     """Whether the last run came to its end but was killed before it could note that.
 
     Flink deletes a job's checkpoints when it finishes; what is left then are older ones, of a run before. A
     run that has committed something and has no checkpoint can only have finished.
     """
+    if note.checkpointed and note.job is not None and not any((home / note.job).glob("*/_metadata")):
+        return True
     submitted_s = note.submitted_s
     if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
         return False
-    paths = [spec.dead_letters.path, *([spec.sink.path] if isinstance(spec.sink, JsonlSink) else [])]
+    paths = spec.directories().values()
     # What a restore commits was written before the run began.
     return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))

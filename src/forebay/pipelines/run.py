@@ -7,20 +7,25 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import orjson
 
 from forebay.connectors.feed import FeedRefused
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
+from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
-from forebay.operators.jvm import jvm_process
+from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
+from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
+from forebay.pipelines.lag import LastCount, lag_watched
 from forebay.pipelines.places import check_places, check_secrets
+from forebay.pipelines.positions import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
 from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
@@ -35,14 +40,21 @@ from forebay.pipelines.resume import (
     write_note,
 )
 from forebay.pipelines.served import served_model
-from forebay.pipelines.snapshot import WAITING, Snapshot
-from forebay.pipelines.spec import JsonlSink, PipelineSpec, StdoutSink
-from forebay.pipelines.streams import build
+from forebay.pipelines.settling import Settling
+from forebay.pipelines.snapshot import AWAITS_KAFKA, WAITING, Snapshot
+from forebay.pipelines.spec import PipelineSpec, StdoutSink
+from forebay.pipelines.streams import build, connector_jars
 from forebay.settings import Settings
 
 POLL_S = 0.5
+REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
+"""How failures begin that no restart will mend."""
 CANCEL_S = 60.0
 ARRIVAL_S = 10.0
+METRICS_S = 3.0
+CLUSTER_METRICS_S = 30.0
+"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
+ten seconds."""
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
@@ -56,10 +68,12 @@ Engine = AbstractContextManager[Sequence[str]]
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How this run differs from what the file says. `fresh` forgets the pipeline's checkpoints, and adds its
-    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink."""
+    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked
+    after each look at the job: once it is true, the job completes what it has read, commits it and ends."""
 
     fresh: bool = False
     cluster: str | None = None
+    enough: Callable[[Snapshot], bool] = lambda now: False
 
 
 def run_pipeline(
@@ -87,6 +101,14 @@ def run_pipeline(
             check_cluster(options.cluster)
         end_orphan(home)
         restore_from = None if options.fresh else checkpoint_to_resume(spec, home)
+        jars = connector_jars(spec, settings)
+        printed = Printed() if isinstance(spec.sink, StdoutSink) else None
+        with printed.taken() if printed else nullcontext():
+            start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars)
+        await_brokers(
+            spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
+        )
+        note = read_note(home)
         with engine as urls:
             url = str(urls[0])
             model = served_model(
@@ -94,14 +116,11 @@ def run_pipeline(
             )
             tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
-            printed = Printed() if isinstance(spec.sink, StdoutSink) else None
-            with printed.taken() if printed else nullcontext():
-                env = flink_environment(
-                    _config(spec, options, settings, restore_from, port=port, job_id=job_id)
-                )
+            env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
             build(spec, env, engine_url=url, model=model)
             if options.fresh:
                 forget(home)
+            until = _ends(spec, note, options, restore_from)
             written = _Written(spec, printed)
             write_note(
                 home,
@@ -111,6 +130,7 @@ def run_pipeline(
                     jvm=jvm_process(),
                     cluster=options.cluster,
                     job=job_id,
+                    ends=[astuple(end) for end in until],
                 ),
             )
             rest_url = f"http://{options.cluster or f'localhost:{port}'}"
@@ -124,13 +144,45 @@ def run_pipeline(
             chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
             if printed is not None:
                 chores.append(printed.check)
-            last = _watch_until_end(job, watch, Keeper(urls), home / job.id, chores)
+            offsets = GroupOffsets(spec, until, job.checkpoints, _settling(options))
+            waits = lag_watched(spec, job, restored=restore_from is not None)
+            with closing(offsets), waits as waiting:
+                last = _watch_until_end(
+                    job,
+                    watch,
+                    Keeper(urls),
+                    home / job.id,
+                    chores,
+                    waiting=waiting,
+                    answered=lambda now: offsets(now) or options.enough(now),
+                )
+                with suppress(KafkaAway, KafkaRefused):
+                    offsets.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
             write_note(home, replace(read_note(home), finished=True))
             shutil.rmtree(home / job.id, ignore_errors=True)
             last = written.since(last)
             watch(last)
             return last
+
+
+def _ends(
+    spec: PipelineSpec, note: Note, options: RunOptions, restore_from: Path | None
+) -> tuple[Place, ...]:
+    """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
+    begins."""
+    noted = None if note.ends is None else tuple(Place(*end) for end in note.ends)
+    if restore_from is not None:
+        return ends(spec) if noted is None else noted
+    first = options.fresh or noted is None or note.traits != traits(spec)
+    now = begin(spec, first=first)
+    return now if first or noted is None else noted
+
+
+def _settling(options: RunOptions) -> Settling[tuple[Place, ...]]:
+    if options.cluster is None:
+        return Settling(METRICS_S)
+    return Settling(CLUSTER_METRICS_S, CLUSTER_SKEW_MS)
 
 
 def _config(
@@ -147,6 +199,7 @@ def _config(
         "rest.bind-port": str(port),
         # How old the metrics that the REST service tells may be; ten seconds by default.
         "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
+        "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
     }
     return FlinkConfig(
         mode=spec.mode,
@@ -158,6 +211,7 @@ def _config(
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=options.cluster,
         log_dir=settings.run / "flink",
+        jars=connector_jars(spec, settings),
         options={
             **({} if options.cluster else local),
             # Known before the job is submitted, it is found again after a kill at any moment.
@@ -173,7 +227,14 @@ def _flink_value(value: object) -> str:
 
 
 def _watch_until_end(
-    job: RunningJob, watch: Watch, keeper: Keeper, savepoints: Path, chores: Sequence[Callable[[], None]]
+    job: RunningJob,
+    watch: Watch,
+    keeper: Keeper,
+    savepoints: Path,
+    chores: Sequence[Callable[[], None]],
+    *,
+    waiting: LastCount,
+    answered: Callable[[Snapshot], bool],
 ) -> Snapshot:
     started_s = time.monotonic()
     last = Snapshot(0.0, "CREATED")
@@ -193,6 +254,9 @@ def _watch_until_end(
             # A service that does not answer is one that is ending with its job; the next round will tell.
             with suppress(LaunchError):
                 last = _snapshot(job, last, savepoints)
+                last = replace(last, backlog=waiting.backlog(last))
+                if answered(last):
+                    job.drain(savepoints)
             watch(last)
     except BaseException:
         # What runs on would go on to write, and on a cluster nothing else would end it.
@@ -209,7 +273,7 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
-        if not before.accepted and now.failure.startswith(f"{FeedRefused.__name__}: "):
+        if not before.accepted and now.failure.startswith(REFUSED):
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)
     counts = job.counts()
@@ -229,6 +293,7 @@ def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
         dead_letters=whole("dead_letters"),
         in_flight=whole("in_flight"),
         pending=whole("pending"),
+        oldest_read_ms=whole("oldest_read_ms"),
         retries=whole("retries"),
         reissued=whole("reissued"),
         prompt_tokens=whole("prompt_tokens"),
@@ -244,13 +309,19 @@ class _Written:
 
     def __init__(self, spec: PipelineSpec, printed: Printed | None) -> None:
         self._printed = printed
-        self._results = Path(spec.sink.path) if isinstance(spec.sink, JsonlSink) else None
-        self._letters = Path(spec.dead_letters.path)
+        written = {key: Path(path) for key, path in spec.directories().items()}
+        self._results = written.get("sink.path")
+        self._letters = written.get("dead_letters.path")
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
     def since(self, last: Snapshot) -> Snapshot:
-        """`last` with the exact numbers; reads what was written."""
-        letters = sum(1 for _ in self._lines(self._letters))
+        """`last` with the exact numbers where results went to files; reads what was written."""
+        letters = last.dead_letters
+        if self._letters is not None:
+            letters = sum(1 for _ in self._lines(self._letters))
+        if self._results is None and self._printed is None:
+            # A topic is not counted: it may hold more than this run's, or less by now.
+            return replace(last, dead_letters=letters)
         counted = self._results_in_files() if self._printed is None else self._results_printed()
         if counted is None:
             return replace(last, dead_letters=letters)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.backlog import Backlog
+
 WAITING = "WAITING FOR THE ENGINE"
+AWAITS_KAFKA = "WAITING FOR KAFKA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +16,13 @@ class Snapshot:
 
     Counts are those of the operator since its last start; at the end of a run they are of what it wrote, and
     `accepted` is then the number of events that got their result or dead letter in this run.
-    `state` is Flink's word, or `WAITING` for the engine before the job starts, with the reason in
+    `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
     `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew.
+    `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
+    year 9999 where none does, 0 where that is not known.
     `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
-    is to say of the last of `engine_restarts`: a local engine that ended is started again.
+    is to say of the last of `engine_restarts`: a local engine that ended is started again. `backlog` is what
+    waits in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
     """
 
     elapsed_s: float
@@ -26,6 +32,7 @@ class Snapshot:
     dead_letters: int = 0
     in_flight: int = 0
     pending: int = 0
+    oldest_read_ms: int = 0
     retries: int = 0
     reissued: int = 0
     prompt_tokens: int = 0
@@ -37,3 +44,4 @@ class Snapshot:
     failure: str = ""
     engine_restarts: int = 0
     engine_failure: str = ""
+    backlog: Backlog | None = None

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 
-from forebay.connectors.times import EventTime
-from forebay.errors import SettingError
 from forebay.pipelines.fields import (
     AnyInt,
-    FieldPath,
     Headers,
     HttpUrl,
     LocalPath,
@@ -26,6 +21,8 @@ from forebay.pipelines.fields import (
     WebSocketUrl,
     wrong,
 )
+from forebay.pipelines.kafka import KafkaSource
+from forebay.pipelines.timed import Timed
 from forebay.settings import SecretRef
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -41,21 +38,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 """What a `preset` fills in; a key that the file gives wins."""
-
-
-def _time_format(value: str) -> str:
-    try:
-        EventTime("time", value)
-    except SettingError as error:
-        raise wrong(f"expected another format; {error}") from None
-    if "%" in value:
-        try:
-            datetime.strptime("", value)
-        except (ValueError, re.error) as error:
-            # That nothing is no such time is right; all else is wrong with the pattern.
-            if not str(error).startswith("time data"):
-                raise wrong(f"expected a pattern that strptime takes; {error}") from None
-    return value
 
 
 class Replay(Model):
@@ -76,27 +58,6 @@ class Burst(Model):
     share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
         0.8, description="How much of the burst speaks of the topic."
     )
-
-
-class Timed(Model):
-    """What sources of recorded events share."""
-
-    time: FieldPath | None = Field(
-        None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
-    )
-    time_format: Annotated[str, AfterValidator(_time_format)] = Field(
-        "iso8601",
-        description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
-        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
-    )
-    limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
-    max_record_bytes: PositiveInt = Field(
-        1_048_576, le=16_777_216, description="A longer record becomes a dead letter."
-    )
-
-    def event_time(self) -> EventTime | None:
-        """How events get their time; None where they have none."""
-        return EventTime(self.time, self.time_format) if self.time is not None else None
 
 
 class FileSource(Timed):
@@ -215,6 +176,6 @@ class DeadLetterSource(Model):
 
 
 Source = Annotated[
-    JsonlSource | CsvSource | GeneratorSource | SseSource | WebSocketSource | DeadLetterSource,
+    JsonlSource | CsvSource | GeneratorSource | SseSource | WebSocketSource | KafkaSource | DeadLetterSource,
     Field(discriminator="type"),
 ]

@@ -33,7 +33,9 @@ from forebay.pipelines.fields import (
     wrong,
 )
 from forebay.pipelines.flink_keys import owned
-from forebay.pipelines.sources import FileSource, Source, Timed
+from forebay.pipelines.kafka import KafkaSink, KafkaSource
+from forebay.pipelines.sources import FileSource, Source
+from forebay.pipelines.timed import Timed
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
 
@@ -191,7 +193,7 @@ class StdoutSink(Model):
     type: Literal["stdout"]
 
 
-Sink = Annotated[JsonlSink | StdoutSink, Field(discriminator="type")]
+Sink = Annotated[JsonlSink | KafkaSink | StdoutSink, Field(discriminator="type")]
 
 
 class EventTimeSpec(Model):
@@ -252,7 +254,7 @@ class PipelineSpec(Model):
     )
     journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
     sink: Sink = Field(description="Where results go.")
-    dead_letters: JsonlSink = Field(
+    dead_letters: Annotated[JsonlSink | KafkaSink, Field(discriminator="type")] = Field(
         description="Where records go that were given up; `<name>-dead-letters` with a sink without path.",
         json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
     )
@@ -326,21 +328,20 @@ class PipelineSpec(Model):
                     "source.replay",
                     "expected null with follow: true; a growing directory is read as it grows",
                 )
-        if self.event_time is not None and isinstance(source, Timed) and source.time is None:
+        recorded = isinstance(source, Timed) and not isinstance(source, KafkaSource)
+        if self.event_time is not None and recorded and getattr(source, "time", None) is None:
             yield (
                 "event_time",
                 "expected source.time with event_time, found none; name the field with the time",
             )
-        written = {"dead_letters.path": self.dead_letters.path}
-        if isinstance(self.sink, JsonlSink):
-            if _within(self.sink.path, self.dead_letters.path) or _within(
-                self.dead_letters.path, self.sink.path
-            ):
+        written = self.directories()
+        if len(written) == 2:
+            results, letters = written["sink.path"], written["dead_letters.path"]
+            if _within(results, letters) or _within(letters, results):
                 yield (
                     "dead_letters.path",
                     "expected a directory apart from sink.path, found one within the other",
                 )
-            written["sink.path"] = self.sink.path
         read = getattr(source, "path", None)
         if read is not None:
             for key, path in written.items():
@@ -352,6 +353,16 @@ class PipelineSpec(Model):
             for key, path in state.items():
                 if _read_with(path, read):
                     yield key, "expected a place apart from source.path, found one within what is read"
+
+    def directories(self) -> dict[str, str]:
+        """The directories that results and dead letters are written to, by the keys that name them."""
+        sinks = {"sink.path": self.sink, "dead_letters.path": self.dead_letters}
+        return {key: sink.path for key, sink in sinks.items() if isinstance(sink, JsonlSink)}
+
+    def topics(self) -> dict[str, KafkaSink]:
+        """The Kafka topics that results and dead letters are written to, by the keys that name them."""
+        sinks = {"sink": self.sink, "dead_letters": self.dead_letters}
+        return {key: sink for key, sink in sinks.items() if isinstance(sink, KafkaSink)}
 
     def prompt_template(self) -> PromptTemplate:
         messages = tuple(Message(m.role, m.content) for m in self.messages)

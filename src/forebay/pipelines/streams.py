@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.jetstream import JetstreamFeed
+from forebay.connectors.kafka import kafka_sink, kafka_source
 from forebay.connectors.lines import dead_letter_lines, result_lines
 from forebay.connectors.polled import Polled, polled_source
 from forebay.connectors.replay import Pace, replay_source
@@ -21,6 +24,7 @@ from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
 from forebay.operators.answering import Call
 from forebay.operators.infer import infer
+from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.sources import (
     CsvSource,
     DeadLetterSource,
@@ -31,6 +35,7 @@ from forebay.pipelines.sources import (
 )
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
 from forebay.records import Event
+from forebay.settings import Settings
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -67,12 +72,59 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: st
         parallelism=spec.parallelism,
         name=OPERATOR,
     )
-    lines = result_lines(answered.results)
-    if isinstance(spec.sink, JsonlSink):
-        jsonl_sink(lines, JsonlFiles(Path(spec.sink.path)))
+    if isinstance(spec.sink, KafkaSink):
+        kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
+    elif isinstance(spec.sink, JsonlSink):
+        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path)))
     else:
-        standard_output_sink(lines, StandardOutput())
-    jsonl_sink(dead_letter_lines(answered.dead_letters), JsonlFiles(Path(spec.dead_letters.path)))
+        standard_output_sink(result_lines(answered.results), StandardOutput())
+    if isinstance(spec.dead_letters, KafkaSink):
+        kafka_sink(answered.dead_letters, topic_of(spec, "dead-letters", spec.dead_letters))
+    else:
+        jsonl_sink(dead_letter_lines(answered.dead_letters), JsonlFiles(Path(spec.dead_letters.path)))
+
+
+def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
+    """A topic as the connector takes it; its transactions are named after the pipeline."""
+    return kafka.KafkaSink(
+        sink.cluster(),
+        sink.topic,
+        sink.guarantee,
+        transactions=f"forebay-{spec.name}-{what}",
+        transaction_timeout_s=sink.transaction_timeout_s,
+    )
+
+
+def topics_of(spec: PipelineSpec, source: KafkaSource) -> kafka.KafkaSource:
+    """The source's topics as the connector takes them, from the offsets that a first start has committed.
+
+    Also one that ends goes on to read: a partition that Flink has read to its end is in no later
+    checkpoint, and a kill before its last offset is committed would leave that behind for ever.
+    """
+    return kafka.KafkaSource(
+        source.cluster(),
+        Format(
+            kind="text" if source.format == "text" else "jsonl",
+            time=source.event_time(),
+            max_record_bytes=source.max_record_bytes,
+        ),
+        source.topics,
+        source.pattern,
+        source.reading_group_of(spec.name),
+        discovery_s=source.discovery_s,
+        isolation=source.isolation,
+        registry=None if source.registry is None else source.registry.registry(),
+        # One reader for all partitions, so that there is one clock: a reader whose partitions are idle would
+        # hold the watermark back, and to mark it as idle would close windows without their answers.
+        parallelism=1 if spec.event_time is not None else None,
+    )
+
+
+def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
+    """The jars of Flink's connectors that the pipeline needs. Raises `SettingError` where one is missing."""
+    if isinstance(spec.source, KafkaSource) or spec.topics():
+        return (installed_jar(KAFKA, settings.connectors),)
+    return ()
 
 
 def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
@@ -94,9 +146,11 @@ def source_stream(spec: PipelineSpec, env: StreamExecutionEnvironment) -> DataSt
     """The pipeline's source as a stream of encoded records."""
     source = spec.source
     if isinstance(source, GeneratorSource):
-        return generator_source(env, _generator(source))
+        return generator_source(env, generator_of(source))
     if isinstance(source, SseSource | WebSocketSource):
         return polled_source(env, _feed(source))
+    if isinstance(source, KafkaSource):
+        return kafka_source(env, topics_of(spec, source))
     files = files_of(source)
     if isinstance(source, FileSource) and source.replay is not None:
         return replay_source(env, files, Pace(source.replay.speed))
@@ -116,7 +170,8 @@ def files_of(source: FileSource | DeadLetterSource) -> Files:
     return Files(Path(source.path), form, letters=True, limit=source.limit)
 
 
-def _generator(source: GeneratorSource) -> Generator:
+def generator_of(source: GeneratorSource) -> Generator:
+    """The made-up posts of a source."""
     burst = source.burst
     bursts = () if burst is None else (Burst(**dict(burst)),)
     return Generator(source.count, source.rate, bursts, source.seed, paced=source.paced)

@@ -1,0 +1,61 @@
+"""`forebay connectors`: Flink's own connectors."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+connectors = typer.Typer(
+    help="Flink's own connectors, which are not on PyPI.", no_args_is_help=True, add_completion=False
+)
+
+
+@connectors.callback()
+def _several() -> None:
+    """Keeps `install` a command of its own, though it is the only one."""
+
+
+@connectors.command()
+def install(
+    connector: Annotated[str, typer.Argument(help="Which one: kafka.")],
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER|URL",
+            help="A folder that holds the jar, or a Maven repository; by default FOREBAY_CONNECTORS_FROM, "
+            "else Maven Central.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the place as JSON.")] = False,
+) -> None:
+    """Fetch a connector's jar, check it, and keep it; does nothing where it is there."""
+    jar = JARS.get(connector)
+    if jar is None:
+        raise SettingError(f"there is no connector {connector!r}; there is {', '.join(JARS)}")
+    settings = load_settings()
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console, transient=True
+    )
+    with bar:
+        task = bar.add_task(jar.name, total=jar.size)
+
+        def show(come: int, whole: int) -> None:
+            bar.update(task, completed=come, total=whole)
+
+        place = install_jar(
+            jar, settings.connectors, origin or settings.connectors_from or MAVEN_CENTRAL, show
+        )
+    console.print(f"The {connector} connector is ready: {place}", highlight=False, soft_wrap=True)
+    if as_json:
+        found: dict[str, Any] = {"connector": connector, "path": str(place), "sha256": jar.sha256}
+        typer.echo(json.dumps(found))

@@ -1,0 +1,166 @@
+"""`forebay simulate`: requests through a simulated fleet, and the calibration of its engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.files import check_writable
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from forebay.simulate.figures import Figures
+    from forebay.simulate.traces import TraceRequest
+
+MAX_REPLICAS = 1000
+
+FIGURES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("goodput", lambda one: f"{one.goodput:.3f}"),
+    ("TTFT mean", lambda one: f"{one.ttft_mean_s:.3f} s"),
+    ("TTFT p99", lambda one: f"{one.ttft_p99_s:.2f} s"),
+    ("TPOT mean", lambda one: f"{one.tpot_mean_s * 1000:.0f} ms"),
+    ("TPOT p99", lambda one: f"{one.tpot_p99_s * 1000:.0f} ms"),
+    ("latency mean", lambda one: f"{one.latency_mean_s:.2f} s"),
+    ("latency p99", lambda one: f"{one.latency_p99_s:.1f} s"),
+    ("prompt tokens cached", lambda one: f"{one.hit_share:.3f}"),
+    ("imbalance", lambda one: f"{one.imbalance:.2f}"),
+    ("requests/s", lambda one: f"{one.requests_per_s:.1f}"),
+)
+
+simulate = typer.Typer(help="Serve a trace, or made-up requests, with simulated replicas.")
+
+Trace = Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
+Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="How many.")]
+
+
+@simulate.callback(invoke_without_command=True)
+def run(
+    context: typer.Context,
+    *,
+    trace: Trace = None,
+    requests: Annotated[int, typer.Option(min=1, help="Made-up requests, without --trace.")] = 20_000,
+    rate: Annotated[float, typer.Option(help="Made-up requests per second.")] = 30.0,
+    prompt_tokens: Annotated[float, typer.Option(help="Their mean prompt, without the prefix.")] = 1000.0,
+    output_tokens: Annotated[float, typer.Option(help="Their mean answer.")] = 200.0,
+    prefixes: Annotated[int, typer.Option(min=0, help="How many prefixes they share.")] = 0,
+    prefix_tokens: Annotated[int, typer.Option(min=0, help="Tokens of each prefix.")] = 0,
+    replicas: Replicas = 8,
+    engine: Engine = "llama-8b",
+    policy: Annotated[list[str] | None, typer.Option(help="How to route; may be repeated.")] = None,
+    load: Annotated[float | None, typer.Option(help="Stretch arrivals to this share of capacity.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of made-up requests and of random policies.")] = 0,
+    json: Json = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw TTFT and latency, as PNG, SVG or PDF.")] = None,
+) -> None:
+    """Serve the requests once per policy and print what came of it. The same seed gives the same figures."""
+    if context.invoked_subcommand is not None:
+        return
+    from forebay.bench.picture import check_drawing
+    from forebay.bench.routing_picture import draw_runs
+    from forebay.fleet.policies import DEFAULT_POLICY
+    from forebay.simulate.arrivals import Arrivals
+    from forebay.simulate.models import find_model
+    from forebay.simulate.scenario import Scenario, dispatcher_for
+
+    if json is not None:
+        check_writable("--json", json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    policies = policy or [DEFAULT_POLICY]
+    for name in policies:
+        dispatcher_for(name)
+    if load is not None and not 0 < load < 100:
+        raise SettingError(f"--load: expected a share of capacity between 0 and 100, found {load:g}")
+    made = Arrivals(requests, rate, prompt_tokens, output_tokens, prefixes, prefix_tokens, seed=seed)
+    scenario = Scenario(_read(trace) or made.make(), find_model(engine), replicas, seed=seed)
+    scale = 1.0 if load is None else scenario.time_scale(load, scenario.capacity_per_s())
+    found: dict[str, Any] = {}
+    speeds = {}
+    for name in policies:
+        began_s = time.perf_counter()
+        found[name] = scenario.run(name, scale)
+        speeds[name] = len(scenario.trace) / (time.perf_counter() - began_s)
+    if json is not None:
+        document = {
+            "engine": scenario.model.name,
+            "replicas": replicas,
+            "seed": seed,
+            "slo": asdict(scenario.slo),
+            "policies": {
+                name: {**asdict(one), "simulated_requests_per_s": speeds[name]} for name, one in found.items()
+            },
+        }
+        json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    if plot is not None:
+        lines = {name: (one.ttft_s, one.latency_s) for name, one in found.items()}
+        draw_runs(
+            plot, lines, f"{len(scenario.trace)} requests, {replicas} replicas of {scenario.model.name}"
+        )
+    table = Table("figure", *found, box=None)
+    for title, show in FIGURES:
+        table.add_row(title, *(show(one) for one in found.values()))
+    table.add_row("simulated requests/s", *(f"{speed:.0f}" for speed in speeds.values()))
+    Console().print(table)
+
+
+@simulate.command()
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="Requests that an engine served, one JSON object per line.")],
+    *,
+    kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens that its KV cache holds.")] = 500_000,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="As the engine was started.")] = 128,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="As the engine was started.")] = 2048,
+    json: Json = None,
+) -> None:
+    """Fit the times of an engine's steps to a measured run; status 1 where a figure is over 10 % off."""
+    from forebay.simulate.calibrate import calibrate as fit
+    from forebay.simulate.calibrate import read_run
+    from forebay.simulate.models import LLAMA_8B
+
+    if json is not None:
+        check_writable("--json", json)
+    model = replace(
+        LLAMA_8B,
+        name=run.name.partition(".requests")[0],
+        kv_tokens=kv_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    found = fit(read_run(run), model)
+    if json is not None:
+        document = {
+            "step_time": asdict(found.model.step_time),
+            "measured": found.measured,
+            "simulated": found.simulated,
+            "worst_error": found.worst,
+        }
+        json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    console = Console()
+    table = Table("figure", "measured", "simulated", "error", box=None)
+    for name, measured in found.measured.items():
+        simulated = found.simulated[name]
+        table.add_row(
+            name, f"{measured:.4f}", f"{simulated:.4f}", f"{(simulated / measured - 1) * 100:+.1f} %"
+        )
+    console.print(table)
+    for name, value in asdict(found.model.step_time).items():
+        console.print(f"{name} = {value:.6g}", highlight=False)
+    if found.worst > 0.1:
+        raise typer.Exit(1)
+
+
+def _read(trace: Path | None) -> list[TraceRequest]:
+    from forebay.simulate.traces import read_trace
+
+    return [] if trace is None else read_trace(trace)

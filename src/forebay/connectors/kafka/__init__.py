@@ -1,0 +1,12 @@
+"""Kafka topics as a source and as a sink, through Flink's own connector.
+
+The connector is used as a table of raw bytes: that is where Python sees a record's key, headers, timestamp,
+partition and offset, and where a value that cannot be parsed still arrives. What is parsed, is parsed here.
+"""
+
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
+from forebay.connectors.kafka.source import KafkaSource, kafka_source
+
+__all__ = ["KafkaCluster", "KafkaSink", "KafkaSource", "Registry", "kafka_sink", "kafka_source"]

@@ -1,0 +1,262 @@
+"""What Kafka says of itself, asked before a job starts and while it runs.
+
+Asks with the Java client that is in the connector's jar, so that it sees Kafka as the job will: the same
+properties, the same secrets. The jar must be on the class path of this process's JVM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.java_gateway import get_gateway
+
+from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
+from forebay.errors import LaunchError, SettingError
+
+CALL_TIMEOUT_S = 5.0
+POLL_MS = 200
+REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
+
+
+class KafkaAway(LaunchError):
+    """No broker answered in time."""
+
+
+class KafkaRefused(SettingError):
+    """Kafka does not let this client in, or the client does not take its properties; no wait will mend it."""
+
+
+class _GroupUnknown(Exception):
+    """Kafka knows no group of the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition and an offset in it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class KafkaAdmin:
+    """An open client. Each call blocks for at most `timeout_s` and raises `KafkaAway` where Kafka does not
+    answer, `KafkaRefused` where it lets nobody in, naming the servers and what it said."""
+
+    def __init__(self, cluster: KafkaCluster, client: Any) -> None:
+        self._cluster = cluster
+        self._client = client
+
+    def topics(self) -> frozenset[str]:
+        """The names of all topics that are not Kafka's own."""
+        return frozenset(str(name) for name in self._ask(self._client.listTopics().names()))
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each of `topics` has; without those that do not exist."""
+        there = sorted(set(topics) & self.topics())
+        found = self._ask(self._client.describeTopics(_java_list(there)).allTopicNames())
+        return {str(name): found.get(name).partitions().size() for name in found}
+
+    def longest_transaction_ms(self) -> int:
+        """The longest transaction that the brokers allow (`transaction.max.timeout.ms`)."""
+        node = self._ask(self._client.describeCluster().nodes()).iterator().next()
+        jvm = get_gateway().jvm
+        kind = jvm.java.lang.Class.forName(f"{SHADED}.common.config.ConfigResource$Type")
+        broker = next(value for value in kind.getEnumConstants() if value.name() == "BROKER")
+        resource = _shaded().common.config.ConfigResource(broker, node.idString())
+        found = self._ask(self._client.describeConfigs(_java_list([resource])).all())
+        return int(found.get(resource).get("transaction.max.timeout.ms").value())
+
+    def members(self, group: str) -> int:
+        """How many consumers are in `group` now; none where there is no such group."""
+        try:
+            found = self._ask(self._client.describeConsumerGroups(_java_list([group])).all())
+        except _GroupUnknown:
+            return 0
+        return int(found.get(group).members().size())
+
+    def committed(self, group: str) -> tuple[Place, ...]:
+        """The offsets that `group` has committed, by topic and partition."""
+        found = self._ask(self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
+        places = (
+            Place(str(p.topic()), int(p.partition()), int(found.get(p).offset()))
+            for p in found
+            if found.get(p) is not None
+        )
+        return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
+
+    def commit(self, group: str, places: Iterable[Place]) -> None:
+        """Make `places` the committed offsets of `group`, which must have no members now."""
+        kafka = _shaded()
+        offsets = get_gateway().jvm.java.util.HashMap()
+        for place in places:
+            partition = kafka.common.TopicPartition(place.topic, place.partition)
+            offsets.put(partition, kafka.clients.consumer.OffsetAndMetadata(place.offset))
+        self._ask(self._client.alterConsumerGroupOffsets(group, offsets).all())
+
+    def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
+        """The offset behind the newest record of each partition of `topics`."""
+        return self.offsets(topics, "latest")
+
+    def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
+        """The offset of each partition of `topics` at its begin, behind its newest record, or of the first
+        record that is not older than a time in milliseconds (behind the newest where there is none)."""
+        specs = _shaded().clients.admin.OffsetSpec
+        if isinstance(at, int):
+            wanted = specs.forTimestamp(at)
+        else:
+            wanted = specs.earliest() if at == "earliest" else specs.latest()
+        found = self._offsets(topics, wanted)
+        if isinstance(at, int) and any(place.offset < 0 for place in found):
+            ends = {(end.topic, end.partition): end for end in self.offsets(topics, "latest")}
+            found = [place if place.offset >= 0 else ends[place.topic, place.partition] for place in found]
+        return tuple(sorted(found, key=lambda place: (place.topic, place.partition)))
+
+    def _offsets(self, topics: Iterable[str], spec: Any) -> list[Place]:
+        wanted = get_gateway().jvm.java.util.HashMap()
+        for topic, partitions in self.partitions(topics).items():
+            for partition in range(partitions):
+                wanted.put(_shaded().common.TopicPartition(topic, partition), spec)
+        found = self._ask(self._client.listOffsets(wanted).all())
+        return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
+
+    def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
+        """Create topics of one partition and of `config`, copied as often as the brokers do by default."""
+        optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
+        for key, value in config.items():
+            settings.put(key, value)
+        made = (_shaded().clients.admin.NewTopic(name, optional.of(1), optional.empty()) for name in topics)
+        self._ask(self._client.createTopics(_java_list(topic.configs(settings) for topic in made)).all())
+
+    def _ask(self, future: Any) -> Any:
+        try:
+            return future.get()
+        except Py4JJavaError as error:
+            cause = error.java_exception.getCause() or error.java_exception
+            if cause.getClass().getSimpleName() == "GroupIdNotFoundException":
+                raise _GroupUnknown from None
+            said = str(cause.getMessage() or cause.getClass().getSimpleName())
+            if REFUSALS & set(_classes(cause)):
+                raise KafkaRefused(
+                    f"Kafka at {self._cluster.bootstrap} refuses: {said}; check 'properties' and 'secrets'"
+                ) from None
+            raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {said}") from None
+
+
+@contextmanager
+def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
+    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaRefused` where it cannot be."""
+    properties = _properties(cluster, timeout_s)
+    try:
+        client = _shaded().clients.admin.AdminClient.create(properties)
+    except Py4JJavaError as error:
+        raise KafkaRefused(
+            f"a client of Kafka at {cluster.bootstrap} cannot be made: {_why(cluster, error)}"
+        ) from None
+    try:
+        yield KafkaAdmin(cluster, client)
+    finally:
+        with suppress(Py4JError, OSError):
+            client.close(get_gateway().jvm.java.time.Duration.ofSeconds(1))
+
+
+def all_read(
+    cluster: KafkaCluster,
+    committed: Iterable[Place],
+    ends: Iterable[Place],
+    isolation: str = "read_committed",
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> bool:
+    """Whether no record is left between the committed offsets and `ends`; blocks for at most `timeout_s`.
+
+    A transaction's end takes an offset and is no record, so offsets alone do not tell: what lies between is
+    read. False where Kafka does not answer, and for a partition without a committed offset.
+    """
+    done = {(place.topic, place.partition): place.offset for place in committed}
+    gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
+    if not gaps:
+        return True
+    if any((end.topic, end.partition) not in done for end in gaps):
+        return False
+    kafka, jvm = _shaded(), get_gateway().jvm
+    bytes_ = kafka.common.serialization.ByteArrayDeserializer
+    properties = _properties(cluster, timeout_s)
+    properties.put("max.poll.records", "1")
+    properties.put("isolation.level", isolation)
+    # Where records were deleted, the source goes on at the oldest that is left.
+    properties.put("auto.offset.reset", "earliest")
+    try:
+        consumer = kafka.clients.consumer.KafkaConsumer(properties, bytes_(), bytes_())
+    except (Py4JError, OSError):
+        return False
+    try:
+        partitions = {kafka.common.TopicPartition(end.topic, end.partition): end.offset for end in gaps}
+        consumer.assign(_java_list(partitions))
+        for partition in partitions:
+            consumer.seek(partition, done[partition.topic(), partition.partition()])
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if not consumer.poll(jvm.java.time.Duration.ofMillis(POLL_MS)).isEmpty():
+                return False
+            if all(consumer.position(partition) >= end for partition, end in partitions.items()):
+                return True
+        return False
+    except (Py4JError, OSError):
+        return False
+    finally:
+        with suppress(Py4JError, OSError):
+            consumer.close(jvm.java.time.Duration.ofSeconds(1))
+
+
+def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
+    """The records behind the committed offsets; a partition without one counts from offset 0."""
+    done = {(place.topic, place.partition): place.offset for place in committed}
+    return sum(max(0, end.offset - done.get((end.topic, end.partition), 0)) for end in ends)
+
+
+def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
+    """What a client says against its properties; where there are secrets, they may hold parts of them."""
+    first = cause = error.java_exception.getCause() or error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    if not cluster.secrets:
+        return ": ".join(dict.fromkeys((str(first.getMessage()), str(cause.getMessage()))))
+    hint = f" (login modules are in {SHADED})" if "sasl.jaas.config" in cluster.secrets else ""
+    names = ", ".join(sorted(cluster.secrets))
+    return f"{cause.getClass().getSimpleName()}; check 'properties' and the secrets {names}{hint}"
+
+
+def _classes(error: Any) -> Iterator[str]:
+    """The names of a Java error's class and of those above it."""
+    found = error.getClass()
+    while found is not None:
+        yield str(found.getSimpleName())
+        found = found.getSuperclass()
+
+
+def _properties(cluster: KafkaCluster, timeout_s: float) -> Any:
+    limit_ms = str(round(timeout_s * 1000))
+    limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
+    properties = get_gateway().jvm.java.util.Properties()
+    for name, value in {**cluster.client_properties(), **limits}.items():
+        properties.put(name, value)
+    return properties
+
+
+def _shaded() -> Any:
+    found: Any = get_gateway().jvm
+    for name in SHADED.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _java_list(values: Iterable[Any]) -> Any:
+    made = get_gateway().jvm.java.util.ArrayList()
+    for value in values:
+        made.append(value)
+    return made

@@ -1,0 +1,124 @@
+"""A few records to and from a topic, without a job: what a demo needs.
+
+With the Java clients in the connector's jar, over the same properties as the job; the jar must be on the
+class path of this process's JVM. Each record crosses into the JVM by itself, some thousands a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.java_gateway import get_gateway
+
+from forebay.connectors.kafka.admin import KafkaAway
+from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
+
+MAX_RECORD_BYTES = 8_000_000
+CLOSE_S = 10
+POLL_MS = 200
+
+
+class KafkaWriter:
+    """Writes values to one topic, in order."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str, producer: Any) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._producer = producer
+        self._record = _shaded("clients.producer.ProducerRecord")
+        self._last: Any = None
+
+    def write(self, value: bytes) -> None:
+        """Hand a value over; blocks while the client's buffer is full."""
+        with _told(self._cluster):
+            self._last = self._producer.send(self._record(self._topic, value))
+
+    def flush(self) -> None:
+        """Block until everything is written. Raises `KafkaAway` where the last one was refused."""
+        with _told(self._cluster):
+            self._producer.flush()
+            if self._last is not None:
+                self._last.get()
+
+
+@contextmanager
+def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
+    """A writer that waits for each record's copies and writes none twice (Kafka's defaults)."""
+    plain = _shaded("common.serialization.ByteArraySerializer")
+    properties = _properties(
+        cluster, {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
+    )
+    with _told(cluster):
+        producer = _shaded("clients.producer.KafkaProducer")(properties, plain(), plain())
+    try:
+        yield KafkaWriter(cluster, topic, producer)
+    finally:
+        _close(producer)
+
+
+def read_committed(cluster: KafkaCluster, topic: str, timeout_s: float = 30.0) -> Iterator[bytes]:
+    """The values of all committed records that are in a topic now, by partition, in order.
+
+    Blocks; raises `KafkaAway` where the end is not reached within `timeout_s` after the record before.
+    """
+    kafka, jvm = _shaded("common"), get_gateway().jvm
+    plain = kafka.serialization.ByteArrayDeserializer
+    properties = _properties(cluster, {"isolation.level": "read_committed"})
+    with _told(cluster):
+        consumer = _shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
+    try:
+        with _told(cluster):
+            wait = jvm.java.time.Duration.ofMillis(POLL_MS)
+            partitions = jvm.java.util.ArrayList()
+            for found in consumer.partitionsFor(topic):
+                partitions.append(kafka.TopicPartition(topic, found.partition()))
+            ends = consumer.endOffsets(partitions)
+            for partition in partitions:
+                only = jvm.java.util.ArrayList()
+                only.append(partition)
+                consumer.assign(only)
+                consumer.seekToBeginning(only)
+                still_s = 0.0
+                while consumer.position(partition) < ends[partition]:
+                    records = consumer.poll(wait)
+                    still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
+                    if still_s > timeout_s:
+                        raise KafkaAway(
+                            f"Kafka at {cluster.bootstrap} gave nothing of {topic!r} for {timeout_s:g} s"
+                        )
+                    for record in records.records(partition):
+                        yield bytes(record.value() or b"")
+    finally:
+        _close(consumer)
+
+
+def _properties(cluster: KafkaCluster, more: Mapping[str, str]) -> Any:
+    properties = get_gateway().jvm.java.util.Properties()
+    for name, value in {**cluster.client_properties(), **more}.items():
+        properties.put(name, value)
+    return properties
+
+
+@contextmanager
+def _told(cluster: KafkaCluster) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause() or error.java_exception
+        said = str(cause.getMessage() or cause.getClass().getSimpleName())
+        raise KafkaAway(f"Kafka at {cluster.bootstrap} does not answer: {said}") from None
+
+
+def _close(client: Any) -> None:
+    with suppress(Py4JError):
+        client.close(get_gateway().jvm.java.time.Duration.ofSeconds(CLOSE_S))
+
+
+def _shaded(path: str) -> Any:
+    found: Any = get_gateway().jvm
+    for name in (*SHADED.split("."), *path.split(".")):
+        found = getattr(found, name)
+    return found

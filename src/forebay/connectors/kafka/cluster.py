@@ -1,0 +1,83 @@
+"""How to reach Kafka, and the table of raw records that source and sink share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyflink.table import DataTypes, Schema, TableDescriptor
+
+from forebay.errors import SettingError
+from forebay.settings import SecretRef
+
+SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka"
+"""Where Kafka's own classes are in the connector's jar."""
+PROVIDERS = {
+    "env": f"{SHADED}.common.config.provider.EnvVarConfigProvider",
+    "directory": f"{SHADED}.common.config.provider.DirectoryConfigProvider",
+}
+
+KEY = "record_key"
+VALUE = "value"
+HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    """`bootstrap` servers, and properties of Kafka's own clients, such as `security.protocol`.
+
+    `secrets` are properties whose values are read by Kafka's client, in the process that connects and at the
+    moment at which it does: they are in no job, no state and no log.
+    """
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
+
+    def client_properties(self) -> dict[str, str]:
+        """The properties of a client of this cluster; secrets as references that the client resolves."""
+        found = {"bootstrap.servers": self.bootstrap, **self.properties}
+        if self.secrets:
+            found |= {name: _reference(ref) for name, ref in self.secrets.items()}
+            found["config.providers"] = ",".join(PROVIDERS)
+            found |= {f"config.providers.{name}.class": cls for name, cls in PROVIDERS.items()}
+        return found
+
+    def options(self) -> dict[str, str]:
+        """Options of the connector's table that source and sink share."""
+        return {
+            **{f"properties.{name}": value for name, value in self.client_properties().items()},
+            "key.format": "raw",
+            "key.fields": KEY,
+            "value.format": "raw",
+            "value.fields-include": "EXCEPT_KEY",
+        }
+
+
+def _reference(ref: SecretRef) -> str:
+    if ref.env is not None:
+        return f"${{env:{ref.env}}}"
+    if ref.file is None:
+        raise SettingError("a secret needs the name of an environment variable or of a file")
+    path = Path(ref.file).absolute()
+    return f"${{directory:{path.parent}:{path.name}}}"
+
+
+def raw_columns() -> Schema.Builder:
+    """Key, value and headers of a record, as bytes; a header that comes twice is there once."""
+    headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
+    return (
+        Schema.new_builder()
+        .column(KEY, DataTypes.BYTES())
+        .column(VALUE, DataTypes.BYTES())
+        .column_by_metadata(HEADERS, headers, "headers")
+    )
+
+
+def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
+    """A table of the Kafka connector."""
+    builder = TableDescriptor.for_connector("kafka").schema(schema)
+    for key, value in options.items():
+        builder.option(key, value)
+    return builder.build()

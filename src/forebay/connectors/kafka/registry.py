@@ -1,0 +1,198 @@
+"""A schema registry: where it is, and its schemas, fetched once and waited for."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.feed import PASSING, Backoff
+from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupError
+from forebay.settings import SecretRef, read_secret
+
+UNKNOWN_SCHEMA = 40403
+"""The registry's own code for an id that it has no schema for; other 404s come from a wrong address."""
+MAX_SCHEMA_CHARS = 1 << 20
+MAX_ANSWER_BYTES = 4 << 20
+"""A schema of `MAX_SCHEMA_CHARS` fits in also where JSON escapes much of it."""
+REQUEST_TIMEOUT_S = 5.0
+PATIENCE_S = 30.0
+"""How long a task waits before it fails. It holds a checkpoint up meanwhile, and a cancelled task must end
+within the three minutes that Flink gives it."""
+
+
+class RegistryAway(ForebayError):
+    """The registry did not answer in time. The task fails, and Flink starts it again from its checkpoint."""
+
+
+class RegistryRefused(ForebayError):
+    """The registry does not serve schemas to us: its address or the secret must be mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A Confluent-compatible registry at `url`. `auth` names where `USER:PASSWORD` is, `ca` is a PEM file
+    with the authorities that its certificate is checked against (None: the usual ones)."""
+
+    url: str
+    auth: SecretRef | None = None
+    ca: str | None = None
+
+
+def require_avro() -> None:
+    """Raise `SetupError` where what reads Avro is not installed."""
+    try:
+        import confluent_kafka.schema_registry.avro  # noqa: F401
+    except ImportError as error:
+        raise SetupError(
+            f"format: avro needs an extra that is not installed ({error.name}); "
+            f"run: pip install 'forebay[avro]'"
+        ) from None
+
+
+def registry_auth(registry: Registry) -> str | None:
+    """`USER:PASSWORD`. Raises `SettingError`, without it, where it is missing or has no colon."""
+    if registry.auth is None:
+        return None
+    secret = read_secret(registry.auth)
+    if ":" not in secret:
+        raise SettingError("the registry's secret must be USER:PASSWORD, and has no colon")
+    return secret
+
+
+class Patience:
+    """Asks again while the registry is away: with growing pauses, for `PATIENCE_S` in all."""
+
+    def __init__(
+        self, url: str, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._url = url
+        self.clock = clock or SystemClock()
+        self._sleep = sleep
+        self._backoff = Backoff(0.1, 5.0)
+        self._dice = random.Random()
+
+    def ask(self, call: Callable[[], Any]) -> Any:
+        """What `call` gives; blocks. Raises `MalformedRecord` where the registry knows no such schema,
+        `RegistryRefused` where asking again is no use, `RegistryAway` when patience is at its end."""
+        begin_s = self.clock.monotonic_s()
+        failures = 0
+        while True:
+            try:
+                return call()
+            except (MalformedRecord, RegistryRefused):
+                raise
+            except Exception as error:
+                # What comes of a network is of many classes, and some of them belong to the client's client.
+                words = self._judged(error)
+            failures += 1
+            if self.clock.monotonic_s() - begin_s >= PATIENCE_S:
+                raise RegistryAway(f"the schema registry at {self._url} is away: {words}")
+            self._sleep(self._backoff.delay_s(failures, self._dice))
+
+    def _judged(self, error: Exception) -> str:
+        """What to say of a failure that may pass; raises where it will not."""
+        status = getattr(error, "http_status_code", None)
+        if status is None:
+            return str(error) if isinstance(error, ForebayError) else type(error).__name__
+        if getattr(error, "error_code", None) == UNKNOWN_SCHEMA:
+            raise MalformedRecord("the schema registry has no schema of the value's id") from None
+        if 400 <= status < 500 and status not in PASSING:
+            raise RegistryRefused(
+                f"the schema registry at {self._url} answered {status}; check the registry's url and auth"
+            ) from None
+        return f"it answered {status}"
+
+
+def registry_client(registry: Registry, patience: Patience) -> Any:
+    """confluent-kafka's client of `registry`; it keeps what it got, and waits while the registry is away.
+
+    Nothing is asked yet. The methods that fetch a schema raise as `Patience.ask` and `check_schema` do.
+    """
+    require_avro()
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    class Client(SchemaRegistryClient):
+        known: ClassVar[dict[tuple[object, ...], Any]] = {}
+
+        def get_schema(self, schema_id: int, *_: Any, **__: Any) -> Any:
+            return self._kept(("id", schema_id), lambda: super(Client, self).get_schema(schema_id))
+
+        def get_schema_by_guid(self, guid: str, *_: Any, **__: Any) -> Any:
+            return self._kept(("guid", guid), lambda: super(Client, self).get_schema_by_guid(guid))
+
+        def get_version(self, subject_name: str, version: Any = "latest", *_: Any, **__: Any) -> Any:
+            return self._kept(
+                (subject_name, version), lambda: super(Client, self).get_version(subject_name, version, True)
+            )
+
+        def _kept(self, name: tuple[object, ...], fetch: Callable[[], Any]) -> Any:
+            if name not in self.known:
+                found = patience.ask(fetch)
+                check_schema(getattr(found, "schema", found))
+                self.known[name] = found
+            return self.known[name]
+
+    config: dict[str, Any] = {"url": registry.url, "timeout": REQUEST_TIMEOUT_S, "max.retries": 0}
+    auth = registry_auth(registry)
+    if auth is not None:
+        config["basic.auth.user.info"] = auth
+    if registry.ca is not None:
+        config["ssl.ca.location"] = registry.ca
+    client = Client(config)
+    _limit(client._rest_client.session, registry.url, patience.clock)
+    return client
+
+
+def _limit(session: Any, url: str, clock: Clock) -> None:
+    """Have `session`, the HTTP client of confluent-kafka's client, break off answers that are long or slow.
+
+    Answers are asked for uncompressed, so that what comes over the wire is what memory holds.
+    """
+    httpx = importlib.import_module(type(session).__module__.partition(".")[0])
+
+    class Bounded(httpx.SyncByteStream):  # type: ignore[name-defined]
+        def __init__(self, inner: Any, status: int) -> None:
+            self._inner, self._status = inner, status
+
+        def __iter__(self) -> Iterator[bytes]:
+            size, begin_s = 0, clock.monotonic_s()
+            for chunk in self._inner:
+                size += len(chunk)
+                if size > MAX_ANSWER_BYTES:
+                    raise _too_long(self._status)
+                if clock.monotonic_s() - begin_s > PATIENCE_S:
+                    raise RegistryAway(f"its answer took longer than {PATIENCE_S:.0f} s")
+                yield chunk
+
+        def close(self) -> None:
+            self._inner.close()
+
+    def bound(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise RegistryRefused(f"the schema registry at {url} compresses answers although it was not to")
+        response.stream = Bounded(response.stream, response.status_code)
+
+    session.headers["Accept-Encoding"] = "identity"
+    session.event_hooks = {"request": [], "response": [bound]}
+
+
+def _too_long(status: int) -> ForebayError:
+    """A schema that is too long is the fault of the values that name it; a long error may pass."""
+    words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
+    return MalformedRecord(words) if status == 200 else RegistryAway(words)
+
+
+def check_schema(schema: Any) -> None:
+    """Raise `MalformedRecord` where a schema that the client gave is no Avro schema or too long."""
+    kind, text = schema.schema_type or "AVRO", schema.schema_str or ""
+    if kind != "AVRO":
+        raise MalformedRecord(f"the value's schema is {str(kind)[:40]}, not Avro")
+    if len(text) > MAX_SCHEMA_CHARS:
+        raise MalformedRecord(
+            f"the value's schema has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}"
+        )

@@ -1,0 +1,184 @@
+"""Records of Kafka topics as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pyflink.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
+
+from forebay.codec import encode
+from forebay.connectors.formats import Format
+from forebay.connectors.kafka.avro import AvroValues
+from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
+from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.types import BYTES
+from forebay.errors import MalformedRecord, SettingError
+from forebay.records import JSON, DeadLetter, Event
+
+FIELD = "kafka"
+"""The field of an event that says where in Kafka it comes from."""
+
+Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
+Start = Literal["committed", "earliest", "latest"]
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Topics to read: named ones, or all whose whole name matches `pattern`.
+
+    `start` says where to begin where no checkpoint does: at the offsets that `group` has committed (and from
+    the earliest where it has none), at either end, or at the first record of a time in milliseconds. New
+    partitions and topics are found every `discovery_s`, or never with 0. `isolation` says whether records of
+    transactions that are open or were given up are read.
+
+    `until_latest` reads what was there at the start and no more. The job then ends by itself only without
+    discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
+    it has to be drained.
+
+    With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
+    `parallelism` is that of reading; None: the environment's.
+    """
+
+    cluster: KafkaCluster
+    format: Format = field(default_factory=Format)
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    group: str | None = None
+    start: Start | int = "committed"
+    discovery_s: float = 10.0
+    isolation: Isolation = "read_committed"
+    until_latest: bool = False
+    registry: Registry | None = None
+    parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.topics) == bool(self.pattern):
+            raise SettingError("a Kafka source needs either topics or a pattern of their names, and not both")
+        if self.start == "committed" and self.group is None:
+            raise SettingError("a Kafka source that starts at committed offsets needs a group")
+
+
+def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str = "kafka") -> DataStream:
+    """The topics' records as encoded records, each with its place, its key and its headers.
+
+    A record's position is `topic/partition@offset`. Its event has the value's fields and, under `kafka`,
+    `topic`, `partition`, `offset`, `time_ms`, `key` and `headers` (text; a key or header that is not UTF-8 is
+    null). A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
+    is kept within a partition.
+    """
+    usual = env.get_parallelism()
+    env.set_parallelism(config.parallelism or usual)
+    try:
+        tables = StreamTableEnvironment.create(env)
+        rows = tables.to_data_stream(tables.from_descriptor(_source_table(config)))
+    finally:
+        env.set_parallelism(usual)
+    records = rows.map(ReadRecord(config.format, config.registry), BYTES).name(f"{name}: records")
+    return records.set_parallelism(rows._j_data_stream.getParallelism())
+
+
+def source_options(config: KafkaSource) -> dict[str, str]:
+    """The connector's options for `config`."""
+    options = {
+        **config.cluster.options(),
+        "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
+        "properties.isolation.level": config.isolation,
+    }
+    if config.topics:
+        options["topic"] = ";".join(config.topics)
+    else:
+        options["topic-pattern"] = config.pattern or ""
+    if config.group is not None:
+        options["properties.group.id"] = config.group
+    if isinstance(config.start, int):
+        options |= {"scan.startup.mode": "timestamp", "scan.startup.timestamp-millis": str(config.start)}
+    elif config.start == "committed":
+        options |= {"scan.startup.mode": "group-offsets"}
+        options.setdefault("properties.auto.offset.reset", "earliest")
+    else:
+        options["scan.startup.mode"] = f"{config.start}-offset"
+    if config.until_latest:
+        options["scan.bounded.mode"] = "latest-offset"
+    return options
+
+
+def _source_table(config: KafkaSource) -> TableDescriptor:
+    schema = (
+        raw_columns()
+        .column_by_metadata("time", DataTypes.TIMESTAMP_LTZ(3), "timestamp")
+        .column_by_metadata("topic", DataTypes.STRING(), "topic", is_virtual=True)
+        .column_by_metadata("part", DataTypes.INT(), "partition", is_virtual=True)
+        .column_by_metadata("at", DataTypes.BIGINT(), "offset", is_virtual=True)
+        .build()
+    )
+    return raw_table(schema, source_options(config))
+
+
+class ReadRecord(MapFunction):
+    """A row of the connector's table as an encoded record."""
+
+    def __init__(self, form: Format, registry: Registry | None = None) -> None:
+        self._format = form
+        self._registry = registry
+        self._avro: AvroValues | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self._registry is not None:
+            self._avro = AvroValues(self._registry)
+
+    def map(self, row: Any) -> bytes:
+        key, value, headers, time, topic, partition, offset = row
+        place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
+        parse = None if self._avro is None else self._avro.fields
+        return encode(read_record(self._format, key, value, headers or {}, place, parse=parse))
+
+
+def read_record(
+    form: Format,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Mapping[str, bytes],
+    place: Mapping[str, Any],
+    *,
+    parse: Parse | None = None,
+) -> Event | DeadLetter:
+    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms.
+
+    `parse` makes fields of value and headers, in place of the format.
+    """
+    position = f"{place['topic']}/{place['partition']}@{place['offset']}"
+    # A header without a value is one with none.
+    kept = {name: content or b"" for name, content in headers.items()}
+    record: Event | DeadLetter
+    if value is None:
+        record = DeadLetter(
+            raw=b"", cause=MalformedRecord.cause, detail="a tombstone: it has no value", position=position
+        )
+    elif parse is None:
+        record = form.read(value, position)
+    else:
+        record = form.read(value, position, lambda data: parse(data, kept))
+    time_ms = place["time_ms"] if record.time_ms is None else record.time_ms
+    if isinstance(record, DeadLetter):
+        return replace(record, time_ms=time_ms, record_key=key, headers=kept)
+    texts = {name: _text(content) for name, content in kept.items()}
+    about = {**place, "key": None if key is None else _text(key), "headers": texts}
+    fields = {**record.fields, FIELD: about}
+    return replace(record, fields=fields, time_ms=time_ms, record_key=key, headers=kept)
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _millis(time: Any) -> int:
+    # Inside the JVM the value is a Java Instant, in a worker process PyFlink's.
+    millis: int = time.toEpochMilli() if hasattr(time, "toEpochMilli") else time.to_epoch_milli()
+    return millis

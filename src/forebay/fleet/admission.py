@@ -1,0 +1,156 @@
+"""Requests held back until a replica has room for them: engines full, their queues short."""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from typing import Generic
+
+import numpy as np
+
+from forebay.fleet.base import Demand, Item, Vector
+from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
+from forebay.fleet.state import Fleet
+from forebay.fleet.ticket import Ticket
+
+LOOK_AHEAD = 32
+"""How many requests that wait for a busy replica are passed over at most to find one for an idle one."""
+NEVER_DUE_S = 3600.0
+"""When a request without a due moment is due after its arrival: behind those that have one, but not last
+forever."""
+MIN_WAKE_S = 0.001
+
+Waiting = tuple[float, int, int, Item, Demand]
+"""A request in its place: the moment it is ordered by, its priority, its number, and what it is."""
+
+
+class Admission(Generic[Item]):
+    """The default dispatcher: sends a request when the replica that suits it best has room for it.
+
+    A replica has room while the prefill queued there is shorter than one of its steps takes
+    (`Fleet.hold_s`, learned): it always has its next step's work, and hardly more. What waits is ordered by
+    the moment it is due, then priority, then arrival. A tenant's requests are due the later the more of its
+    own wait before them, by the time they take at its fair share. What can no longer get its first token
+    when it is due waits until nothing else can be sent; what has passed its deadline is given up.
+
+    A request whose best replica has no room waits for it, and its work counts there for those behind it: so
+    many wait for a cached prefix as it is worth, the others go elsewhere.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._waiting: list[Waiting[Item]] = []
+        self._late: list[Waiting[Item]] = []
+        self._expired: list[Item] = []
+        self._tenants: dict[str, int] = {}
+        self._added = 0
+        self.wake_s = math.inf
+        # No replica has room before this moment, as far as is known; infinite where some may have.
+        self._closed_until_s = math.inf
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._late)
+
+    def add(self, item: Item, demand: Demand, now_s: float) -> None:
+        due_s = min(demand.due_s, demand.deadline_s)
+        if due_s == math.inf:
+            due_s = now_s + NEVER_DUE_S
+        if demand.tenant is not None:
+            due_s += self._join(demand.tenant, demand)
+        heappush(self._waiting, (due_s, demand.priority, self._added, item, demand))
+        self._added += 1
+
+    def expired(self) -> list[Item]:
+        expired, self._expired = self._expired, []
+        return expired
+
+    def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
+        sent: list[tuple[Item, Ticket]] = []
+        if not self._waiting and not self._late:
+            self.wake_s = self._closed_until_s = math.inf
+            return sent
+        if now_s < self._closed_until_s < math.inf and not self._opened(now_s):
+            self.wake_s = self._closed_until_s
+            return sent
+        for heap in (self._waiting, self._late):
+            while heap and heap[0][4].deadline_s < now_s:
+                self._give_up(heappop(heap))
+        fleet = self._fleet
+        queues = queue_s(fleet, now_s)
+        has_room = queues <= fleet.hold_s
+        fleet.changed.clear()
+        if not fleet.all_available:
+            has_room &= fleet.available
+            queues[~fleet.available] = math.inf
+        aside: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
+        for heap in (self._waiting, self._late):
+            while heap and len(aside) < LOOK_AHEAD and np.count_nonzero(has_room):
+                entry = heappop(heap)
+                item, demand = entry[3], entry[4]
+                if demand.deadline_s < now_s:
+                    self._give_up(entry)
+                    continue
+                cached = fleet.cached(demand)
+                work_s = prefill_s(fleet, demand, cached)
+                firsts = work_s + queues
+                costs = stall_s(fleet, work_s) + firsts
+                best = int(costs.argmin())
+                if heap is self._waiting and now_s + float(firsts[best]) > demand.due_s:
+                    heappush(self._late, (float(entry[2]), *entry[1:]))
+                    continue
+                if has_room[best]:
+                    if fits(fleet, demand.prompt_tokens - float(cached[best]), best):
+                        self._leave(demand)
+                        ticket = fleet.take(best, demand, cached, now_s)
+                        sent.append((item, ticket))
+                        queues[best] += ticket.work_s
+                        has_room[best] = queues[best] <= fleet.hold_s[best]
+                        continue
+                    has_room[best] = False
+                queues[best] = firsts[best]
+                aside.append((heap, entry))
+        for heap, entry in aside:
+            heappush(heap, entry)
+        self.wake_s = self._closed_until_s = math.inf
+        if self._waiting or self._late:
+            self._set_wake(queue_s(fleet, now_s) if sent or aside else queues, now_s)
+        return sent
+
+    def _give_up(self, entry: Waiting[Item]) -> None:
+        self._leave(entry[4])
+        self._expired.append(entry[3])
+
+    def _set_wake(self, queues: Vector, now_s: float) -> None:
+        """Note when the first of the replicas without room has some again."""
+        excess = queues - self._fleet.hold_s
+        closed = excess > 0
+        if closed.all():
+            self.wake_s = self._closed_until_s = now_s + max(float(excess.min()), MIN_WAKE_S)
+        elif closed.any():
+            self.wake_s = now_s + max(float(excess[closed].min()), MIN_WAKE_S)
+
+    def _opened(self, now_s: float) -> bool:
+        """Whether a replica has room since it was found that none has."""
+        fleet = self._fleet
+        for replica in fleet.changed:
+            excess_s = queue_of_s(fleet, replica, now_s) - float(fleet.hold_s[replica])
+            if excess_s <= 0:
+                return True
+            self._closed_until_s = min(self._closed_until_s, now_s + max(excess_s, MIN_WAKE_S))
+        fleet.changed.clear()
+        return False
+
+    def _join(self, tenant: str, demand: Demand) -> float:
+        """Count a request of the tenant's; gives the seconds that those before it take at its fair share."""
+        before = self._tenants.get(tenant, 0)
+        self._tenants[tenant] = before + demand.prompt_tokens
+        speed_s = self._fleet.fit.speed.token_s / max(len(self._fleet.numbers()), 1)
+        return before * speed_s * len(self._tenants)
+
+    def _leave(self, demand: Demand) -> None:
+        if demand.tenant is not None:
+            left = self._tenants[demand.tenant] - demand.prompt_tokens
+            if left:
+                self._tenants[demand.tenant] = left
+            else:
+                del self._tenants[demand.tenant]

@@ -1,0 +1,42 @@
+"""Requests sent as they come, each to the replica that a policy chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import Generic
+
+from forebay.fleet.base import Demand, Item, Policy
+from forebay.fleet.state import Fleet
+from forebay.fleet.ticket import Ticket
+
+
+class AtOnce(Generic[Item]):
+    """A dispatcher that holds nothing back while some replica is available."""
+
+    wake_s = math.inf
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._added: list[tuple[Item, Demand]] = []
+
+    def __len__(self) -> int:
+        return len(self._added)
+
+    def add(self, item: Item, demand: Demand, now_s: float) -> None:
+        self._added.append((item, demand))
+
+    def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
+        fleet = self._fleet
+        if not self._added or not fleet.numbers():
+            return []
+        sent = []
+        for item, demand in self._added:
+            cached = fleet.cached(demand)
+            replica = self._policy.choose(demand, cached, fleet, now_s)
+            sent.append((item, fleet.take(replica, demand, cached, now_s)))
+        self._added.clear()
+        return sent
+
+    def expired(self) -> list[Item]:
+        return []

@@ -1,0 +1,246 @@
+"""What one router knows of its replicas: its own requests in flight, corrected by what replicas report."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from forebay.fleet.base import Demand, Vector
+from forebay.fleet.prefix_index import PrefixIndex
+from forebay.fleet.speed import PrefillSpeed, SpeedFit, features
+from forebay.fleet.ticket import Ticket
+from forebay.records import ReplicaLoad
+
+FADE = 1 / 20
+"""Weight of the newest sample in a replica's pace and in mean lengths: the last few dozen requests count."""
+STEP_FADE = 1 / 100
+"""How far one quicker request lowers the length of a replica's step."""
+STALE_S = 10.0
+"""Age at which a report of load no longer counts: ten scrapes missed at the usual one a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimits:
+    """One replica as its fleet must know it.
+
+    `kv_tokens` (tokens that its KV cache holds) and `max_num_seqs` (requests that it runs at most) are
+    infinite where it does not say. `name` must differ within a fleet, and stay the same over restarts.
+    """
+
+    name: str
+    kv_tokens: float = math.inf
+    max_num_seqs: float = math.inf
+
+
+class Fleet:
+    """Replicas as one vector per quantity, so that a decision over a thousand of them is a few vector sums.
+
+    Own requests count from the moment they are taken, in the same call. Reports add what others send to the
+    same replicas, as long as they are fresh. Not thread-safe: one event loop owns a fleet.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaLimits],
+        *,
+        block_tokens: int = 512,
+        index_blocks: int = 100_000,
+        speed: PrefillSpeed | None = None,
+    ) -> None:
+        """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered of a
+        replica that does not say how much it caches.
+        """
+        count = len(replicas)
+        self.count = count
+        self.names = [replica.name for replica in replicas]
+        self.block_tokens = block_tokens
+        self.kv_tokens: Vector = np.array([float(replica.kv_tokens) for replica in replicas])
+        self.max_num_seqs: Vector = np.array([float(replica.max_num_seqs) for replica in replicas])
+        self.available = np.ones(count, bool)
+        self.all_available = True
+        self.index = PrefixIndex(
+            [
+                index_blocks if math.isinf(replica.kv_tokens) else int(replica.kv_tokens) // block_tokens
+                for replica in replicas
+            ]
+        )
+        self.fit = SpeedFit(speed)
+        # Own requests: all, those that decode and the tokens of their prompts; tokens of all prompts, and
+        # those that each adds to the KV cache; tokens to prefill of those without a first token.
+        self.requests: Vector = np.zeros(count)
+        self.decoding: Vector = np.zeros(count)
+        self.context: Vector = np.zeros(count)
+        self.prompts: Vector = np.zeros(count)
+        self.reserved: Vector = np.zeros(count)
+        self.prefill_tokens: Vector = np.zeros(count)
+        # Prefill work: when that of the first in the queue should end, seconds behind it, and 1 if any.
+        self.head_until_s: Vector = np.zeros(count)
+        self.behind_s: Vector = np.zeros(count)
+        self.busy: Vector = np.zeros(count)
+        # Learned of each: how many times slower than the fitted speed; how much prefill keeps it full.
+        self.pace: Vector = np.ones(count)
+        self.hold_s: Vector = np.full(count, math.inf)
+        # Reported by each, and what of it is not ours: requests, and seconds of their prefill.
+        self.reported_waiting: Vector = np.zeros(count)
+        self.reported_kv: Vector = np.zeros(count)
+        self.reported_s: Vector = np.full(count, -math.inf)
+        self.foreign: Vector = np.zeros(count)
+        self.foreign_s: Vector = np.zeros(count)
+        self.changed: set[int] = set()
+        """Replicas whose queue or room has changed other than by `take`; emptied by whoever acts on it."""
+        self._queues: list[deque[Ticket]] = [deque() for _ in replicas]
+        self._observed = [1.0] * count
+        self._predicted = [1.0] * count
+        self._knows_step = [False] * count
+        self._samples: list[tuple[float, float, tuple[float, ...]]] = [(0.0, 0.0, ())] * count
+        self._output_tokens = 0.0
+        self.answer_s = 1.0
+        """Mean time from first token to end of an answer."""
+        self._work_s = 0.0
+        self.nothing: Vector = np.zeros(count)
+
+    def numbers(self) -> Sequence[int]:
+        """The replicas that are available."""
+        return range(self.count) if self.all_available else self.available.nonzero()[0].tolist()
+
+    def set_available(self, replica: int, available: bool) -> None:
+        """Whether new requests may be sent to this replica."""
+        self.available[replica] = available
+        self.changed.add(replica)
+        self.all_available = bool(self.available.all())
+
+    def cached(self, demand: Demand) -> Vector:
+        """For each replica, how many of the prompt's tokens its prefix cache should hold."""
+        if not demand.blocks:
+            return self.nothing
+        return self.index.match(demand.blocks) * self.block_tokens
+
+    def take(self, replica: int, demand: Demand, cached: Vector, now_s: float) -> Ticket:
+        """The request is sent to this replica now."""
+        prompt = demand.prompt_tokens
+        ticket = Ticket(replica, prompt, now_s)
+        uncached = ticket.uncached = max(1.0, prompt - float(cached[replica]))
+        ticket.reserved = uncached + self._output_tokens
+        ticket.terms = features(uncached, prompt, float(self.decoding[replica]), float(self.context[replica]))
+        work_s = ticket.work_s = self.fit.speed.seconds(ticket.terms) * float(self.pace[replica])
+        queue = self._queues[replica]
+        if queue:
+            self.behind_s[replica] += work_s
+        else:
+            self.busy[replica] = 1.0
+            self.head_until_s[replica] = now_s + work_s
+        queue.append(ticket)
+        self.requests[replica] += 1
+        self.prompts[replica] += prompt
+        self.reserved[replica] += ticket.reserved
+        self.prefill_tokens[replica] += uncached
+        if demand.blocks:
+            self.index.insert(replica, demand.blocks)
+        return ticket
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """The first token of this request has come."""
+        replica = ticket.replica
+        ticket.first_token_s = now_s
+        self._sample(ticket, now_s)
+        self._leave_queue(ticket, now_s)
+        self.changed.add(replica)
+        self.decoding[replica] += 1
+        self.context[replica] += ticket.prompt_tokens
+
+    def finish(self, ticket: Ticket, now_s: float, output_tokens: int = 0) -> None:
+        """The request has ended at its replica; `output_tokens` of an answer, 0 where there was none."""
+        replica = ticket.replica
+        if math.isnan(ticket.first_token_s):
+            self._leave_queue(ticket, now_s)
+        else:
+            self.decoding[replica] -= 1
+            self.context[replica] -= ticket.prompt_tokens
+            answer_s = now_s - ticket.first_token_s
+            self.answer_s += (answer_s - self.answer_s) * FADE
+            if output_tokens > 1:
+                self._learn_step(replica, answer_s / (output_tokens - 1))
+            self._output_tokens += (output_tokens - self._output_tokens) * FADE
+        self.changed.add(replica)
+        self.requests[replica] -= 1
+        self.prompts[replica] -= ticket.prompt_tokens
+        self.reserved[replica] -= ticket.reserved
+
+    def report(self, replica: int, load: ReplicaLoad) -> None:
+        """What a replica says of its load. One older than the last is passed over."""
+        if load.observed_s < self.reported_s[replica]:
+            return
+        waiting, running = load.waiting or 0.0, load.running or 0.0
+        self.changed.add(replica)
+        self.reported_s[replica] = load.observed_s
+        self.reported_waiting[replica] = waiting
+        self.reported_kv[replica] = load.kv_cache_usage or 0.0
+        self.foreign[replica] = max(0.0, running + waiting - float(self.requests[replica]))
+        own_waiting = len(self._queues[replica])
+        self.foreign_s[replica] = max(0.0, waiting - own_waiting) * self._work_s * float(self.pace[replica])
+
+    def forget_stale_reports(self, now_s: float) -> None:
+        """Reports older than `STALE_S` no longer count: what is left is what we ourselves have in flight."""
+        stale = self.reported_s < now_s - STALE_S
+        for values in (self.reported_waiting, self.reported_kv, self.foreign, self.foreign_s):
+            values[stale] = 0.0
+        self.changed.update(stale.nonzero()[0].tolist())
+
+    def restarted(self, replica: int) -> None:
+        """The replica has lost its prefix cache."""
+        self.index.clear(replica)
+
+    def _leave_queue(self, ticket: Ticket, now_s: float) -> None:
+        replica = ticket.replica
+        queue = self._queues[replica]
+        self.prefill_tokens[replica] -= ticket.uncached
+        if queue[0] is ticket:
+            queue.popleft()
+            if queue:
+                # The next one is the head from now on.
+                work_s = queue[0].work_s
+                self.behind_s[replica] -= work_s
+                self.head_until_s[replica] = now_s + work_s
+        else:
+            queue.remove(ticket)
+            self.behind_s[replica] -= ticket.work_s
+        if not queue:
+            self.busy[replica] = self.behind_s[replica] = 0.0
+
+    def _sample(self, ticket: Ticket, now_s: float) -> None:
+        """Learn from the time between two first tokens; those of one step share one sample."""
+        replica = ticket.replica
+        began_s, ended_s, terms = self._samples[replica]
+        if now_s == ended_s and terms:
+            summed = tuple(map(float.__add__, terms, ticket.terms))
+            self._samples[replica] = (began_s, ended_s, summed)
+            return
+        if terms:
+            self._learn_speed(replica, ended_s - began_s, terms)
+        self._samples[replica] = (max(ended_s, ticket.sent_s), now_s, ticket.terms)
+
+    def _learn_speed(self, replica: int, seconds: float, terms: tuple[float, ...]) -> None:
+        predicted_s = self.fit.speed.seconds(terms)
+        observed = self._observed[replica] = self._observed[replica] * (1 - FADE) + seconds
+        predicted = self._predicted[replica] = self._predicted[replica] * (1 - FADE) + predicted_s
+        pace = observed / predicted
+        self.pace[replica] = pace
+        self.fit.add(seconds / pace, terms)
+        self._work_s += (predicted_s / terms[0] - self._work_s) * FADE
+        if not self._knows_step[replica]:
+            # Answers of one token say nothing of steps; the time between first tokens is the next best.
+            hold_s = float(self.hold_s[replica])
+            self.hold_s[replica] = seconds if hold_s == math.inf else hold_s + (seconds - hold_s) * FADE
+
+    def _learn_step(self, replica: int, tpot_s: float) -> None:
+        """A request's mean time between tokens is at most a full step, and near one while prompts come."""
+        hold_s = float(self.hold_s[replica])
+        if tpot_s > hold_s or not self._knows_step[replica]:
+            self.hold_s[replica] = tpot_s
+        else:
+            self.hold_s[replica] = hold_s + (tpot_s - hold_s) * STEP_FADE
+        self._knows_step[replica] = True

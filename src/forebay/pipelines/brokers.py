@@ -1,0 +1,90 @@
+"""Kafka, asked before a pipeline starts: is it there, and will it take what the pipeline wants?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
+from forebay.errors import PipelineFailed, SettingError
+from forebay.pipelines.kafka import KafkaSink, KafkaSource
+from forebay.pipelines.spec import PipelineSpec
+
+PATIENCE_S = 120.0
+PAUSE_S = 1.0
+
+Say = Callable[[str, float], None]
+"""Told why the pipeline waits, and for how long it has, in seconds."""
+
+
+def await_brokers(
+    spec: PipelineSpec,
+    say: Say = lambda words, waited_s: None,
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until every Kafka of `spec` answers, and check topics and transactions against it; blocks.
+
+    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a Kafka does
+    not answer within two minutes, and `SettingError`, naming the key, where a topic is missing, another
+    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says; at
+    once also where Kafka does not let the client in (`KafkaRefused`).
+    """
+    time_ = clock or SystemClock()
+    begin_s = time_.monotonic_s()
+    for cluster, check in _checks(spec):
+        while True:
+            try:
+                with kafka_admin(cluster) as admin:
+                    check(admin)
+                break
+            except KafkaAway as error:
+                waited_s = time_.monotonic_s() - begin_s
+                if waited_s >= PATIENCE_S:
+                    raise PipelineFailed(f"{error}; gave up after {waited_s:.0f} s") from None
+                say(str(error), waited_s)
+            sleep(PAUSE_S)
+
+
+def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Callable[[KafkaAdmin], None]]]:
+    source = spec.source
+    if isinstance(source, KafkaSource):
+        yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
+    for key, sink in spec.topics().items():
+
+        def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
+            _check_sink(admin, key, sink)
+
+        yield sink.cluster(), check
+
+
+def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
+    missing = sorted(set(source.topics) - admin.topics()) if source.topics else []
+    if missing:
+        raise SettingError(
+            f"source.topics: Kafka has no topic {', '.join(map(repr, missing))} that this client may see; "
+            f"create it first, or let the client read it"
+        )
+    members = admin.members(group)
+    if members:
+        raise SettingError(
+            f"source.group: {group!r} has {members} other consumers now; a pipeline needs a group of its own"
+        )
+
+
+def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
+    if sink.topic not in admin.topics():
+        raise SettingError(
+            f"{key}.topic: Kafka has no topic {sink.topic!r} that this client may see; "
+            f"create it first, or let the client write to it"
+        )
+    if sink.guarantee == "exactly-once":
+        longest_s = admin.longest_transaction_ms() / 1000
+        if sink.transaction_timeout_s > longest_s:
+            raise SettingError(
+                f"{key}.transaction_timeout_s: expected at most {longest_s:g}, the brokers' "
+                f"transaction.max.timeout.ms, found {sink.transaction_timeout_s:g}"
+            )

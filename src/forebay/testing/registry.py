@@ -1,0 +1,100 @@
+"""A schema registry of a few schemas, in this process, that can be told to misbehave."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+
+class ScriptedRegistry:
+    """Serves `schemas` by id on a free port of this machine; use it as a context.
+
+    `status` other than 200 is what every request is answered with, `failures` the number of requests that are
+    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the
+    number of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths
+    of all requests, in order. `subjects` are the schemas that others refer to, by subject; `references` say
+    for an id or a subject which ones it names.
+    """
+
+    def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
+        self.schemas = dict(schemas)
+        self.subjects: dict[str, Any] = {}
+        self.references: dict[int | str, list[dict[str, Any]]] = {}
+        self.status = 200
+        self.failures = 0
+        self.padding = 0
+        self.gzip = False
+        self.asked: list[str] = []
+        self._auth = auth and "Basic " + base64.b64encode(auth.encode()).decode()
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.asked.append(self.path)
+                status, answer = registry._answer(self.path.partition("?")[0], self.headers["Authorization"])
+                body = orjson.dumps(answer) + b" " * registry.padding
+                self.send_response(status)
+                if registry.gzip:
+                    body = gzip.compress(body)
+                    self.send_header("Content-Encoding", "gzip")
+                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                # Whoever asked may have had enough.
+                with suppress(ConnectionError):
+                    self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="registry", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> ScriptedRegistry:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, path: str, auth: str | None) -> tuple[int, dict[str, Any]]:
+        if self.failures:
+            self.failures -= 1
+            return 503, {"error_code": 503, "message": "scripted"}
+        if self.status != 200:
+            return self.status, {"error_code": self.status, "message": "scripted"}
+        if self._auth is not None and auth != self._auth:
+            return 401, {"error_code": 401, "message": "Unauthorized"}
+        match path.strip("/").split("/"):
+            case ["schemas", "ids", id] if int(id) in self.schemas:
+                return 200, {
+                    "schema": json.dumps(self.schemas[int(id)]),
+                    "references": self.references.get(int(id), []),
+                }
+            case ["schemas", "ids", _]:
+                return 404, {"error_code": 40403, "message": "Schema not found"}
+            case ["subjects", subject, "versions", _] if subject in self.subjects:
+                return 200, {
+                    "subject": subject,
+                    "version": 1,
+                    "id": 1,
+                    "schema": json.dumps(self.subjects[subject]),
+                    "references": self.references.get(subject, []),
+                }
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}

@@ -1,0 +1,141 @@
+"""Topics made, written and read with another client than the one under test (`confluent-kafka`)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+WAIT_S = 60.0
+MAX_RECORD_BYTES = 20_000_000
+
+
+def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    """Create a topic; blocks until it is there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[dict[str, Any]],
+    *,
+    transaction: str | None = None,
+    commit: bool = True,
+) -> None:
+    """Write records: `value`, and if given `key`, `headers`, `partition`, `timestamp`; blocks until all are
+    taken. All in one transaction of the id `transaction`, where that is given; without `commit`, it is given
+    up."""
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES}
+    producer = Producer(config if transaction is None else {**config, "transactional.id": transaction})
+    if transaction is not None:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+    for record in records:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.flush(WAIT_S)
+            producer.produce(topic, **record)
+    if transaction is not None and not commit:
+        # What was not sent is forgotten with the transaction; what was, stays as records that are given up.
+        producer.flush(WAIT_S)
+        producer.abort_transaction(WAIT_S)
+    elif transaction is not None:
+        producer.commit_transaction(WAIT_S)
+    elif producer.flush(WAIT_S):
+        raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 before `offset`, as retention would; blocks until they are gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    at = TopicPartition(topic, 0, offset)
+    admin.delete_records([at])[at].result(WAIT_S)
+
+
+class TopicReader:
+    """Reads what is committed in a topic, from its begin, bit by bit. A topic that is not there is empty."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        self._next: dict[int, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+
+    def messages(self, timeout_s: float = WAIT_S) -> list[Message]:
+        """The records committed since the last call, by partition, in order.
+
+        Blocks until the end of each partition was seen, or for `timeout_s` without any answer (as while the
+        broker is away): then what came is given, and the rest is read next time.
+        """
+        try:
+            there = self._consumer.list_topics(self._topic, timeout_s).topics[self._topic].partitions
+        except KafkaException:
+            return []
+        self._consumer.assign([TopicPartition(self._topic, n, self._next.get(n, 0)) for n in there])
+        open_, found = set(there), []
+        while open_:
+            message = self._consumer.poll(timeout_s)
+            if message is None:
+                break
+            error = message.error()
+            if error is None:
+                found.append(message)
+                self._next[message.partition() or 0] = (message.offset() or 0) + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_.discard(message.partition())
+        self._consumer.unassign()
+        return sorted(found, key=lambda m: (m.partition(), m.offset()))
+
+    def read(self) -> list[tuple[float, bytes]]:
+        """When each new record was written, in seconds of the wall clock, and its value."""
+        return [(m.timestamp()[1] / 1000, m.value() or b"") for m in self.messages(timeout_s=5.0)]
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A consumer of `topic` that has joined `group`, for the length of the block."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        consumer.subscribe([topic])
+        until_s = time.monotonic() + WAIT_S
+        while not consumer.assignment():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no partition of {topic} was assigned within {WAIT_S:.0f} s")
+            consumer.poll(0.1)
+        yield
+    finally:
+        consumer.close()
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
+    """The offsets that `group` has committed, by partition; as of now. 0 where it has none, and while Kafka
+    does not tell."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        wanted = [TopicPartition(topic, n) for n in range(partitions)]
+        return [max(0, found.offset) for found in consumer.committed(wanted, WAIT_S)]
+    except KafkaException:
+        return [0] * partitions
+    finally:
+        consumer.close()
+
+
+def consume(bootstrap: str, topic: str) -> list[Message]:
+    """All committed records of a topic, by partition, in order."""
+    return TopicReader(bootstrap, topic).messages()

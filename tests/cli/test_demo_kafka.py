@@ -1,0 +1,117 @@
+"""`forebay demo --kafka`: what it refuses, and all of it on a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.cli.demo import with_value
+from forebay.connectors.jars import KAFKA
+from forebay.errors import SettingError
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.topics import consume
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--kafka"], ["--kafka", "local"]),
+        (["--kafka", "--json"], ["--kafka", "local", "--json"]),
+        (["--kafka", "h:1", "--json"], ["--kafka", "h:1", "--json"]),
+        (["--kafka=h:1"], ["--kafka=h:1"]),
+        (["--events", "3"], ["--events", "3"]),
+    ],
+)
+def test_an_address_may_be_left_out(words: list[str], found: list[str]) -> None:
+    assert with_value(words, "--kafka", "local") == found
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--kafka"], "FOREBAY_KAFKA_HOME; found neither"),
+        (["--kafka", "broker"], "--kafka: expected HOST:PORT, .* found 'broker'"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, words: list[str], says: str) -> None:
+    jar = tmp_path / "connectors" / KAFKA.name
+    environ = {"FOREBAY_HOME": str(tmp_path), "FOREBAY_KAFKA_HOME": ""}
+    command = ["demo", *words, "--engine", "http://h:1", "--out", str(tmp_path / "out")]
+    error = CliRunner(env=environ).invoke(application(), command).exception
+    assert isinstance(error, SettingError)
+    assert "run: forebay connectors install kafka" in str(error)
+    jar.parent.mkdir()
+    with jar.open("wb") as file:
+        file.truncate(KAFKA.size)
+    error = CliRunner(env=environ).invoke(application(), command).exception
+    assert isinstance(error, SettingError)
+    with pytest.raises(SettingError, match=says):
+        raise error
+    assert not (tmp_path / "out").exists()
+
+
+def demo(folder: Path, jar: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A demo's end, over an engine that answers in 10 ms."""
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        return subprocess.run(
+            [sys.executable, "-m", "forebay", "demo", *words, "--engine", replica.url, "--out", str(folder)],
+            env={**os.environ, "FOREBAY_HOME": str(jar.parents[1]), **environ},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(300)
+def test_posts_go_from_topic_to_topic(node: Any, kafka_jar: Path, tmp_path: Path) -> None:
+    done = demo(tmp_path / "out", kafka_jar, "--kafka", node.bootstrap, "--events", "60", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    topics, run, summary = document["topics"], document["run"], document["summary"]
+    assert (run["state"], run["accepted"], run["results"], run["dead_letters"]) == ("FINISHED", 60, 60, 0)
+    assert (summary["results"], sum(summary["topics"].values())) == (60, 60)
+    assert len(summary["slices"]) > 1
+    assert topics["bootstrap"] == node.bootstrap
+    texts = [json.loads(message.value())["text"] for message in consume(node.bootstrap, topics["posts"])]
+    answers = [json.loads(message.value()) for message in consume(node.bootstrap, topics["answers"])]
+    assert sorted(answer["fields"]["text"] for answer in answers) == sorted(texts)
+    assert consume(node.bootstrap, topics["dead_letters"]) == []
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(300)
+def test_a_file_replayed_over_a_kafka_of_the_demos_own(
+    kafka_home: Path, kafka_jar: Path, tmp_path: Path
+) -> None:
+    rows = "".join(f"post {n},2026-01-01T00:00:{n % 60:02}Z\n" for n in range(30))
+    (tmp_path / "in.csv").write_text(f"text,time\n{rows}only one\n")
+    words = ["--input", str(tmp_path / "in.csv"), "--speed", "20", "--kafka"]
+    done = demo(tmp_path / "out", kafka_jar, *words, FOREBAY_KAFKA_HOME=str(kafka_home))
+    assert done.returncode == 0, done.stderr
+    assert "31 events in, 30 answers, 1 dead letters" in done.stdout
+    assert "malformed_record" in done.stdout
+    assert f"its data are in {tmp_path / 'out' / 'kafka'}" in done.stdout
+    said = done.stdout.partition(", at 127.0.0.1:")[2]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(said.partition(";")[0]))) != 0
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(120)
+def test_a_kafka_that_is_away_is_named(kafka_jar: Path, tmp_path: Path) -> None:
+    done = demo(tmp_path / "out", kafka_jar, "--kafka", "127.0.0.1:9")
+    assert done.returncode == 1
+    assert "Kafka at 127.0.0.1:9 does not answer" in done.stderr
+    assert "Traceback" not in done.stderr

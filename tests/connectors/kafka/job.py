@@ -1,0 +1,52 @@
+"""A job from topic to topic in a process of its own, so that it can be killed: `job.py ORDER.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from forebay.connectors.formats import Format
+from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
+from forebay.engine.prompt import PromptTemplate
+from forebay.operators.answering import Call
+from forebay.operators.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
+from forebay.operators.infer import infer
+from forebay.testing.delays import Mixture
+from forebay.testing.engine import ScriptedEngineFactory
+
+
+def main(order: dict[str, str]) -> None:
+    state = Path(order["state"])
+    env = flink_environment(
+        FlinkConfig(
+            mode=order["mode"],  # type: ignore[arg-type]
+            parallelism=int(order["parallelism"]),
+            checkpoint_dir=state,
+            checkpoint_interval_s=0.5,
+            restore_from=newest_checkpoint(state),
+            restart=Restart(attempts=20, delay_s=0.5),
+            log_dir=Path(order["logs"]),
+            heap_mb=768,
+            jars=(Path(order["jar"]),),
+        )
+    )
+    cluster = KafkaCluster(order["bootstrap"])
+    source = KafkaSource(cluster, Format(), topics=(order["source"],), group=order["source"])
+    call = Call(
+        ScriptedEngineFactory(Mixture(((0.95, 0.01), (0.05, 0.3)))),
+        model="m",
+        prompt=PromptTemplate("{{ text }}"),
+    )
+    answered = infer(kafka_source(env, source), call, capacity=16)
+    kafka_sink(
+        answered.results, KafkaSink(cluster, order["results"], transactions=f"{order['source']}-results")
+    )
+    kafka_sink(
+        answered.dead_letters, KafkaSink(cluster, order["letters"], transactions=f"{order['source']}-letters")
+    )
+    env.execute("from topic to topic")
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

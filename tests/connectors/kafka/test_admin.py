@@ -1,0 +1,137 @@
+"""What a real node says of itself, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.connectors.kafka.admin import Place, lag
+from forebay.testing.topics import delete_before, make_topic, produce
+
+ASKED = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from forebay.operators.jvm import start_jvm
+
+bootstrap, topic, logs, jar, moment = sys.argv[1:]
+start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
+
+answers = {}
+with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
+    answers["there"] = topic in admin.topics()
+    answers["partitions"] = admin.partitions([topic, "no-such-topic"])
+    answers["longest"] = admin.longest_transaction_ms()
+    answers["members"] = admin.members("no-such-group")
+    answers["committed"] = [asdict(place) for place in admin.committed("no-such-group")]
+    ends = admin.ends([topic])
+    answers["ends"] = [place.offset for place in ends]
+    answers["begins"] = [place.offset for place in admin.offsets([topic], "earliest")]
+    answers["since"] = [place.offset for place in admin.offsets([topic], int(moment))]
+    admin.commit("g", [Place(topic, 0, 2), Place(topic, 1, 3)])
+    answers["placed"] = [asdict(place) for place in admin.committed("g")]
+    answers["read"] = {
+        words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=20.0)
+        for words, committed in {
+            "before the last record": [Place(topic, 0, 2), Place(topic, 1, 4)],
+            "before the end of a transaction": [Place(topic, 0, 3), Place(topic, 1, 4)],
+            "at the end": ends,
+            "unknown": [Place(topic, 0, 4)],
+        }.items()
+    }
+    given_up = admin.ends([topic + "-given-up"])
+    begin = [Place(topic + "-given-up", 0, 1)]
+    for isolation in ("read_committed", "read_uncommitted"):
+        answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 20.0)
+    deleted = admin.ends([topic + "-deleted"])
+    begin = [Place(topic + "-deleted", 0, 1)]
+    answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=20.0)
+    away = KafkaCluster("127.0.0.1:9")
+    answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
+for name, cluster in {
+    "away": KafkaCluster("127.0.0.1:9"),
+    "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+    "no file": KafkaCluster(
+        bootstrap,
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/nowhere.pem",
+        },
+    ),
+}.items():
+    try:
+        with kafka_admin(cluster, timeout_s=2.0) as admin:
+            admin.topics()
+    except (KafkaAway, KafkaRefused) as error:
+        answers[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.flink
+@pytest.mark.timeout(180)
+def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic(2)
+    for moment_ms in (1_000, 2_000, 3_000):
+        record = {"value": b"x", "partition": 0, "timestamp": moment_ms}
+        produce(
+            node.bootstrap, name, [record], transaction=f"{name}-{moment_ms}" if moment_ms == 3_000 else None
+        )
+    produce(node.bootstrap, name, [{"value": b"x", "partition": 1, "timestamp": 1_000}] * 4)
+    for kind in ("given-up", "deleted"):
+        make_topic(node.bootstrap, f"{name}-{kind}")
+        produce(node.bootstrap, f"{name}-{kind}", [{"value": b"x"}] * (1 if kind == "given-up" else 4))
+    produce(node.bootstrap, f"{name}-given-up", [{"value": b"x"}] * 2, transaction=f"{name}-2", commit=False)
+    delete_before(node.bootstrap, f"{name}-deleted", 3)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar), "2000"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert answers["there"] is True
+    assert answers["partitions"] == {name: 2}
+    assert answers["longest"] == 900_000
+    assert (answers["members"], answers["committed"]) == (0, [])
+    # The end of a transaction takes an offset as well.
+    assert (answers["begins"], answers["ends"], answers["since"]) == ([0, 0], [4, 4], [1, 4])
+    assert answers["placed"] == [
+        {"topic": name, "partition": 0, "offset": 2},
+        {"topic": name, "partition": 1, "offset": 3},
+    ]
+    assert answers["read"] == {
+        "before the last record": False,
+        "before the end of a transaction": True,
+        "at the end": True,
+        "unknown": False,
+        "away": False,
+        # Nobody who reads what is committed will ever get past the records that were given up.
+        "read_committed": True,
+        "read_uncommitted": False,
+        # One record is left behind those that retention has taken.
+        "deleted": False,
+    }
+    assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")
+    assert answers["refused"].startswith("KafkaRefused: ")
+    assert "/nowhere.pem" in answers["no file"]
+    assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
+
+
+def test_lag_counts_what_is_behind_the_committed_offsets() -> None:
+    ends = [Place("a", 0, 10), Place("a", 1, 5), Place("b", 0, 7)]
+    assert lag(ends, [Place("a", 0, 4), Place("b", 0, 9)]) == 6 + 5
+    assert lag(ends, []) == 22
+    assert lag([], ends) == 0

@@ -1,0 +1,116 @@
+"""From topic to topic, killed and restored: a `read_committed` consumer sees every result once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.testing.waiting import wait_until
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(400)]
+WAIT_S = 120.0
+
+
+class Killable:
+    """One pipeline from a topic of four partitions to another, over several lives."""
+
+    def __init__(self, folder: Path, node: Any, jar: Path, topics: dict[str, str]) -> None:
+        self.folder = folder
+        self.node = node
+        self.topics = topics
+        self._jar = jar
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, mode: str, parallelism: int) -> None:
+        order = {
+            **self.topics,
+            "bootstrap": self.node.bootstrap,
+            "jar": str(self._jar),
+            "state": str(self.folder / "state"),
+            "logs": str(self.folder / "logs"),
+            "mode": mode,
+            "parallelism": str(parallelism),
+        }
+        (self.folder / "order.json").write_text(json.dumps(order))
+        with (self.folder / "said").open("ab") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("job.py")), str(self.folder / "order.json")],
+                stdout=said,
+                stderr=said,
+            )
+
+    def kill(self) -> None:
+        from forebay.testing.operators import kill_tree
+
+        if self._process is not None:
+            kill_tree(self._process)
+            self._process = None
+
+    def feed(self, start: int, stop: int) -> None:
+        from forebay.testing.topics import produce
+
+        produce(
+            self.node.bootstrap,
+            self.topics["source"],
+            (
+                {
+                    "value": orjson.dumps({"text": f"event {n}", "n": n}),
+                    "key": f"k{n % 7}",
+                    "partition": n % 4,
+                }
+                for n in range(start, stop)
+            ),
+        )
+
+    def results(self) -> list[dict[str, Any]]:
+        from forebay.testing.topics import consume
+
+        return [
+            orjson.loads(message.value()) for message in consume(self.node.bootstrap, self.topics["results"])
+        ]
+
+    def await_results(self, count: int) -> None:
+        def there() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, (self.folder / "said").read_text()[-3000:]
+            return len(self.results()) >= count
+
+        wait_until(there, WAIT_S)
+
+
+@pytest.fixture
+def killable(tmp_path: Path, node: Any, kafka_jar: Path, topic: Callable[..., str]) -> Iterator[Killable]:
+    topics = {"source": topic(4), "results": topic(4), "letters": topic()}
+    made = Killable(tmp_path, node, kafka_jar, topics)
+    yield made
+    made.kill()
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_kills_of_job_and_broker_and_another_parallelism_lose_and_double_nothing(
+    killable: Killable, mode: str
+) -> None:
+    killable.feed(0, 400)
+    killable.start(mode=mode, parallelism=1)
+    killable.await_results(100)
+    killable.kill()
+    killable.feed(400, 800)
+    killable.start(mode=mode, parallelism=2)
+    killable.await_results(450)
+    killable.node.kill()
+    killable.node.start()
+    killable.feed(800, 1200)
+    killable.await_results(1000)
+    killable.kill()
+    killable.start(mode=mode, parallelism=1)
+    killable.await_results(1200)
+    counted = Counter(result["fields"]["n"] for result in killable.results())
+    assert counted == Counter(range(1200))

@@ -1,0 +1,98 @@
+"""How many records wait: what is made of what Flink and Kafka say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from forebay.connectors.kafka import KafkaCluster, KafkaSource
+from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.lag import LagProbe, first_known, is_place, places
+
+
+def metric(topic: str, partition: int) -> str:
+    reader = "Source__KafkaSource-*anonymous_kafka$1*.KafkaSourceReader"
+    return f"{reader}.topic.{topic}.partition.{partition}.currentOffset"
+
+
+def test_the_source_says_which_record_it_took_last() -> None:
+    ends = [Place("a.b", 0, 10), Place("a.b", 1, 10), Place("c", 0, 10), Place("c", 1, 5)]
+    said = {metric("a_b", 0): 6.0, metric("a_b", 1): -1.0, metric("c", 0): float("nan"), metric("d", 0): 3.0}
+    assert places(said, ends) == (Place("a.b", 0, 7),)
+    assert all(is_place(name) for name in said)
+    assert not is_place(metric("c", 0).replace("current", "committed"))
+
+
+def test_the_first_that_knows_a_partition_is_believed() -> None:
+    found = first_known([Place("a", 0, 7)], [Place("a", 0, 3), Place("a", 1, 2)], [Place("b", 0, 1)])
+    assert set(found) == {Place("a", 0, 7), Place("a", 1, 2), Place("b", 0, 1)}
+
+
+class Answers:
+    """A Kafka with two partitions of ten records, of which the first four are gone by now."""
+
+    def __init__(self, committed: tuple[Place, ...] = ()) -> None:
+        self._committed = committed
+        self.asked: list[tuple[str, ...]] = []
+
+    def topics(self) -> frozenset[str]:
+        return frozenset(("a", "ab", "b"))
+
+    def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
+        return self.offsets(topics, "latest")
+
+    def offsets(self, topics: Iterable[str], at: str | int) -> tuple[Place, ...]:
+        self.asked.append(tuple(sorted(topics)))
+        offset = {"earliest": 4, "latest": 14}.get(str(at), 9)
+        return tuple(Place(topic, partition, offset) for topic in topics for partition in (0, 1))
+
+    def committed(self, group: str) -> tuple[Place, ...]:
+        assert group == "g"
+        return self._committed
+
+
+def waits(
+    answers: Answers, said: dict[str, float] | None = None, *, restored: bool = False, **source: Any
+) -> int:
+    source = {"topics": ("a",), "group": "g", **source}
+    config = KafkaSource(KafkaCluster("h:1"), **source)
+    admin: Any = answers
+    return LagProbe(config, lambda: said or {}, restored=restored).count(admin)
+
+
+@pytest.mark.parametrize(("start", "records"), [("committed", 20), ("earliest", 20), ("latest", 0), (5, 10)])
+def test_before_anything_is_read_all_from_the_start_waits(start: Any, records: int) -> None:
+    assert waits(Answers(), start=start) == records
+
+
+def test_committed_offsets_count_until_the_source_says_more() -> None:
+    answers = Answers((Place("a", 0, 10), Place("a", 1, 14)))
+    assert waits(answers) == 4
+    assert waits(answers, {metric("a", 0): 12.0}) == 1
+    assert waits(answers, {metric("a", 0): 4.0}) == 9
+
+
+def test_committed_offsets_of_an_earlier_run_do_not_count_where_reading_begins_elsewhere() -> None:
+    answers = Answers((Place("a", 0, 14), Place("a", 1, 14)))
+    assert waits(answers, start="earliest") == 20
+    assert waits(answers, start="earliest", restored=True) == 0
+    assert waits(answers, {metric("a", 1): 13.0}, start="earliest") == 10
+
+
+def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
+    answers, said = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
+    config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")
+    probe = LagProbe(config, lambda: said, restored=False)
+    admin: Any = answers
+    assert probe.count(admin) == 0
+    more = answers.ends
+    answers.ends = lambda topics: (*more(topics), Place("a", 2, 3))  # type: ignore[method-assign]
+    assert probe.count(admin) == 3
+
+
+def test_a_pattern_takes_whole_names() -> None:
+    answers = Answers()
+    assert waits(answers, topics=(), pattern="a.?") == 40
+    assert answers.asked[0] == ("a", "ab")

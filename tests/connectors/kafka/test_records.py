@@ -1,0 +1,133 @@
+"""Records as events, results as records: pure, without a broker."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from forebay.codec import decode, encode
+from forebay.connectors.formats import Format
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.sink import KafkaSink, record_of, sink_options
+from forebay.connectors.kafka.source import KafkaSource, read_record, source_options
+from forebay.connectors.times import EventTime
+from forebay.errors import SettingError
+from forebay.records import DeadLetter, Event, Result, Usage
+from forebay.settings import SecretRef
+
+PLACE = {"topic": "in", "partition": 3, "offset": 17, "time_ms": 1_700_000_000_000}
+CLUSTER = KafkaCluster("a:9092,b:9092", {"security.protocol": "SASL_SSL"})
+
+
+def test_a_record_is_an_event_with_its_place_key_headers_and_time() -> None:
+    event = read_record(Format(), b"ann", b'{"text": "hi"}', {"trace": b"t1", "bin": b"\xff"}, PLACE)
+    assert event == Event(
+        raw=b'{"text": "hi"}',
+        fields={
+            "text": "hi",
+            "kafka": {**PLACE, "key": "ann", "headers": {"trace": "t1", "bin": None}},
+        },
+        time_ms=PLACE["time_ms"],
+        position="in/3@17",
+        record_key=b"ann",
+        headers={"trace": b"t1", "bin": b"\xff"},
+    )
+    assert decode(encode(event)) == event
+
+
+def test_a_time_of_its_own_wins_over_the_records() -> None:
+    event = read_record(Format(time=EventTime("at", "unix_ms")), None, b'{"at": 5}', {}, PLACE)
+    assert (event.time_ms, event.record_key) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "tombstone"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "object"),
+        (b'{"text": "' + b"x" * 10_000_000 + b'"}', "the limit is 1048576"),
+    ],
+)
+def test_what_is_no_event_is_a_dead_letter_with_its_bytes_key_and_headers(
+    value: bytes | None, words: str
+) -> None:
+    letter = read_record(Format(), b"k", value, {"trace": b"t1"}, PLACE)
+    assert isinstance(letter, DeadLetter)
+    assert words in letter.detail
+    assert (letter.raw, letter.cause, letter.position) == (value or b"", "malformed_record", "in/3@17")
+    assert (letter.record_key, letter.headers, letter.time_ms) == (b"k", {"trace": b"t1"}, PLACE["time_ms"])
+    assert decode(encode(letter)) == letter
+
+
+def test_results_and_dead_letters_carry_key_headers_and_the_requests_id() -> None:
+    result = Result(
+        id="in/3@17",
+        key="ann",
+        fields={"text": "hi"},
+        answer={"team": "billing"},
+        usage=Usage(1, 2),
+        attempts=1,
+        read_ms=5,
+        elapsed_s=0.1,
+        called_s=0.1,
+        record_key=b"\xffann",
+        headers={"trace": b"t1"},
+    )
+    key, value, headers = record_of(result)
+    assert (key, headers) == (b"\xffann", {"trace": b"t1", "forebay-id": b"in/3@17"})
+    line = orjson.loads(value)
+    assert (line["answer"], line["fields"]) == ({"team": "billing"}, {"text": "hi"})
+    assert not {"record_key", "headers"} & line.keys()
+    letter = DeadLetter(raw=b"x", cause="timeout", detail="d", headers={"trace": b"t1"})
+    key, value, headers = record_of(letter)
+    assert (key, headers) == (None, {"trace": b"t1", "forebay-cause": b"timeout"})
+    assert orjson.loads(value)["input"] == "x"
+
+
+def test_the_connectors_options_of_a_source() -> None:
+    options = source_options(KafkaSource(CLUSTER, topics=("a", "b"), group="g"))
+    assert options["topic"] == "a;b"
+    assert options["scan.startup.mode"] == "group-offsets"
+    assert options["properties.auto.offset.reset"] == "earliest"
+    assert options["properties.security.protocol"] == "SASL_SSL"
+    options = source_options(KafkaSource(CLUSTER, pattern="a-.*", start=1_700_000_000_000, until_latest=True))
+    assert options["topic-pattern"] == "a-.*"
+    assert options["scan.startup.timestamp-millis"] == "1700000000000"
+    assert options["scan.bounded.mode"] == "latest-offset"
+    assert "properties.group.id" not in options
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"topics": ("a",), "pattern": "b", "group": "g"}, {"topics": ("a",)}],
+)
+def test_a_source_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match="Kafka source"):
+        KafkaSource(CLUSTER, **wrong)  # type: ignore[arg-type]
+
+
+def test_the_connectors_options_of_a_sink() -> None:
+    options = sink_options(KafkaSink(CLUSTER, "out", transactions="p", transaction_timeout_s=60))
+    assert options["sink.delivery-guarantee"] == "exactly-once"
+    assert options["sink.transactional-id-prefix"] == "p"
+    assert options["properties.transaction.timeout.ms"] == "60000"
+    assert "sink.transactional-id-prefix" not in sink_options(KafkaSink(CLUSTER, "out", "at-least-once"))
+    with pytest.raises(SettingError, match="prefix"):
+        KafkaSink(CLUSTER, "out")
+
+
+def test_secrets_are_references_that_kafkas_client_resolves() -> None:
+    cluster = KafkaCluster(
+        "a:9092",
+        secrets={
+            "sasl.jaas.config": SecretRef(env="KAFKA_JAAS"),
+            "ssl.keystore.password": SecretRef(file="/run/secrets/keystore"),
+        },
+    )
+    properties = cluster.client_properties()
+    assert properties["sasl.jaas.config"] == "${env:KAFKA_JAAS}"
+    assert properties["ssl.keystore.password"] == "${directory:/run/secrets:keystore}"
+    assert properties["config.providers"] == "env,directory"
+    with pytest.raises(SettingError):
+        KafkaCluster("a:9092", secrets={"x": SecretRef()}).client_properties()

@@ -1,0 +1,55 @@
+"""Where a source starts, what it finds while it runs, and what idle partitions do to event time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+DAY_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def scenes(node: Any, kafka_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each job read, all of them in one process and one JVM."""
+    folder = tmp_path_factory.mktemp("scenes")
+    order = {"bootstrap": node.bootstrap, "folder": str(folder), "jar": str(kafka_jar)}
+    (folder / "order.json").write_text(json.dumps(order))
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("scenes.py")), str(folder / "order.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("start", "texts"),
+    [
+        ("time", ["e2", "e3"]),
+        ("earliest", ["e0", "e1", "e2", "e3"]),
+        ("nothing committed", ["e0", "e1", "e2", "e3"]),
+        ("committed", ["e3"]),
+    ],
+)
+def test_it_starts_where_it_is_told_to(scenes: dict[str, Any], start: str, texts: list[str]) -> None:
+    assert [line["text"] for line in scenes[start]] == texts
+
+
+def test_from_the_latest_it_reads_new_records_alone(scenes: dict[str, Any]) -> None:
+    assert {line["text"] for line in scenes["latest"]} == {"new"}
+
+
+def test_a_new_topic_that_matches_and_a_new_partition_are_found(scenes: dict[str, Any]) -> None:
+    assert [line["text"] for line in scenes["discovery"]] == ["first", "new topic", "new partition"]
+
+
+def test_idle_partitions_do_not_hold_event_time_back(scenes: dict[str, Any]) -> None:
+    assert [line["time_ms"] for line in scenes["idle"]] == [DAY_MS, DAY_MS + 10_000]

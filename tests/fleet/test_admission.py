@@ -1,0 +1,220 @@
+"""Admission: engines full and queues short, in order, fair, nothing lost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.fleet.admission import NEVER_DUE_S, Admission
+from forebay.fleet.at_once import AtOnce
+from forebay.fleet.base import Demand, Dispatcher
+from forebay.fleet.policies import make_policy
+from forebay.fleet.speed import PrefillSpeed
+from forebay.fleet.state import Fleet, ReplicaLimits
+from forebay.fleet.ticket import Ticket
+
+
+def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> Fleet:
+    """Replicas that prefill a thousand tokens a second and whose steps take a tenth of a second."""
+    limits = [ReplicaLimits(f"r{n}", kv_tokens) for n in range(count)]
+    one = Fleet(limits, block_tokens=100, speed=PrefillSpeed(0.0, 0.001))
+    one.hold_s[:] = hold_s
+    return one
+
+
+def names(sent: list[tuple[str, Ticket]]) -> list[str]:
+    return [name for name, _ in sent]
+
+
+def test_a_replica_gets_work_for_one_more_step() -> None:
+    admission: Admission[str] = Admission(fleet(hold_s=0.25))
+    for name in "abcd":
+        admission.add(name, Demand(100), 0.0)
+    assert names(admission.ready(0.0)) == ["a", "b", "c"], "after the second, 0.2 s are queued"
+    assert len(admission) == 1
+    assert admission.wake_s == pytest.approx(0.05)
+    assert admission.ready(0.04) == []
+    assert names(admission.ready(0.051)) == ["d"]
+
+
+def test_until_something_is_known_of_a_replica_nothing_is_held_back() -> None:
+    admission: Admission[int] = Admission(fleet(hold_s=math.inf))
+    for number in range(50):
+        admission.add(number, Demand(5000), 0.0)
+    assert len(admission.ready(0.0)) == 50
+    assert admission.wake_s == math.inf
+
+
+def test_a_first_token_makes_room_before_it_was_expected() -> None:
+    one = fleet()
+    admission: Admission[str] = Admission(one)
+    admission.add("a", Demand(1000), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    admission.add("b", Demand(100), 0.1)
+    assert admission.ready(0.1) == []
+    assert admission.wake_s == pytest.approx(0.9)
+    one.first_token(ticket, 0.4)
+    assert names(admission.ready(0.4)) == ["b"]
+
+
+def test_order_is_due_moment_then_priority_then_arrival() -> None:
+    one = fleet(hold_s=10.0)
+    one.set_available(0, False)
+    admission: Admission[str] = Admission(one)
+    admission.add("no due moment", Demand(1), 0.0)
+    admission.add("later", Demand(1, due_s=9.0), 0.0)
+    admission.add("urgent second", Demand(1, due_s=5.0, priority=1), 0.0)
+    admission.add("urgent third", Demand(1, due_s=5.0, priority=1), 0.0)
+    admission.add("urgent first", Demand(1, due_s=5.0, priority=0), 0.0)
+    admission.add("by deadline", Demand(1, deadline_s=4.0), 0.0)
+    assert admission.ready(0.0) == [], "nowhere to send them"
+    one.set_available(0, True)
+    order = ["by deadline", "urgent first", "urgent second", "urgent third", "later", "no due moment"]
+    assert names(admission.ready(0.0)) == order
+
+
+def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None:
+    admission: Admission[str] = Admission(fleet(hold_s=0.001))
+    admission.add("running", Demand(1000), 0.0)
+    assert names(admission.ready(0.0)) == ["running"]
+    admission.add("patient", Demand(100), 0.0)
+    admission.add("new", Demand(100, due_s=NEVER_DUE_S + 1), NEVER_DUE_S - 99)
+    one = admission._fleet
+    one.first_token(one._queues[0][0], NEVER_DUE_S - 99)
+    assert names(admission.ready(NEVER_DUE_S - 99)) == ["patient"]
+
+
+def test_what_is_past_its_deadline_is_given_up_and_costs_nothing() -> None:
+    one = fleet()
+    admission: Admission[str] = Admission(one)
+    admission.add("a", Demand(1000), 0.0)
+    admission.ready(0.0)
+    admission.add("b", Demand(100, deadline_s=0.5, tenant="t"), 0.0)
+    admission.add("c", Demand(100, deadline_s=3.0), 0.0)
+    assert admission.ready(0.5) == []
+    assert admission.expired() == []
+    assert names(admission.ready(0.95)) == ["c"]
+    assert admission.expired() == ["b"]
+    assert admission.expired() == []
+    assert one.requests.tolist() == [2]
+
+
+def test_the_expired_are_found_even_while_no_replica_is_there() -> None:
+    one = fleet()
+    one.set_available(0, False)
+    admission: Admission[str] = Admission(one)
+    admission.add("a", Demand(100, deadline_s=1.0), 0.0)
+    assert admission.ready(2.0) == []
+    assert admission.expired() == ["a"]
+    assert len(admission) == 0
+
+
+def test_what_can_no_longer_be_on_time_yields_to_what_can() -> None:
+    admission: Admission[str] = Admission(fleet())
+    admission.add("hopeless", Demand(1000, due_s=0.9), 0.0)
+    admission.add("in time", Demand(1000, due_s=1.1), 0.0)
+    assert names(admission.ready(0.0)) == ["in time"]
+    assert names(admission.ready(0.95)) == ["hopeless"]
+
+
+def test_a_request_waits_for_its_cache_as_long_as_that_pays() -> None:
+    one = fleet(2)
+    admission: Admission[str] = Admission(one)
+    prefix = tuple(range(10))
+    one.finish(one.take(0, Demand(1000, prefix), one.nothing, 0.0), 0.0)
+    one.take(0, Demand(500), one.nothing, 0.0)
+    for name in "abcdef":
+        admission.add(name, Demand(1200, prefix), 0.0)
+    # A cached prompt takes 0.2 s behind 0.5 s, 0.7 s, 0.9 s …; elsewhere it takes 1.2 s.
+    sent = admission.ready(0.0)
+    assert [(name, ticket.replica) for name, ticket in sent] == [("d", 1)]
+    assert len(admission) == 5
+
+
+def test_one_noisy_tenant_does_not_starve_the_others() -> None:
+    one = fleet(hold_s=0.05)
+    admission: Admission[str] = Admission(one)
+    for number in range(100):
+        admission.add(f"noisy {number}", Demand(100, due_s=1000.0, tenant="noisy"), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    admission.add("quiet 0", Demand(100, due_s=1000.2, tenant="quiet"), 0.0)
+    admission.add("quiet 1", Demand(100, due_s=1000.2, tenant="quiet"), 0.0)
+    order: list[str] = []
+    for at in range(1, 7):
+        one.first_token(ticket, at * 0.1)
+        sent = admission.ready(at * 0.1)
+        order += names(sent)
+        ticket = sent[0][1] if sent else ticket
+        if not sent:
+            break
+    assert {"quiet 0", "quiet 1"} <= set(order[:6]), order
+    assert len(admission) > 90
+
+
+def test_memory_keeps_a_request_back_until_another_has_ended() -> None:
+    one = fleet(kv_tokens=1000)
+    admission: Admission[str] = Admission(one)
+    admission.add("a", Demand(600), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    one.first_token(ticket, 0.6)
+    admission.add("b", Demand(600), 0.6)
+    assert admission.ready(0.6) == []
+    one.finish(ticket, 5.0, output_tokens=10)
+    assert names(admission.ready(5.0)) == ["b"]
+
+
+@st.composite
+def demands(draw: st.DrawFn) -> list[tuple[float, Demand]]:
+    found = []
+    now_s = 0.0
+    for _ in range(draw(st.integers(1, 40))):
+        now_s += draw(st.sampled_from([0.0, 0.01, 0.3]))
+        blocks = tuple(range(draw(st.integers(0, 5))))
+        due_s = now_s + draw(st.sampled_from([0.1, 1.0, 5.0, math.inf]))
+        tenant = draw(st.sampled_from([None, "a", "b"]))
+        prompt = 100 * len(blocks) + draw(st.integers(1, 900))
+        found.append((now_s, Demand(prompt, blocks, None, due_s, math.inf, draw(st.integers(0, 2)), tenant)))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["admission", "at once"])
+@given(demands(), st.integers(1, 4), st.sampled_from([1200.0, 4000.0, math.inf]))
+def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
+    kind: str, coming: list[tuple[float, Demand]], count: int, kv_tokens: float
+) -> None:
+    one = fleet(count, kv_tokens)
+    dispatcher: Dispatcher[int] = (
+        Admission(one) if kind == "admission" else AtOnce(one, make_policy("expected_ttft"))
+    )
+    running: list[tuple[float, bool, int, Ticket]] = []
+    free_s = [0.0] * count
+    seen: list[int] = []
+    number = 0
+    while number < len(coming) or running or len(dispatcher):
+        events = [coming[number][0]] if number < len(coming) else []
+        events += [event[0] for event in running] + [dispatcher.wake_s]
+        now_s = min(events)
+        assert now_s < math.inf, "something waits and nothing will ever happen"
+        while number < len(coming) and coming[number][0] <= now_s:
+            dispatcher.add(number, coming[number][1], now_s)
+            number += 1
+        for event in sorted(e for e in running if e[0] <= now_s):
+            running.remove(event)
+            _, is_first, at, ticket = event
+            if is_first:
+                one.first_token(ticket, now_s)
+                running.append((now_s + 0.5, False, at, ticket))
+            else:
+                one.finish(ticket, now_s, output_tokens=10)
+        for at, ticket in dispatcher.ready(now_s):
+            seen.append(at)
+            begin_s = max(now_s, free_s[ticket.replica])
+            free_s[ticket.replica] = begin_s + 0.001 * ticket.uncached
+            running.append((free_s[ticket.replica], True, at, ticket))
+        if len(dispatcher):
+            assert one.requests.any()
+    assert sorted(seen) == list(range(len(coming)))
+    assert one.requests.tolist() == [0.0] * count

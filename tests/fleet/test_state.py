@@ -1,0 +1,205 @@
+"""A fleet's counts: its own requests, what replicas report, what it learns of them."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.fleet.base import Demand
+from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
+from forebay.fleet.speed import PrefillSpeed
+from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.fleet.ticket import Ticket
+from forebay.records import ReplicaLoad
+
+SPEED = PrefillSpeed(0.0, 0.001)
+
+
+def fleet(count: int = 3, kv_tokens: float = 1e6, max_num_seqs: float = math.inf) -> Fleet:
+    limits = [ReplicaLimits(f"r{n}", kv_tokens, max_num_seqs) for n in range(count)]
+    return Fleet(limits, block_tokens=16, speed=SPEED)
+
+
+def take(fleet: Fleet, replica: int, demand: Demand, now_s: float) -> Ticket:
+    return fleet.take(replica, demand, fleet.cached(demand), now_s)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 500)), max_size=60))
+def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, int]]) -> None:
+    one = fleet()
+    waiting: list[Ticket] = []
+    decoding: list[Ticket] = []
+    for at, (kind, which, tokens) in enumerate(steps):
+        now_s = at * 0.01
+        if kind < 2:
+            waiting.append(take(one, which, Demand(tokens), now_s))
+        elif kind == 2 and waiting:
+            ticket = waiting.pop(which % len(waiting))
+            one.first_token(ticket, now_s)
+            decoding.append(ticket)
+        elif waiting or decoding:
+            pool = decoding or waiting
+            one.finish(pool.pop(which % len(pool)), now_s, output_tokens=which)
+        for replica in range(3):
+            mine = [t for t in waiting + decoding if t.replica == replica]
+            assert one.requests[replica] == len(mine)
+            assert one.prompts[replica] == sum(t.prompt_tokens for t in mine)
+            assert one.decoding[replica] == sum(t.replica == replica for t in decoding)
+            assert one.context[replica] == sum(t.prompt_tokens for t in decoding if t.replica == replica)
+            assert one.busy[replica] == any(t.replica == replica for t in waiting)
+            pending = sum(t.uncached for t in waiting if t.replica == replica)
+            assert one.prefill_tokens[replica] == pytest.approx(pending)
+            assert queue_of_s(one, replica, now_s) == queue_s(one, now_s)[replica] >= 0
+    for ticket in waiting + decoding:
+        one.finish(ticket, 99.0)
+    for values in (one.requests, one.prompts, one.decoding, one.context, one.busy, one.behind_s):
+        assert values.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+def test_a_queue_shrinks_while_it_is_worked_on() -> None:
+    one = fleet()
+    first = take(one, 1, Demand(1000), 10.0)
+    take(one, 1, Demand(500), 10.2)
+    assert queue_s(one, 10.0).tolist() == pytest.approx([0, 1.5, 0])
+    assert queue_s(one, 10.4).tolist() == pytest.approx([0, 1.1, 0])
+    one.first_token(first, 11.0)
+    assert queue_s(one, 11.1)[1] == pytest.approx(0.4)
+
+
+def test_a_replica_that_hangs_looks_worse_and_worse() -> None:
+    one = fleet()
+    take(one, 0, Demand(1000), 0.0)
+    assert queue_s(one, 1.0)[0] == pytest.approx(0.0)
+    assert queue_s(one, 3.0)[0] == pytest.approx(2.0)
+    assert queue_s(one, 60.0)[0] == pytest.approx(59.0)
+
+
+def test_cached_tokens_cost_no_prefill() -> None:
+    one = fleet()
+    blocks = tuple(range(60))
+    take(one, 2, Demand(1000, blocks), 0.0)
+    demand = Demand(1000, (*blocks[:30], 777))
+    cached = one.cached(demand)
+    assert cached.tolist() == [0, 0, 480]
+    assert prefill_s(one, demand, cached).tolist() == pytest.approx([1.0, 1.0, 0.52])
+    one.restarted(2)
+    assert one.cached(demand).tolist() == [0, 0, 0]
+
+
+def test_a_prompt_that_is_cached_as_a_whole_still_costs_a_token() -> None:
+    one = fleet()
+    demand = Demand(32, (1, 2))
+    take(one, 0, demand, 0.0)
+    assert take(one, 0, demand, 0.0).uncached == 1.0
+    assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.001)
+
+
+def test_a_slow_replica_is_found_out_by_its_first_tokens() -> None:
+    one = fleet(2)
+    random = Random(3)
+    now_s = 0.0
+    for _ in range(400):
+        demand = Demand(random.randint(200, 2000))
+        for replica, slowness in ((0, 1.0), (1, 10.0)):
+            ticket = take(one, replica, demand, now_s)
+            done_s = now_s + slowness * 0.0005 * demand.prompt_tokens
+            one.first_token(ticket, done_s)
+            one.finish(ticket, done_s + 1, output_tokens=20)
+        now_s += 20
+    demand = Demand(1000)
+    seconds = prefill_s(one, demand, one.cached(demand))
+    assert seconds.tolist() == pytest.approx([0.5, 5.0], rel=0.1)
+
+
+def test_the_shape_of_prefill_times_is_learned_not_only_their_size() -> None:
+    one = fleet(1)
+    for at in range(400):
+        prompt = 100 if at % 2 else 10_000
+        ticket = take(one, 0, Demand(prompt), 20.0 * at)
+        one.first_token(ticket, 20.0 * at + 0.2 + 5e-5 * prompt + 4e-9 * prompt * prompt)
+        one.finish(ticket, 20.0 * at + 15)
+    seconds = [float(prefill_s(one, Demand(prompt), one.nothing)[0]) for prompt in (100, 10_000)]
+    assert seconds == pytest.approx([0.205, 1.1], rel=0.05)
+
+
+def test_first_tokens_of_one_step_are_one_sample() -> None:
+    one = fleet(1)
+    now_s = 0.0
+    for _ in range(300):
+        tickets = [take(one, 0, Demand(500), now_s) for _ in range(4)]
+        now_s += 1.0
+        for ticket in tickets:
+            one.first_token(ticket, now_s)
+            one.finish(ticket, now_s)
+    demand = Demand(500)
+    assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.25, rel=0.05)
+
+
+def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
+    one = fleet(1)
+    assert one.hold_s[0] == math.inf
+
+    def answered(tpot_s: float) -> None:
+        ticket = take(one, 0, Demand(10), 0.0)
+        one.first_token(ticket, 1.0)
+        one.finish(ticket, 1.0 + 9 * tpot_s, output_tokens=10)
+
+    answered(0.02)
+    assert one.hold_s[0] == pytest.approx(0.02)
+    answered(0.1)
+    assert one.hold_s[0] == pytest.approx(0.1)
+    answered(0.02)
+    assert 0.09 < one.hold_s[0] < 0.1
+    for _ in range(1000):
+        answered(0.02)
+    assert one.hold_s[0] == pytest.approx(0.02, rel=0.01)
+
+
+def test_reports_add_what_others_send_until_they_are_old() -> None:
+    one = fleet()
+    mine = take(one, 1, Demand(100), 0.0)
+    one.first_token(mine, 0.5)
+    one.report(1, ReplicaLoad(1.0, running=5.0, waiting=3.0, kv_cache_usage=0.5))
+    assert one.foreign.tolist() == [0, 7, 0]
+    one.report(1, ReplicaLoad(0.9, running=50.0))
+    assert one.foreign.tolist() == [0, 7, 0], "an older report than the last is passed over"
+    one.forget_stale_reports(1.0 + STALE_S)
+    assert one.foreign.tolist() == [0, 7, 0]
+    one.forget_stale_reports(1.1 + STALE_S)
+    assert one.foreign.tolist() == [0, 0, 0]
+    assert one.requests.tolist() == [0, 1, 0]
+
+
+def test_prompts_of_others_that_wait_lengthen_a_queue() -> None:
+    one = fleet(1)
+    for at in range(200):
+        ticket = take(one, 0, Demand(400), at)
+        one.first_token(ticket, at + 0.4)
+        one.finish(ticket, at + 0.8)
+    one.report(0, ReplicaLoad(200.0, running=0.0, waiting=5.0))
+    assert queue_s(one, 200.0)[0] == pytest.approx(5 * prefill_s(one, Demand(400), one.nothing)[0], rel=0.2)
+
+
+def test_a_report_without_numbers_says_nothing() -> None:
+    one = fleet()
+    one.report(0, ReplicaLoad(1.0))
+    assert not np.concatenate([one.foreign, one.foreign_s, one.reported_kv]).any()
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "max_num_seqs", "free"),
+    [(1e6, math.inf, True), (250.0, math.inf, False), (1e6, 2, False), (1e6, 3, True)],
+)
+def test_a_request_fits_where_memory_and_places_are_left(
+    kv_tokens: float, max_num_seqs: float, free: bool
+) -> None:
+    one = fleet(2, kv_tokens, max_num_seqs)
+    for _ in range(2):
+        take(one, 0, Demand(100), 0.0)
+    assert fits(one, 100.0, 0) is free
+    assert fits(one, 1e9, 1), "an idle replica may be asked for anything"

@@ -1,0 +1,29 @@
+"""Held times against a list that is searched."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.operators.held import HeldTimes
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))
+def test_the_lowest_is_that_of_what_was_added_and_not_removed(script: list[tuple[bool, int]]) -> None:
+    held, model = HeldTimes(), list[int]()
+    for add, number in script:
+        if add:
+            held.add(number)
+            model.append(number)
+        elif model:
+            held.remove(model.pop(number % len(model)))
+        assert held.lowest == (min(model) if model else None)
+
+
+def test_memory_is_that_of_what_is_held() -> None:
+    held = HeldTimes()
+    for time_ms in range(1000):
+        held.add(time_ms)
+        if time_ms >= 10:
+            held.remove(time_ms - 10)
+    assert len(held._heap) <= 11
