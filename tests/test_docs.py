@@ -17,9 +17,9 @@ import pytest
 import typer
 
 from forebay.cli import application
+from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from forebay.documents.yaml import parse_yaml
 from forebay.pipelines.load import load_spec, parse_spec
 from forebay.pipelines.reference import BEGIN, END, updated
 from forebay.pipelines.sources import JsonlSource
-from forebay.pipelines.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[2]
 DOC = ROOT / "docs" / "pipeline.md"

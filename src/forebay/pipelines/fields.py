@@ -1,115 +1,57 @@
-"""The kinds of value that a pipeline file holds, each with its bounds."""
+"""The kinds of value that a pipeline file holds: those of every such file, and its own."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationInfo,
+from pydantic import BeforeValidator, Field
+
+from forebay.documents.fields import (
+    AnyInt,
+    HttpUrl,
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Secret,
+    SecretField,
+    Switch,
+    url,
+    wrong,
 )
-from pydantic_core import PydanticCustomError
 
-from forebay.settings import SecretRef
+__all__ = [
+    "PUBLIC_HEADERS",
+    "AnyInt",
+    "FieldPath",
+    "HeaderName",
+    "HeaderText",
+    "Headers",
+    "HttpUrl",
+    "LocalPath",
+    "Model",
+    "NotNegativeFloat",
+    "OneCharacter",
+    "PositiveFloat",
+    "PositiveInt",
+    "Scalar",
+    "Secret",
+    "SecretField",
+    "Switch",
+    "WebSocketUrl",
+    "wrong",
+]
 
 PUBLIC_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
 )
 """Headers whose values may stand in a pipeline file; every other one may hold a secret."""
 
-
-class Model(BaseModel):
-    """Base of everything in a pipeline file: frozen, no unknown keys, no input in errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
-
-
-def wrong(message: str) -> PydanticCustomError:
-    """An error whose message says all: what was expected and, where it may be shown, what was found."""
-    return PydanticCustomError("forebay", "{message}", {"message": message})
-
-
-def _local(value: str, info: ValidationInfo) -> str:
-    if not value or "\0" in value:
-        raise wrong("expected a path, found none")
-    if value.startswith("~"):
-        raise wrong(f"expected a path without '~', found {value!r}; write the folder out")
-    if "://" in value:
-        raise wrong(f"expected a path on this machine, found {value!r}")
-    base: Path | None = (info.context or {}).get("base")
-    return str(base / value) if base is not None else value
-
-
-def _url(schemes: tuple[str, ...]) -> AfterValidator:
-    def check(value: str) -> str:
-        try:
-            parts = urlsplit(value)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-            parts = urlsplit("")
-        if parts.scheme not in schemes or not host or port == 0 or any(c.isspace() for c in value):
-            raise wrong(f"expected a URL such as {schemes[0]}://host:port{_without_secrets(value)}")
-        if parts.username is not None or parts.password is not None:
-            raise wrong(
-                f"expected a URL without user and password for {host}; they do not belong in this file"
-            )
-        return value
-
-    return AfterValidator(check)
-
-
-def _without_secrets(url: str) -> str:
-    return f", found {url[:80]!r}" if not set(url) & set("@?#") else ""
-
-
-def _not_a_literal(value: Any) -> Any:
-    if value is not None and not isinstance(value, dict | Secret):
-        raise wrong(
-            "expected {env: NAME} or {file: PATH}, found the secret itself; "
-            "a key does not belong in a file that is shared: put it into an environment variable"
-        )
-    return value
-
-
-PositiveInt = Annotated[int, Strict(), Field(gt=0)]
-AnyInt = Annotated[int, Strict()]
-PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
-NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
-Switch = Annotated[bool, Strict()]
-LocalPath = Annotated[str, AfterValidator(_local)]
-"""A path on this machine, made absolute against the pipeline file's folder."""
-HttpUrl = Annotated[str, _url(("http", "https"))]
-WebSocketUrl = Annotated[str, _url(("ws", "wss"))]
+WebSocketUrl = Annotated[str, url(("ws", "wss"))]
 FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
 """A field of the event, dots for nesting: `user.name`."""
 OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
-
-
-class Secret(Model):
-    """Where a secret is: exactly one of the two."""
-
-    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
-        None, description="Environment variable that holds the secret where the pipeline runs."
-    )
-    file: LocalPath | None = Field(None, description="File that holds the secret where the pipeline runs.")
-
-    def model_post_init(self, context: Any, /) -> None:
-        if (self.env is None) == (self.file is None):
-            raise wrong("expected exactly one of 'env' and 'file'")
-
-    def ref(self) -> SecretRef:
-        return SecretRef(env=self.env, file=self.file)
-
-
-SecretField = Annotated[Secret, BeforeValidator(_not_a_literal)]
 
 
 def _scalar(value: Any) -> Any:

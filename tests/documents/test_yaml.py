@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from forebay.documents.yaml import MAX_BYTES, parse_yaml
 from forebay.errors import SettingError
-from forebay.pipelines.yaml import MAX_BYTES, parse_yaml
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,14 @@ CONSTANTS = {
 }
 
 
-def parse_yaml(text: str, name: str) -> tuple[Any, dict[Path, int]]:
-    """The document's value and the line (from 1) of every key and item by its path.
+def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[Path, int]]:
+    """The value of a `what` file and the line (from 1) of every key and item by its path.
 
     Raises `SettingError` that names `name`, the line and the problem, and never quotes a value.
     """
     size = len(text.encode(errors="surrogatepass"))
     if size > MAX_BYTES:
-        raise SettingError(f"{name} has {size} bytes; a pipeline file may have {MAX_BYTES}")
+        raise SettingError(f"{name} has {size} bytes; a {what} file may have {MAX_BYTES}")
     reader = _Reader(text, name)
     try:
         value = reader.document()
@@ -75,7 +75,7 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.refuse(event, "a second document; a file holds one pipeline")
+                    self.refuse(event, "a second document; a file holds one")
                 value = self.value(next(self.events), ())
         return value
 

@@ -1,0 +1,211 @@
+"""From a file to a checked tree of settings, or to one `SettingError` that lists every mistake."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from forebay.documents import yaml
+from forebay.errors import SettingError
+
+MAX_PROBLEMS = 20
+HIDDEN = frozenset(("api_key", "headers", "url"))
+"""Keys below which nothing that was found is shown."""
+
+Where = tuple[str | int, ...]
+Spec = TypeVar("Spec", bound=BaseModel)
+
+
+def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
+    """The value of the YAML file at `path` and the line of each key; blocks on the file system.
+
+    Raises `SettingError` that calls the file a `what` file.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(yaml.MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingError(f"{what} file {file} cannot be read: {error.strerror}") from None
+    if len(data) > yaml.MAX_BYTES:
+        raise SettingError(f"{what} file {file} is larger than {yaml.MAX_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{what} file {file} is not UTF-8: wrong byte at position {error.start}") from None
+    return yaml.parse_yaml(text, str(file), what)
+
+
+def check_document(
+    spec: type[Spec],
+    data: Any,
+    *,
+    what: str,
+    base: Path | None = None,
+    name: str,
+    lines: Mapping[Where, int] | None = None,
+) -> Spec:
+    """`data`, the value of a `what` file, as a `spec`. Relative paths count from `base`, if that is given.
+
+    Raises `SettingError` with one line per mistake: `name:line: key.path: what was expected, what was found`.
+    """
+    if not isinstance(data, dict):
+        raise SettingError(f"{name}: expected a mapping with the keys of a {what}, found {_kind(data)}")
+    try:
+        return spec.model_validate(data, context={"base": base})
+    except ValidationError as error:
+        problems = _problems(spec, error, data)
+    located = [(_line(at, lines or {}), where, text) for at, where, text in problems]
+    located.sort(key=lambda problem: (problem[0] is None, problem[0] or 0))
+    shown = [
+        f"{name}{f':{line}' if line else ''}: {_dotted(where)}{text}"
+        for line, where, text in located[:MAX_PROBLEMS]
+    ]
+    if len(located) > MAX_PROBLEMS:
+        shown.append(f"{name}: and {len(located) - MAX_PROBLEMS} more")
+    raise SettingError("\n".join(shown)) from None
+
+
+def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[tuple[Where, Where, str]]:
+    """For each mistake: the path whose line is shown, the path that is named, and the text."""
+    problems: list[tuple[Where, Where, str]] = []
+    for item in error.errors(include_url=False):
+        if item["loc"] and item["loc"][0] not in data and item["type"] != "missing":
+            continue  # in a default that is derived from a setting with the same mistake
+        where, value, model = _walk(spec, item["loc"], data, missing=item["type"] == "missing")
+        if item["type"] == "together":
+            together = [(tuple(key.split(".")), text) for key, text in item["ctx"]["problems"]]
+            problems += [(path, path, text) for path, text in together]
+        elif item["type"] == "extra_forbidden":
+            problems.append((where, where[:-1], _unknown_key(where, model)))
+        else:
+            problems.append((where, where, _text(item, where, value)))
+    return problems
+
+
+def _walk(
+    spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
+) -> tuple[Where, Any, type[BaseModel]]:
+    """The path in the file that pydantic's `loc` means, what stands there, and the model around it.
+
+    pydantic puts the chosen branch of a union into the path; the file has no such level.
+    """
+    where: list[str | int] = []
+    model = spec
+    around, value = model, data
+    for i, step in enumerate(loc):
+        if not _has(value, step) and not (missing and i == len(loc) - 1):
+            continue
+        around = model
+        where.append(step)
+        model = _model_below(model, step, value)
+        value = value[step] if _has(value, step) else None
+        model = _model_for(model, value)
+    return tuple(where), value, around
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, dict):
+        return step in value
+    return isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)
+
+
+def _model_below(model: type[BaseModel], step: str | int, value: Any) -> type[BaseModel]:
+    if isinstance(step, int):
+        return model
+    for name, field in model.model_fields.items():
+        if step in (name, field.alias):
+            models = _models(field.annotation)
+            return _Choice(models) if models else model  # type: ignore[return-value]
+    return model
+
+
+class _Choice(tuple):  # type: ignore[type-arg]
+    """The models of a union, until the value's `type` chooses one."""
+
+
+def _model_for(model: Any, value: Any) -> type[BaseModel]:
+    if not isinstance(model, _Choice):
+        return model  # type: ignore[no-any-return]
+    wanted = value.get("type") if isinstance(value, dict) else None
+    for candidate in model:
+        kind = candidate.model_fields.get("type")
+        if kind is not None and wanted in get_args(kind.annotation):
+            return candidate  # type: ignore[no-any-return]
+    return model[0]  # type: ignore[no-any-return]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _unknown_key(where: Where, model: type[BaseModel]) -> str:
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    if HIDDEN & set(where[:-1]):
+        return f"expected no keys but {', '.join(known)}, found another"
+    close = difflib.get_close_matches(str(where[-1]), known, 1)
+    mend = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
+    return f"unknown key {str(where[-1])[:60]!r}; {mend}"
+
+
+def _text(item: Any, where: Where, value: Any) -> str:
+    kind, message, context = item["type"], item["msg"], item.get("ctx", {})
+    if kind == "forebay":
+        return str(message)
+    if kind == "missing":
+        return "missing; it has no default"
+    if kind == "union_tag_not_found":
+        return "expected a mapping with the key 'type'" + _found(where, value)
+    if kind == "union_tag_invalid":
+        tags = re.findall(r"'([^']+)'", context["expected_tags"])
+        close = difflib.get_close_matches(str(context["tag"]), tags, 1)
+        mend = f"; did you mean {close[0]!r}?" if close else ""
+        return f"type: expected one of {', '.join(tags)}, found {str(context['tag'])[:60]!r}{mend}"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return "expected a mapping" + _found(where, value)
+    if kind == "tuple_type":
+        return "expected a list" + _found(where, value)
+    message = re.sub(r"^(Input|String|Value|Tuple) should ", "should ", message)
+    message = re.sub(
+        r"^should (be |have )?", lambda found: "expected " + _WORDS.get(found.group(1), ""), message
+    )
+    message = re.sub(r"^expected (greater|less) than", r"expected a number \1 than", message)
+    return message + _found(where, value)
+
+
+_WORDS = {"have ": "", "be ": "", None: "one that should "}
+
+
+def _found(where: Where, value: Any) -> str:
+    return "" if HIDDEN & set(where) else f", found {_kind(value)}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    return repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
+
+
+def _line(where: Where, lines: Mapping[Where, int]) -> int | None:
+    for length in range(len(where), -1, -1):
+        if where[:length] in lines:
+            return lines[where[:length]]
+    return None
+
+
+def _dotted(where: Where) -> str:
+    text = ""
+    for step in where:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return f"{text}: " if text else ""
