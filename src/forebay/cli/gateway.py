@@ -1,0 +1,35 @@
+"""`forebay gateway`: an OpenAI-compatible front of a fleet."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay.errors import SetupError
+
+PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client", "opentelemetry"))
+
+
+def gateway(
+    *,
+    engine: Annotated[list[str] | None, typer.Option(help="URL of a replica; may be repeated.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 finds a free one.")] = 8080,
+) -> None:
+    """Serve OpenAI's API with a fleet of replicas until Ctrl-C or SIGTERM, which drain it."""
+    try:
+        from forebay.gateway.serve import run_gateway
+        from forebay.gateway.spec import load_gateway
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES:
+            raise
+        raise SetupError(
+            f"the gateway needs {error.name}, which is missing; pip install 'forebay[gateway]'"
+        ) from None
+    spec = load_gateway(config, tuple(engine or ()))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run_gateway(spec, host=host, port=port, announce=lambda url: typer.echo(f"gateway at {url}"))

@@ -1,0 +1,303 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+import aiohttp
+import orjson
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.client import open_session, request_headers
+from forebay.engine.failures import Quoter
+from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers, send_whole
+from forebay.gateway.body import EMBED_PATH, Asked, read_asked, read_body
+from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp
+from forebay.gateway.headers import headers_up, request_id
+from forebay.gateway.keys import KeyRing
+from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
+from forebay.gateway.openapi import DESCRIPTION
+from forebay.gateway.refusal import SERVER, Refusal, draining
+from forebay.gateway.relay import Cut, Relay, RelayRules
+from forebay.gateway.spec import LimitsSpec
+from forebay.gateway.tracing import Tracing
+from forebay.gateway.upstream import Upstream
+
+LOG = logging.getLogger("forebay.gateway")
+
+MODELS_PATH = "/v1/models"
+POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
+OPEN = ("/health", "/metrics", "/openapi.json")
+METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
+CHARS_PER_TOKEN = 4
+LINGER_S = 2.0
+"""How long a refused client may go on sending before the connection is cut, so that it reads the refusal."""
+DROPPED_BYTES = 65_536
+"""A body that nobody reads is dropped up to this size, and else the connection is closed."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and how far it has come."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    raw: RawHeaders
+    id: str
+    began_s: float
+    key: str = "unknown"
+    model: str = ""
+    replica: str = ""
+    outcome: str = "500"
+    begun_s: float | None = None
+    body_read: bool = field(default=False)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of the body that may still come; a large number where its length is not given."""
+        if self.body_read:
+            return 0
+        if b"transfer-encoding" in self.headers:
+            return 1 << 60
+        length = self.headers.get(b"content-length", b"0")
+        return int(length[:20]) if length.isdigit() else 1 << 60
+
+
+class Gateway:
+    """Answers OpenAI's calls with the replicas of `upstream`.
+
+    Runs on one event loop, from its `lifespan` startup to its shutdown. `api_key` is what replicas are sent;
+    the client's key goes no further than here.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        keys: KeyRing | None = None,
+        limits: LimitsSpec | None = None,
+        rules: RelayRules | None = None,
+        api_key: str | None = None,
+        tracing: Tracing | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._clock = clock or SystemClock()
+        self._keys = keys or KeyRing((), self._clock.monotonic_s())
+        self._limits = limits or LimitsSpec()
+        self._rules = rules or RelayRules()
+        self._api_key = api_key
+        self._tracing = tracing or Tracing()
+        self._metrics = GatewayMetrics(upstream)
+        self._session: aiohttp.ClientSession | None = None
+        self._relay: Relay | None = None
+        self.draining = False
+        self.in_flight = 0
+        self.idle = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1002})
+
+    def drain(self) -> None:
+        """From now on health says so, and new requests get a 503. Those in flight go on."""
+        self.draining = True
+
+    async def open(self) -> None:
+        self._session = open_session(request_headers(self._api_key))
+        self._relay = Relay(
+            self._upstream,
+            self._session,
+            self._rules,
+            self._clock,
+            quote=Quoter(self._api_key),
+            on_retry=lambda cause: self._metrics.retries.labels(cause).inc(),
+        )
+        self.idle.set()
+        await self._upstream.open()
+
+    async def close(self) -> None:
+        await self._upstream.close()
+        if self._session is not None:
+            await self._session.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.open()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        exchange = Exchange(
+            method=scope["method"],
+            path=scope["path"],
+            headers=headers,
+            raw=scope["headers"],
+            id=request_id(headers),
+            began_s=self._clock.monotonic_s(),
+        )
+        path, method = exchange.path, exchange.method
+        if METHODS.get(path) == method:
+            handle = self._open_route if path in OPEN else self._call
+            await handle(exchange, receive, send)
+        elif path in METHODS:
+            refusal = Refusal(405, "method_not_allowed", f"{path} takes {METHODS[path]} only")
+            allow = (b"allow", METHODS[path].encode())
+            await self._refuse(exchange, refusal, receive, send, allow)
+        else:
+            message = f"there is no {method} {path[:200]}; /openapi.json says what there is"
+            await self._refuse(exchange, Refusal(404, "unknown_url", message), receive, send)
+
+    async def _open_route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """What is told to everybody."""
+        match exchange.path:
+            case "/health":
+                status, document = self.health()
+                await send_whole(send, status, json_headers(), orjson.dumps(document))
+            case "/metrics":
+                await send_whole(send, 200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
+            case _:
+                await send_whole(send, 200, json_headers(), DESCRIPTION)
+
+    def health(self) -> tuple[int, dict[str, object]]:
+        """Status and body of `/health`."""
+        replicas = self._upstream.replicas()
+        available = sum(replica.available for replica in replicas)
+        state = "draining" if self.draining else "ok" if available else "no_replica"
+        return 200 if state == "ok" else 503, {
+            "status": state,
+            "replicas": {"available": available, "known": len(replicas)},
+            "in_flight": self.in_flight,
+        }
+
+    async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
+        metrics = self._metrics
+        span = self._tracing.begin(exchange.method, exchange.path, exchange.headers, exchange.id)
+        self.in_flight += 1
+        self.idle.clear()
+        metrics.in_flight.set(self.in_flight)
+        try:
+            with TimeLimit(self._limits.request_s):
+                await self._admit(exchange, receive, send, self._tracing.hand_on(span))
+        except Refusal as refusal:
+            await self._refuse(exchange, refusal, receive, send)
+        except TimeOver:
+            if exchange.begun_s is None:
+                message = f"no answer was there within {self._limits.request_s:g} s"
+                refusal = Refusal(504, "request_timeout", message, kind=SERVER)
+                await self._refuse(exchange, refusal, receive, send)
+            else:
+                exchange.outcome = "cut"
+        except Cut:
+            exchange.outcome = "cut"
+        except HungUp:
+            exchange.outcome = "hung_up"
+        except Exception:
+            LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
+            if exchange.begun_s is not None:
+                raise
+            refusal = Refusal(500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER)
+            await self._refuse(exchange, refusal, receive, send)
+        finally:
+            self.in_flight -= 1
+            metrics.in_flight.set(self.in_flight)
+            if not self.in_flight:
+                self.idle.set()
+            self._count(exchange)
+            attributes = {
+                "gen_ai.request.model": exchange.model,
+                "forebay.replica": exchange.replica,
+                "forebay.key": exchange.key,
+            }
+            self._tracing.end(span, exchange.outcome, attributes)
+
+    async def _admit(
+        self, exchange: Exchange, receive: Receive, send: Send, trace: list[tuple[str, str]]
+    ) -> None:
+        if self.draining:
+            raise draining()
+        limits, clock = self._limits, self._clock
+        caller = self._keys.find(exchange.headers.get(b"authorization"))
+        exchange.key = caller.name
+        if self.in_flight > limits.in_flight:
+            message = f"more than {limits.in_flight} requests at a time; try again later"
+            raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
+        with caller.usage.request(clock.monotonic_s()):
+            if exchange.path == MODELS_PATH:
+                asked = Asked(MODELS_PATH, b"", "", False, "", method="GET")
+            else:
+                body = await read_body(
+                    exchange.headers, receive, max_bytes=limits.max_body_bytes, within_s=limits.body_s
+                )
+                exchange.body_read = True
+                asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
+                exchange.model = asked.model
+                tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
+                caller.usage.tokens(tokens, clock.monotonic_s())
+
+            def on_begin(replica: str, status: int) -> None:
+                exchange.replica, exchange.outcome = replica, str(status)
+                exchange.begun_s = clock.monotonic_s()
+
+            assert self._relay is not None
+            async with UntilHungUp(receive):
+                await self._relay.forward(
+                    asked,
+                    tenant=caller.name,
+                    id=exchange.id,
+                    headers=headers_up(exchange.raw) + trace,
+                    send=send,
+                    on_begin=on_begin,
+                )
+
+    async def _refuse(
+        self,
+        exchange: Exchange,
+        refusal: Refusal,
+        receive: Receive,
+        send: Send,
+        *more: tuple[bytes, bytes],
+    ) -> None:
+        """Say no. A client that is still sending is let finish for a moment, or it would not read why."""
+        exchange.outcome = str(refusal.status)
+        self._metrics.refused.labels(refusal.code).inc()
+        unread = exchange.unread
+        refusal.close = refusal.close or unread > DROPPED_BYTES
+        headers = [*refusal.headers(), (b"x-request-id", exchange.id.encode("ascii")), *more]
+        lingers = unread > DROPPED_BYTES and refusal.status != 408
+        await send_whole(send, refusal.status, headers, refusal.body(), more=lingers)
+        if lingers:
+            await _drop_body(receive)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _count(self, exchange: Exchange) -> None:
+        metrics, route = self._metrics, exchange.path
+        metrics.requests.labels(route, exchange.key, exchange.outcome).inc()
+        metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
+        if exchange.begun_s is not None:
+            metrics.first_byte_s.labels(route).observe(exchange.begun_s - exchange.began_s)
+
+
+async def _drop_body(receive: Receive) -> None:
+    try:
+        with TimeLimit(LINGER_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeOver:
+        return

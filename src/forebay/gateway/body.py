@@ -1,0 +1,178 @@
+"""A request's body: read within its bounds of size and time, and what of it the gateway must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.gateway.asgi import Receive
+from forebay.gateway.guard import HungUp, TimeLimit, TimeOver
+from forebay.gateway.refusal import Refusal, slow_body, too_large
+
+EMBED_PATH = "/v1/embeddings"
+MAX_CONTAINERS = 500_000
+"""Brackets in a body: each becomes an object of some 60 bytes when it is parsed."""
+MAX_NAME_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the fleet must see it. `body` goes to the replica as it came.
+
+    `text` is what the prefix cache sees of the prompt, near enough; `given_tokens` counts those that the
+    prompt holds as numbers. `max_tokens`: the longest answer, where the client says so.
+    """
+
+    path: str
+    body: bytes
+    model: str
+    stream: bool
+    text: str
+    given_tokens: int = 0
+    max_tokens: int | None = None
+    method: str = "POST"
+
+
+async def read_body(
+    headers: Mapping[bytes, bytes], receive: Receive, *, max_bytes: int, within_s: float
+) -> bytes:
+    """The whole body. Raises `Refusal` for one that is too large or too slow, `HungUp` for half a one.
+
+    One whose length is given is refused before any of it is read.
+    """
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length[:20]) > max_bytes:
+        raise too_large(max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with TimeLimit(within_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HungUp
+                part = message.get("body", b"")
+                size += len(part)
+                if size > max_bytes:
+                    raise too_large(max_bytes)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeOver:
+        raise slow_body(within_s) from None
+
+
+def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
+    """What `body` asks for. Raises `Refusal` that names what is wrong with it.
+
+    Only that is looked at which the gateway itself needs; the replica judges the rest.
+    """
+    document = _parse(body, max_depth)
+    model = document.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= MAX_NAME_CHARS:
+        raise _wrong("model", f"expected the name of a model, found {_kind(model)}")
+    stream = document.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise _wrong("stream", f"expected true or false, found {_kind(stream)}")
+    if path == CHAT_PATH:
+        text, given = _messages(document.get("messages")), 0
+    elif path == PROMPT_PATH:
+        text, given = _prompt(document.get("prompt"), "prompt")
+    else:
+        text, given = _prompt(document.get("input"), "input")
+    longest = document.get("max_completion_tokens", document.get("max_tokens"))
+    return Asked(
+        path, body, model, bool(stream), text, given, longest if type(longest) is int and longest > 0 else None
+    )
+
+
+def _parse(body: bytes, max_depth: int) -> dict[str, Any]:
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets > MAX_CONTAINERS:
+        raise _invalid(f"the body holds more than {MAX_CONTAINERS} lists and objects")
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _invalid(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise _invalid(f"the body: expected a JSON object, found {_kind(document)}")
+    if brackets > max_depth and deeper_than(document, max_depth):
+        raise _invalid(f"the body is nested deeper than {max_depth} levels")
+    return document
+
+
+def deeper_than(value: object, levels: int) -> bool:
+    """Whether lists and objects are nested in more than `levels` levels."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _messages(messages: object) -> str:
+    if not isinstance(messages, list) or not messages:
+        raise _wrong("messages", f"expected a list with at least one message, found {_kind(messages)}")
+    text = []
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise _wrong(f"messages[{at}]", f"expected an object, found {_kind(message)}")
+        role = message.get("role")
+        if not isinstance(role, str):
+            raise _wrong(f"messages[{at}].role", f"expected a text, found {_kind(role)}")
+        text.append(f"\0{role}\0{_content(message.get('content'))}")
+    return "".join(text)
+
+
+def _content(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def _prompt(prompt: object, param: str) -> tuple[str, int]:
+    """Text and number of tokens of a prompt: a text, tokens, or a list of either."""
+    if isinstance(prompt, str):
+        return prompt, 0
+    if isinstance(prompt, list) and prompt:
+        if isinstance(prompt[0], int):
+            return "", len(prompt)
+        texts = [one for one in prompt if isinstance(one, str)]
+        return "\0".join(texts), sum(len(one) for one in prompt if isinstance(one, list))
+    raise _wrong(param, f"expected a text, tokens or a list of them, found {_kind(prompt)}")
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal(400, "invalid_json", message)
+
+
+def _wrong(param: str, message: str) -> Refusal:
+    return Refusal(400, "invalid_value", f"{param}: {message}", param=param)
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "a text" if value else "an empty text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list" if value else "an empty list"
+    return "an object"

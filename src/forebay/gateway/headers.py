@@ -1,0 +1,74 @@
+"""Which headers a gateway hands on (RFC 9110, 7.6.1), and the id of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import uuid4
+
+from forebay.engine.client import MAX_ID_CHARS
+from forebay.gateway.asgi import RawHeaders
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+OURS_UP = HOP_BY_HOP | {
+    b"accept-encoding",
+    b"authorization",
+    b"content-length",
+    b"cookie",
+    b"endpoint-load-metrics-format",
+    b"expect",
+    b"host",
+    b"traceparent",
+    b"tracestate",
+    b"x-api-key",
+    b"x-request-id",
+}
+"""What a replica does not get from the client: what concerns the connection, or is a secret, or is ours."""
+OURS_DOWN = HOP_BY_HOP | {
+    b"date",
+    b"endpoint-load-metrics",
+    b"server",
+    b"set-cookie",
+    b"x-request-id",
+}
+"""What a client does not get from the replica."""
+
+
+def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Those of a client's headers that the replica gets."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in _kept(headers, OURS_UP)]
+
+
+def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
+    """Those of a replica's headers that the client gets."""
+    return _kept(headers, OURS_DOWN)
+
+
+def request_id(headers: Mapping[bytes, bytes]) -> str:
+    """The client's `X-Request-Id` where it is short and plain, else a new one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1").strip()
+    if given and len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable():
+        return given
+    return uuid4().hex
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> RawHeaders:
+    pairs = [(name.lower(), value) for name, value in headers]
+    named = {
+        token.strip().lower()
+        for name, value in pairs
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    return [(name, value) for name, value in pairs if name not in dropped and name not in named]

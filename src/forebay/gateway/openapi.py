@@ -1,0 +1,138 @@
+"""The gateway's OpenAPI description, as it is served: what it checks itself, and nothing of what engines check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+
+TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0}
+TOKENS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+TEXT_OR_TOKENS = {"anyOf": [TEXT, TOKENS, {"type": "array", "items": {"anyOf": [TEXT, TOKENS]}, "minItems": 1}]}
+MODEL = {"type": "string", "minLength": 1, "maxLength": 500}
+
+ERRORS = {
+    400: "The body is not JSON, or lacks what a call needs.",
+    401: "The API key is missing or wrong.",
+    404: "The model is not served.",
+    408: "The body did not come whole in time.",
+    413: "The body is too large.",
+    422: "The engine does not take this request.",
+    429: "The key's limits are reached; `retry-after` says for how long.",
+    500: "The replica failed on this request.",
+    502: "The replica broke off before it had begun to answer.",
+    503: "No replica takes the request now, or the gateway is draining.",
+    504: "No replica began to answer in time.",
+}
+
+
+def _schema(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _answer(description: str, schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
+    return {"description": description, "content": {kind: {"schema": schema}}}
+
+
+def _errors(*statuses: int) -> dict[str, Any]:
+    return {str(status): _answer(ERRORS[status], _schema("Error")) for status in statuses}
+
+
+def _call(id: str, summary: str, asked: str, answered: str, *, streams: bool) -> dict[str, Any]:
+    whole = _answer("The answer, byte for byte as the engine sends it.", _schema(answered))
+    if streams:
+        whole["content"]["text/event-stream"] = {"schema": TEXT}
+    return {
+        "post": {
+            "operationId": id,
+            "summary": summary,
+            "security": [{"key": []}],
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": _schema(asked)}},
+            },
+            "responses": {"200": whole, **_errors(*ERRORS)},
+        }
+    }
+
+
+def _get(id: str, summary: str, answers: dict[str, Any], *, secured: bool = False) -> dict[str, Any]:
+    security = [{"key": []}] if secured else []
+    return {"get": {"operationId": id, "summary": summary, "security": security, "responses": answers}}
+
+
+def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+STREAM = {"type": ["boolean", "null"], "description": "Send the answer as server-sent events."}
+ANSWER = _object({"id": TEXT, "object": TEXT, "model": TEXT, "choices": {"type": "array"}})
+STATE = _object(
+    {
+        "status": {"enum": ["ok", "draining", "no_replica"]},
+        "replicas": _object({"available": COUNT, "known": COUNT}),
+        "in_flight": COUNT,
+    }
+)
+MESSAGE = _object({"role": TEXT}, {"content": {}})
+
+DOCUMENT: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Forebay gateway", "version": "1", "description": "An OpenAI-compatible front of a fleet."},
+    "paths": {
+        CHAT_PATH: _call("chat", "Answer a conversation.", "ChatRequest", "Completion", streams=True),
+        PROMPT_PATH: _call("complete", "Continue a text.", "CompletionRequest", "Completion", streams=True),
+        "/v1/embeddings": _call("embed", "Embed texts.", "EmbeddingRequest", "Embeddings", streams=False),
+        "/v1/models": _get(
+            "models",
+            "The models that a replica serves.",
+            {"200": _answer("The models.", _schema("Models")), **_errors(401, 429, 500, 502, 503, 504)},
+            secured=True,
+        ),
+        "/health": _get(
+            "health",
+            "Whether requests are taken.",
+            {
+                "200": _answer("They are.", _schema("State")),
+                "503": _answer("Draining, or no replica is available.", _schema("State")),
+            },
+        ),
+        "/metrics": _get(
+            "metrics", "Metrics for Prometheus.", {"200": _answer("The metrics.", TEXT, "text/plain")}
+        ),
+        "/openapi.json": _get(
+            "description", "This description.", {"200": _answer("It.", {"type": "object"})}
+        ),
+    },
+    "components": {
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        "schemas": {
+            "ChatRequest": _object(
+                {"model": MODEL, "messages": {"type": "array", "items": MESSAGE, "minItems": 1}},
+                {"stream": STREAM},
+            ),
+            "CompletionRequest": _object({"model": MODEL, "prompt": TEXT_OR_TOKENS}, {"stream": STREAM}),
+            "EmbeddingRequest": _object({"model": MODEL, "input": TEXT_OR_TOKENS}, {"stream": STREAM}),
+            "Completion": ANSWER,
+            "Embeddings": _object({"object": TEXT, "model": TEXT, "data": {"type": "array"}}),
+            "Models": _object({"object": TEXT, "data": {"type": "array"}}),
+            "State": STATE,
+            "Error": _object(
+                {
+                    "error": _object(
+                        {
+                            "message": TEXT,
+                            "type": TEXT,
+                            "param": {"type": ["string", "null"]},
+                            "code": {"type": ["string", "integer", "null"]},
+                        }
+                    )
+                }
+            ),
+        },
+    },
+}
+DESCRIPTION = orjson.dumps(DOCUMENT)

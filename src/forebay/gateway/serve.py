@@ -1,0 +1,154 @@
+"""The server that runs the gateway, from its first listening to its drained end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from forebay.clock import SystemClock
+from forebay.errors import SettingError
+from forebay.gateway.app import Gateway
+from forebay.gateway.keys import KeyRing
+from forebay.gateway.protocol import bounded
+from forebay.gateway.spec import GatewaySpec
+from forebay.gateway.tracing import open_tracing
+from forebay.gateway.upstream import Upstream
+from forebay.settings import read_secret
+
+LOG = logging.getLogger("forebay.gateway")
+CUT_S = 1
+"""How long answers that have outlived the grace may take to be cut."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server, that drains before it stops listening.
+
+    On the first signal health says `draining` and new requests get a 503, while answers in flight go on; once
+    none is left, at the earliest after the notice and at the latest after the grace, the port closes. A second
+    signal closes it at once.
+    """
+
+    def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:
+        limits = spec.limits
+        config = uvicorn.Config(
+            gateway,
+            http=bounded(limits),
+            ws="none",
+            lifespan="on",
+            loop="asyncio",
+            log_config=None,
+            log_level=logging.CRITICAL,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=limits.idle_s,
+            timeout_graceful_shutdown=CUT_S,
+        )
+        super().__init__(config)
+        self._gateway = gateway
+        self._drain = spec.drain
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are handled by whoever runs the server (`handle_signals`)."""
+        yield
+
+    @contextmanager
+    def handle_signals(self) -> Iterator[None]:
+        """Drain on SIGTERM and Ctrl-C. For the main thread, with the event loop running."""
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(self.begin_drain)
+
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def begin_drain(self) -> None:
+        """Stop in order; a second call stops at once."""
+        if self._draining is None:
+            LOG.info("draining: %d requests in flight", self._gateway.in_flight)
+            self._gateway.drain()
+            self._draining = asyncio.get_running_loop().create_task(self._drain_out())
+        else:
+            self.should_exit = True
+
+    async def _drain_out(self) -> None:
+        idle = asyncio.ensure_future(self._gateway.idle.wait())
+        await asyncio.sleep(min(self._drain.notice_s, self._drain.grace_s))
+        await asyncio.wait([idle], timeout=max(0.0, self._drain.grace_s - self._drain.notice_s))
+        idle.cancel()
+        self.should_exit = True
+
+
+def make_gateway(spec: GatewaySpec, upstream: Upstream) -> Gateway:
+    """The application of `spec`; reads its secrets. Raises `SettingError` for one that is missing."""
+    clock = SystemClock()
+    keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
+    if len({key for _, key, _ in keys}) < len(keys):
+        raise SettingError("keys: expected keys that differ, found one under two names")
+    secret = spec.engine.secret()
+    return Gateway(
+        upstream,
+        keys=KeyRing(keys, clock.monotonic_s()),
+        limits=spec.limits,
+        rules=spec.relay.rules(),
+        api_key=None if secret is None else read_secret(secret),
+        tracing=open_tracing(spec.traces.otlp, spec.traces.share),
+        clock=clock,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections at `host` and `port` (0: a free one). Raises `SettingError`."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise SettingError(f"the gateway cannot listen at {host}:{port}: {said}") from None
+
+
+def run_gateway(
+    spec: GatewaySpec,
+    upstream: Upstream,
+    *,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; blocks. `announce` gets the URL once connections are taken.
+
+    Raises `SettingError` for a port that is taken or a secret that is missing. For the main thread.
+    """
+    gateway = make_gateway(spec, upstream)
+    with listen(host, port) as taken:
+        at = taken.getsockname()[1]
+        asyncio.run(_serve(GatewayServer(gateway, spec), taken, lambda: announce(url_of(host, at))))
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _serve(server: GatewayServer, taken: socket.socket, announce: Callable[[], None]) -> None:
+    with server.handle_signals():
+        serving = asyncio.ensure_future(server.serve(sockets=[taken]))
+        while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn tells in a plain field)
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            announce()
+        await serving

@@ -1,0 +1,191 @@
+"""A gateway as a person writes it: one frozen tree of settings, checked as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, Strict, model_validator
+from pydantic_core import PydanticCustomError
+
+from forebay.documents.fields import (
+    HttpUrl,
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    SecretField,
+    wrong,
+)
+from forebay.documents.load import check_document, read_document
+from forebay.errors import SettingError
+from forebay.fleet.policies import POLICIES
+from forebay.gateway.limits import KeyLimits
+from forebay.gateway.relay import RelayRules
+from forebay.settings import SecretRef
+
+
+def _policy(name: str) -> str:
+    if name not in POLICIES:
+        raise wrong(f"expected one of {', '.join(POLICIES)}, found {name[:60]!r}")
+    return name
+
+
+class EngineSpec(Model):
+    """The replicas that answer: exactly one of `replicas`, `file` and `dns`."""
+
+    replicas: tuple[HttpUrl, ...] = Field((), description="Addresses of OpenAI-compatible servers.")
+    file: LocalPath | None = Field(None, description="File with one address per line; watched.")
+    dns: HttpUrl | None = Field(
+        None, description="Address whose host name resolves to one or more replicas; asked again and again."
+    )
+    api_key: SecretField | None = Field(
+        None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
+    )
+
+    def secret(self) -> SecretRef | None:
+        """Where the replicas' API key is; None where they need none."""
+        return self.api_key.ref() if self.api_key is not None else None
+
+
+class KeySpec(Model):
+    """One API key and what it may ask for; null is no limit."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
+        description="What metrics and logs call the key; nobody sends it."
+    )
+    key: SecretField = Field(description="Where the key is: `{env: NAME}` or `{file: PATH}`.")
+    requests_per_s: PositiveFloat | None = Field(None, description="Requests a second, in the long run.")
+    burst: PositiveInt = Field(10, description="Requests that may come at once after a pause.")
+    in_flight: PositiveInt | None = Field(None, description="Requests at a time.")
+    tokens_per_min: PositiveInt | None = Field(
+        None, description="Tokens a minute: those of prompts, estimated, and as many as are asked for."
+    )
+
+    def limits(self) -> KeyLimits:
+        return KeyLimits(
+            requests_per_s=_or_inf(self.requests_per_s),
+            burst=self.burst,
+            in_flight=_or_inf(self.in_flight),
+            tokens_per_min=_or_inf(self.tokens_per_min),
+        )
+
+
+class LimitsSpec(Model):
+    """Bounds that hold for every client."""
+
+    max_body_bytes: PositiveInt = Field(8 << 20, description="Largest body; more gets a 413.")
+    max_header_bytes: PositiveInt = Field(32 << 10, description="Request line and headers; more gets a 431.")
+    max_headers: PositiveInt = Field(100, description="Number of headers; more gets a 431.")
+    max_json_depth: Annotated[int, Strict(), Field(gt=0, le=1000)] = Field(
+        64, description="Lists and objects within each other."
+    )
+    header_s: PositiveFloat = Field(10.0, description="Until request line and headers are there; then 408.")
+    body_s: PositiveFloat = Field(30.0, description="Until the body is there; then 408.")
+    request_s: PositiveFloat = Field(600.0, description="Until the answer is whole; then it is cut off.")
+    idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
+    connections: PositiveInt = Field(4096, description="Connections at a time; one more is closed at once.")
+    in_flight: PositiveInt = Field(2048, description="Requests at a time; one more gets a 503.")
+
+
+RULES = RelayRules()
+
+
+class RelaySpec(Model):
+    """How a request gets to a replica, and when another one is tried."""
+
+    attempts: PositiveInt = Field(
+        RULES.attempts, description="Replicas that a request is sent to at most, before its first byte."
+    )
+    connect_s: PositiveFloat = Field(RULES.connect_s, description="Until a replica has taken a connection.")
+    first_byte_s: PositiveFloat = Field(
+        RULES.first_byte_s, description="Until a streamed answer has begun; then another replica is tried."
+    )
+    place_s: PositiveFloat = Field(
+        RULES.place_s, description="How long a request waits for a replica with room; then 503."
+    )
+
+    def rules(self) -> RelayRules:
+        return RelayRules(**dict(self))
+
+
+class DrainSpec(Model):
+    """What happens on SIGTERM."""
+
+    notice_s: NotNegativeFloat = Field(
+        0.0, description="How long health says `draining` at least, before the port closes."
+    )
+    grace_s: NotNegativeFloat = Field(30.0, description="How long answers in flight may take to end.")
+
+
+class TracesSpec(Model):
+    """OpenTelemetry traces."""
+
+    otlp: HttpUrl | None = Field(
+        None, description="Collector that takes OTLP over HTTP, such as `http://localhost:4318/v1/traces`."
+    )
+    share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
+        1.0, description="Share of requests that are traced, where the client has not decided."
+    )
+
+
+class GatewaySpec(Model):
+    """A gateway."""
+
+    engine: EngineSpec = Field(default_factory=lambda: EngineSpec(), description="The replicas.")
+    policy: Annotated[str, AfterValidator(_policy)] | None = Field(
+        None, description="How a replica is chosen; null: by expected first token, with admission."
+    )
+    keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
+    limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
+    relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
+    drain: DrainSpec = Field(default_factory=DrainSpec, description="What happens on SIGTERM.")
+    traces: TracesSpec = Field(default_factory=TracesSpec, description="OpenTelemetry traces.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> GatewaySpec:
+        problems = list(self._problems())
+        if problems:
+            message = "; ".join(f"{key}: {text}" for key, text in problems)
+            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+        return self
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        engine = self.engine
+        given = [name for name in ("replicas", "file", "dns") if getattr(engine, name)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            yield "engine", f"expected exactly one of replicas, file and dns; found {found}"
+        names = [key.name for key in self.keys]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield "keys", f"expected names that differ, found {name!r} more than once"
+        if "anyone" in names or "unknown" in names:
+            yield "keys", "expected other names than 'anyone' and 'unknown', which metrics use"
+
+
+def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> GatewaySpec:
+    """The gateway in the file at `path`, if there is one; blocks on the file system.
+
+    `engines`, where there are any, take the place of the replicas in the file. Raises `SettingError` with
+    one line per mistake: `file:line: key.path: what was expected, what was found`.
+    """
+    value, lines = read_document(path, "gateway") if path is not None else ({}, {})
+    name = "--engine" if path is None else str(path)
+    if path is None and not engines:
+        raise SettingError("the gateway needs replicas: --engine URL, or a file with `engine:` by --config")
+    if engines and isinstance(value, dict):
+        value = {**value, "engine": _with_replicas(value.get("engine"), engines)}
+    base = Path(path).resolve().parent if path is not None else None
+    return check_document(GatewaySpec, value, what="gateway", base=base, name=name, lines=lines)
+
+
+def _with_replicas(engine: Any, engines: tuple[str, ...]) -> Any:
+    kept = dict(engine) if isinstance(engine, dict) else {}
+    return {key: kept[key] for key in kept if key not in ("file", "dns")} | {"replicas": list(engines)}
+
+
+def _or_inf(limit: float | None) -> float:
+    return math.inf if limit is None else limit
