@@ -71,7 +71,9 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
     seen: list[Request] = []
 
     class Spy(ScriptedEngine):
-        async def complete(self, request: Request, *, timeout_s: float) -> Any:
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Any:
             seen.append(request)
             return await super().complete(request, timeout_s=timeout_s)
 

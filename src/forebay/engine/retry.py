@@ -140,9 +140,10 @@ async def complete_with_retry(
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
-        left_s = timeout_s if deadline_s is None else min(timeout_s, deadline_s - (sent_s - started_s))
+        left_s = None if deadline_s is None else deadline_s - (sent_s - started_s)
+        call_s = timeout_s if left_s is None else min(timeout_s, left_s)
         try:
-            completion = await engine.complete(request, timeout_s=left_s)
+            completion = await engine.complete(request, timeout_s=call_s, deadline_s=left_s)
             answer: JSON = completion.text
             if check is not None:
                 answer = check(completion.text, finish_reason=completion.finish_reason)
