@@ -16,6 +16,7 @@ from forebay.cli.connectors import connectors
 from forebay.cli.demo import DemoCommand, demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
+from forebay.cli.gateway import gateway
 from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
@@ -39,6 +40,7 @@ def application() -> typer.Typer:
     app.command(cls=DemoCommand)(demo)
     app.command()(doctor)
     app.command()(run)
+    app.command()(gateway)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
     app.add_typer(connectors, name="connectors")

@@ -56,6 +56,8 @@ class Lease:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when `lost` is set: end the call, and place the request anew."""
         self.usage: Usage | None = None
+        self.whole = False
+        """Set it where the answer comes in one piece: silence until then says nothing of the replica."""
         member.leases.add(self)
 
     @property

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 import orjson
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine.client import open_session, request_headers
-from forebay.engine.failures import Quoter
+from forebay.engine.load import LOAD_REQUEST_HEADER
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.errors import Unreachable
+from forebay.fleet.client import FleetClient
 from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers, send_whole
-from forebay.gateway.body import EMBED_PATH, Asked, read_asked, read_body
+from forebay.gateway.body import EMBED_PATH, read_asked, read_body
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp
 from forebay.gateway.headers import headers_up, request_id
 from forebay.gateway.keys import KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
-from forebay.gateway.refusal import SERVER, Refusal, draining
-from forebay.gateway.relay import Cut, Relay, RelayRules
+from forebay.gateway.refusal import SERVER, Refusal, draining, no_replica, unknown_model
+from forebay.gateway.relay import Call, Cut, Relay, RelayRules
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.tracing import Tracing
-from forebay.gateway.upstream import Upstream
 
 LOG = logging.getLogger("forebay.gateway")
 
@@ -33,6 +34,9 @@ POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
 OPEN = ("/health", "/metrics", "/openapi.json")
 METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
 CHARS_PER_TOKEN = 4
+ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
+START_S = 5.0
+"""How long the start waits for the first replica."""
 LINGER_S = 2.0
 """How long a refused client may go on sending before the connection is cut, so that it reads the refusal."""
 DROPPED_BYTES = 65_536
@@ -41,7 +45,7 @@ DROPPED_BYTES = 65_536
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and how far it has come."""
+    """One request and how it ended."""
 
     method: str
     path: str
@@ -50,11 +54,14 @@ class Exchange:
     id: str
     began_s: float
     key: str = "unknown"
-    model: str = ""
-    replica: str = ""
     outcome: str = "500"
-    begun_s: float | None = None
-    body_read: bool = field(default=False)
+    call: Call | None = None
+    body_read: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has got a byte of a replica's answer."""
+        return self.call is not None and self.call.begun
 
     @property
     def unread(self) -> int:
@@ -66,33 +73,37 @@ class Exchange:
         length = self.headers.get(b"content-length", b"0")
         return int(length[:20]) if length.isdigit() else 1 << 60
 
+    def attributes(self) -> dict[str, str | int | float]:
+        """What its span says of it, without prompt or answer."""
+        found: dict[str, str | int | float] = {"forebay.key": self.key}
+        if self.call is not None:
+            found |= {"gen_ai.request.model": self.call.asked.model, "forebay.replica": self.call.replica}
+        return found
+
 
 class Gateway:
-    """Answers OpenAI's calls with the replicas of `upstream`.
+    """Answers OpenAI's calls with the replicas of `fleet`.
 
-    Runs on one event loop, from its `lifespan` startup to its shutdown. `api_key` is what replicas are sent;
-    the client's key goes no further than here.
+    Runs on one event loop, from `open` to `close`. A client's key goes no further than here.
     """
 
     def __init__(
         self,
-        upstream: Upstream,
+        fleet: FleetClient,
         *,
         keys: KeyRing | None = None,
         limits: LimitsSpec | None = None,
         rules: RelayRules | None = None,
-        api_key: str | None = None,
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._upstream = upstream
+        self._fleet = fleet
         self._clock = clock or SystemClock()
         self._keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
         self._rules = rules or RelayRules()
-        self._api_key = api_key
         self._tracing = tracing or Tracing()
-        self._metrics = GatewayMetrics(upstream)
+        self._metrics = GatewayMetrics(fleet)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
         self.draining = False
@@ -103,41 +114,37 @@ class Gateway:
         match scope["type"]:
             case "http":
                 await self._http(scope, receive, send)
-            case "lifespan":
-                await self._lifespan(receive, send)
-            case _:
+            case "websocket":
                 await send({"type": "websocket.close", "code": 1002})
 
     def drain(self) -> None:
         """From now on health says so, and new requests get a 503. Those in flight go on."""
         self.draining = True
 
-    async def open(self) -> None:
-        self._session = open_session(request_headers(self._api_key))
+    async def open(self, wait_s: float = START_S) -> None:
+        """Return when a replica can take requests, or after `wait_s`: then the gateway says that none can.
+
+        Raises `SettingError` where the replicas serve no model in common, or cannot be told.
+        """
+        self._session = open_session(request_headers(self._fleet.api_key))
         self._relay = Relay(
-            self._upstream,
+            self._fleet,
             self._session,
             self._rules,
             self._clock,
-            quote=Quoter(self._api_key),
             on_retry=lambda cause: self._metrics.retries.labels(cause).inc(),
         )
         self.idle.set()
-        await self._upstream.open()
+        try:
+            await self._fleet.start(wait_s)
+        except Unreachable as error:
+            LOG.warning("requests get a 503 until there is a replica: %s", error)
 
     async def close(self) -> None:
-        await self._upstream.close()
+        await self._fleet.close()
         if self._session is not None:
             await self._session.close()
         await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await self.open()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -174,12 +181,12 @@ class Gateway:
 
     def health(self) -> tuple[int, dict[str, object]]:
         """Status and body of `/health`."""
-        replicas = self._upstream.replicas()
-        available = sum(replica.available for replica in replicas)
+        why = self._fleet.replicas().values()
+        available = sum(not one for one in why)
         state = "draining" if self.draining else "ok" if available else "no_replica"
         return 200 if state == "ok" else 503, {
             "status": state,
-            "replicas": {"available": available, "known": len(replicas)},
+            "replicas": {"available": available, "known": len(why)},
             "in_flight": self.in_flight,
         }
 
@@ -196,21 +203,23 @@ class Gateway:
         except Refusal as refusal:
             await self._refuse(exchange, refusal, receive, send)
         except TimeOver:
-            if exchange.begun_s is None:
+            if exchange.begun:
+                exchange.outcome = "cut"
+            else:
                 message = f"no answer was there within {self._limits.request_s:g} s"
                 refusal = Refusal(504, "request_timeout", message, kind=SERVER)
                 await self._refuse(exchange, refusal, receive, send)
-            else:
-                exchange.outcome = "cut"
         except Cut:
             exchange.outcome = "cut"
         except HungUp:
             exchange.outcome = "hung_up"
         except Exception:
             LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
-            if exchange.begun_s is not None:
+            if exchange.begun:
                 raise
-            refusal = Refusal(500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER)
+            refusal = Refusal(
+                500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER
+            )
             await self._refuse(exchange, refusal, receive, send)
         finally:
             self.in_flight -= 1
@@ -218,12 +227,7 @@ class Gateway:
             if not self.in_flight:
                 self.idle.set()
             self._count(exchange)
-            attributes = {
-                "gen_ai.request.model": exchange.model,
-                "forebay.replica": exchange.replica,
-                "forebay.key": exchange.key,
-            }
-            self._tracing.end(span, exchange.outcome, attributes)
+            self._tracing.end(span, exchange.outcome, exchange.attributes())
 
     async def _admit(
         self, exchange: Exchange, receive: Receive, send: Send, trace: list[tuple[str, str]]
@@ -238,31 +242,37 @@ class Gateway:
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with caller.usage.request(clock.monotonic_s()):
             if exchange.path == MODELS_PATH:
-                asked = Asked(MODELS_PATH, b"", "", False, "", method="GET")
-            else:
-                body = await read_body(
-                    exchange.headers, receive, max_bytes=limits.max_body_bytes, within_s=limits.body_s
-                )
-                exchange.body_read = True
-                asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
-                exchange.model = asked.model
-                tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
-                caller.usage.tokens(tokens, clock.monotonic_s())
-
-            def on_begin(replica: str, status: int) -> None:
-                exchange.replica, exchange.outcome = replica, str(status)
-                exchange.begun_s = clock.monotonic_s()
-
+                await self._list_models(exchange, send)
+                return
+            body = await read_body(
+                exchange.headers, receive, max_bytes=limits.max_body_bytes, within_s=limits.body_s
+            )
+            exchange.body_read = True
+            asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
+            headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
+            call = exchange.call = Call(asked, caller.name, exchange.id, headers)
+            tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
+            caller.usage.tokens(tokens, clock.monotonic_s())
+            served = self._fleet.models
+            if served and asked.model not in {model.name for model in served}:
+                raise unknown_model(asked.model)
             assert self._relay is not None
             async with UntilHungUp(receive):
-                await self._relay.forward(
-                    asked,
-                    tenant=caller.name,
-                    id=exchange.id,
-                    headers=headers_up(exchange.raw) + trace,
-                    send=send,
-                    on_begin=on_begin,
-                )
+                await self._relay.forward(call, send)
+            exchange.outcome = str(call.status)
+
+    async def _list_models(self, exchange: Exchange, send: Send) -> None:
+        served = self._fleet.models
+        if not served:
+            raise no_replica("no replica is in reach that could say what it serves; try again later")
+        models = [
+            {"id": model.name, "object": "model", "created": 0, "owned_by": "forebay"}
+            | ({} if model.max_model_len is None else {"max_model_len": model.max_model_len})
+            for model in served
+        ]
+        id = (b"x-request-id", exchange.id.encode("ascii"))
+        await send_whole(send, 200, json_headers(id), orjson.dumps({"object": "list", "data": models}))
+        exchange.outcome = "200"
 
     async def _refuse(
         self,
@@ -288,8 +298,8 @@ class Gateway:
         metrics, route = self._metrics, exchange.path
         metrics.requests.labels(route, exchange.key, exchange.outcome).inc()
         metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
-        if exchange.begun_s is not None:
-            metrics.first_byte_s.labels(route).observe(exchange.begun_s - exchange.began_s)
+        if exchange.call is not None and exchange.call.begun:
+            metrics.first_byte_s.labels(route).observe(exchange.call.begun_s - exchange.began_s)
 
 
 async def _drop_body(receive: Receive) -> None:

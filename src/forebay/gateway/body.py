@@ -25,6 +25,7 @@ class Asked:
 
     `text` is what the prefix cache sees of the prompt, near enough; `given_tokens` counts those that the
     prompt holds as numbers. `max_tokens`: the longest answer, where the client says so.
+    `session`: what the client says belongs together (`prompt_cache_key`, or `user`).
     """
 
     path: str
@@ -34,7 +35,8 @@ class Asked:
     text: str
     given_tokens: int = 0
     max_tokens: int | None = None
-    method: str = "POST"
+    session: str | None = None
+    priority: int = 0
 
 
 async def read_body(
@@ -85,8 +87,18 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
     else:
         text, given = _prompt(document.get("input"), "input")
     longest = document.get("max_completion_tokens", document.get("max_tokens"))
+    session = document.get("prompt_cache_key") or document.get("user")
+    priority = document.get("priority")
     return Asked(
-        path, body, model, bool(stream), text, given, longest if type(longest) is int and longest > 0 else None
+        path=path,
+        body=body,
+        model=model,
+        stream=bool(stream),
+        text=text,
+        given_tokens=given,
+        max_tokens=longest if type(longest) is int and longest > 0 else None,
+        session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
+        priority=priority if type(priority) is int else 0,
     )
 
 

@@ -42,7 +42,7 @@ class TimeLimit:
         if self._timer is not None:
             self._timer.cancel()
         if self._over and kind is asyncio.CancelledError:
-            _forget_cancelling()
+            forget_cancelling()
             raise TimeOver from None
 
     def _end(self, task: asyncio.Task[object]) -> None:
@@ -69,7 +69,7 @@ class UntilHungUp:
     ) -> None:
         self._watch.cancel()
         if self._gone and kind is asyncio.CancelledError:
-            _forget_cancelling()
+            forget_cancelling()
             raise HungUp from None
 
     async def _wait(self, receive: Receive, task: asyncio.Task[object]) -> None:
@@ -79,8 +79,11 @@ class UntilHungUp:
         task.cancel()
 
 
-def _forget_cancelling() -> None:
-    """From Python 3.11 a task counts how often it was cancelled; this one goes on."""
+def forget_cancelling() -> None:
+    """To be called where a cancellation of the current task has been taken for something else.
+
+    From Python 3.11 a task counts how often it was cancelled; this one goes on.
+    """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
     if uncancel is not None:
         uncancel()

@@ -66,9 +66,6 @@ def request_id(headers: Mapping[bytes, bytes]) -> str:
 def _kept(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> RawHeaders:
     pairs = [(name.lower(), value) for name, value in headers]
     named = {
-        token.strip().lower()
-        for name, value in pairs
-        if name == b"connection"
-        for token in value.split(b",")
+        token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")
     }
     return [(name, value) for name, value in pairs if name not in dropped and name not in named]

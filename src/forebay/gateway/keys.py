@@ -30,7 +30,9 @@ class KeyRing:
     """The keys that are known; without any, everybody is one caller named `anyone`."""
 
     def __init__(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
-        self._callers = [Caller(name, _digest(key.encode()), Usage(limits, now_s)) for name, key, limits in keys]
+        self._callers = [
+            Caller(name, _digest(key.encode()), Usage(limits, now_s)) for name, key, limits in keys
+        ]
         self._anyone = Caller("anyone", b"", Usage(KeyLimits(), now_s))
 
     def find(self, authorization: bytes | None) -> Caller:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from forebay.gateway.upstream import Upstream
+from forebay.fleet.client import FleetClient
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -17,7 +17,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayMetrics:
     """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, fleet: FleetClient) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "forebay_gateway_requests",
@@ -54,26 +54,25 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             "forebay_gateway_in_flight", "Requests that are being answered.", registry=self.registry
         )
-        self.registry.register(_Replicas(upstream))
+        self.registry.register(_Fleet(fleet))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
 
-class _Replicas(Collector):
+class _Fleet(Collector):
     """The replicas as they are when asked."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    def __init__(self, fleet: FleetClient) -> None:
+        self._fleet = fleet
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         available = GaugeMetricFamily(
             "forebay_gateway_replica_available", "1 where a replica gets requests.", labels=("replica",)
         )
-        in_flight = GaugeMetricFamily(
-            "forebay_gateway_replica_in_flight", "Our requests at a replica.", labels=("replica",)
+        for url, why in self._fleet.replicas().items():
+            available.add_metric((url,), float(not why))
+        waiting = GaugeMetricFamily(
+            "forebay_gateway_waiting", "Requests that wait for a replica with room.", self._fleet.waiting
         )
-        for replica in self._upstream.replicas():
-            available.add_metric((replica.url,), float(replica.available))
-            in_flight.add_metric((replica.url,), replica.in_flight)
-        return available, in_flight
+        return available, waiting

@@ -11,7 +11,9 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 TEXT = {"type": "string"}
 COUNT = {"type": "integer", "minimum": 0}
 TOKENS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-TEXT_OR_TOKENS = {"anyOf": [TEXT, TOKENS, {"type": "array", "items": {"anyOf": [TEXT, TOKENS]}, "minItems": 1}]}
+TEXT_OR_TOKENS = {
+    "anyOf": [TEXT, TOKENS, {"type": "array", "items": {"anyOf": [TEXT, TOKENS]}, "minItems": 1}]
+}
 MODEL = {"type": "string", "minLength": 1, "maxLength": 500}
 
 ERRORS = {
@@ -81,7 +83,11 @@ MESSAGE = _object({"role": TEXT}, {"content": {}})
 
 DOCUMENT: dict[str, Any] = {
     "openapi": "3.1.0",
-    "info": {"title": "Forebay gateway", "version": "1", "description": "An OpenAI-compatible front of a fleet."},
+    "info": {
+        "title": "Forebay gateway",
+        "version": "1",
+        "description": "An OpenAI-compatible front of a fleet.",
+    },
     "paths": {
         CHAT_PATH: _call("chat", "Answer a conversation.", "ChatRequest", "Completion", streams=True),
         PROMPT_PATH: _call("complete", "Continue a text.", "CompletionRequest", "Completion", streams=True),

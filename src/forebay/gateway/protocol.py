@@ -74,7 +74,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        status, code, message = self._refused or (400, "invalid_http", "this is not HTTP/1.1 as it is taken here")
+        status, code, message = self._refused or (
+            400,
+            "invalid_http",
+            "this is not HTTP/1.1 as it is taken here",
+        )
         self._say(status, code, message)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
@@ -113,7 +117,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             kind = {"kind": SERVER} if status >= 500 else {}
             body = error_body(code, message, **kind)
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+                body
+            )
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 

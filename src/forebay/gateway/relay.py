@@ -5,24 +5,36 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 
 import aiohttp
 from yarl import URL
 
 from forebay.clock import Clock
 from forebay.engine.client import transport_error
-from forebay.engine.failures import Quoter
-from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
-from forebay.errors import AttemptTimeout, EngineError, Overloaded, Unauthorized, Unreachable
-from forebay.gateway.asgi import RawHeaders, Send
+from forebay.engine.failures import Quoter, read_retry_after_s
+from forebay.engine.load import LOAD_HEADER, parse_load_header
+from forebay.errors import (
+    AttemptTimeout,
+    EngineError,
+    Overloaded,
+    ProtocolViolation,
+    ServerFault,
+    Unauthorized,
+    Unreachable,
+)
+from forebay.fleet.client import FleetClient
+from forebay.fleet.lease import Lease
+from forebay.gateway.asgi import Send
 from forebay.gateway.body import Asked
-from forebay.gateway.guard import TimeLimit, TimeOver
+from forebay.gateway.guard import TimeLimit, TimeOver, forget_cancelling
 from forebay.gateway.headers import headers_down
 from forebay.gateway.refusal import SERVER, Refusal, error_body, no_replica
-from forebay.gateway.upstream import Lease, Upstream
+from forebay.records import Usage
 
 LOG = logging.getLogger("forebay.gateway")
 
@@ -32,7 +44,9 @@ LARGE_BODY_BYTES = 1 << 20
 """The HTTP client writes larger bodies in pieces, if it is given a file."""
 TAIL_BYTES = 4096
 """Where in an answer its count of tokens stands: in the last few bytes."""
-COMPLETION_TOKENS = re.compile(rb'"completion_tokens" ?: ?([0-9]{1,9})')
+PROMPT = re.compile(rb'"prompt_tokens" ?: ?([0-9]{1,9})')
+COMPLETION = re.compile(rb'"completion_tokens" ?: ?([0-9]{1,9})')
+CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,111 +61,130 @@ class RelayRules:
     place_s: float = 60.0
 
 
+@dataclass(slots=True)
+class Call:
+    """One request on its way: who asks for what under which id, and how far the answer has come.
+
+    `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
+    """
+
+    asked: Asked
+    tenant: str
+    id: str
+    headers: list[tuple[str, str]]
+    replica: str = ""
+    status: int = 0
+    begun_s: float = math.nan
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has got a byte."""
+        return self.status != 0
+
+    def begin(self, replica: str, status: int, now_s: float) -> None:
+        self.replica, self.status, self.begun_s = replica, status, now_s
+
+
 class Cut(Exception):
     """The replica broke off after its answer had begun; the client has been told as far as one can."""
 
 
 class Relay:
-    """Sends requests to the replicas of `upstream`. Belongs to the event loop that it is first used on.
+    """Sends requests to the replicas of `fleet`. Belongs to the event loop that it is first used on.
 
-    A request goes to another replica when one is out of reach, busy or does not begin to answer: only as long
-    as the client has got no byte.
+    A request goes to another replica when one is out of reach, hangs, is busy or fails with a 500: only as
+    long as the client has got no byte.
     """
 
     def __init__(
         self,
-        upstream: Upstream,
+        fleet: FleetClient,
         session: aiohttp.ClientSession,
         rules: RelayRules,
         clock: Clock,
-        *,
-        quote: Quoter,
         on_retry: Callable[[str], None],
     ) -> None:
-        self._upstream = upstream
+        self._fleet = fleet
         self._session = session
         self._rules = rules
         self._clock = clock
-        self._quote = quote
+        self._quote = Quoter(fleet.api_key)
         self._on_retry = on_retry
 
-    async def forward(
-        self,
-        asked: Asked,
-        *,
-        tenant: str,
-        id: str,
-        headers: list[tuple[str, str]],
-        send: Send,
-        on_begin: Callable[[str, int], None],
-    ) -> None:
-        """Answer `asked`. `on_begin` is called with the replica and its status when the first byte is sent.
-
-        Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off.
-        """
-        headers = [*headers, ("X-Request-Id", id), (LOAD_REQUEST_HEADER, "TEXT")]
-        avoid: frozenset[str] = frozenset()
+    async def forward(self, call: Call, send: Send) -> None:
+        """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
+        tried: dict[str, int] = {}
+        asked = call.asked
         for attempt in range(1, self._rules.attempts + 1):
+            demand = self._fleet.demand(
+                asked.text,
+                deadline_s=self._rules.place_s,
+                priority=asked.priority,
+                tenant=call.tenant,
+                session=asked.session,
+                avoid=tuple(tried.values()),
+            )
+            last = attempt == self._rules.attempts
+            failure: EngineError
             try:
-                place = self._upstream.place(
-                    asked, tenant=tenant, avoid=avoid, within_s=self._rules.place_s
-                )
-                async with place as lease:
-                    try:
-                        response, first = await self._begin(lease, asked, headers)
-                    except EngineError as error:
-                        lease.failed(error)
-                        failure: EngineError = error
-                        avoid |= {lease.url}
-                    else:
+                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                    lease.whole = not asked.stream
+                    with UntilLost(lease):
                         try:
-                            await self._finish(lease, response, first, id, send, on_begin)
-                        except BaseException:
-                            # What makes the replica drop the request is a closed connection.
-                            response.close()
-                            raise
-                        return
-            except Overloaded as error:
-                raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from error
-            except Unreachable as error:
-                raise no_replica("no replica is in reach; try again later") from error
-            LOG.warning("request %s, attempt %d: %s", id, attempt, failure)
-            if attempt < self._rules.attempts:
-                self._on_retry(failure.cause)
+                            response, first = await self._begin(lease, call, last=last or bool(tried))
+                        except EngineError as error:
+                            lease.failed(error, blame=not isinstance(error, ServerFault))
+                            failure = error
+                            tried[lease.url] = lease.number
+                        else:
+                            try:
+                                await self._finish(lease, response, first, call, send)
+                            except BaseException:
+                                # What makes the replica drop the request is a closed connection.
+                                response.close()
+                                raise
+                            return
+            except Lost as lost:
+                failure = AttemptTimeout(str(lost))
+                tried[lease.url] = lease.number
+                if call.begun:
+                    raise Cut from None
+            except Overloaded:
+                raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from None
+            except Unreachable:
+                raise no_replica("no replica is in reach; try again later") from None
+            LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
+            if last or not (isinstance(failure, Unreachable) or self._others(tried)):
+                break
+            self._on_retry(failure.cause)
         raise _refusal_for(failure)
 
-    async def _begin(
-        self, lease: Lease, asked: Asked, headers: list[tuple[str, str]]
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
+    def _others(self, tried: dict[str, int]) -> bool:
+        return any(not why and url not in tried for url, why in self._fleet.replicas().items())
+
+    async def _begin(self, lease: Lease, call: Call, *, last: bool) -> tuple[aiohttp.ClientResponse, bytes]:
         """The replica's answer and its first bytes. Raises the `EngineError` of the cause.
 
-        The answer to a busy replica's last attempt is an answer too: it says why.
+        A 500 is an answer where it is the `last` attempt: what two replicas fail at lies in the request.
         """
-        rules = self._rules
-        body = asked.body if len(asked.body) <= LARGE_BODY_BYTES else io.BytesIO(asked.body)
+        rules, body = self._rules, call.asked.body
         response: aiohttp.ClientResponse | None = None
         try:
-            with TimeLimit(rules.first_byte_s if asked.stream else float("inf")):
-                response = await self._session.request(
-                    asked.method,
-                    URL(lease.url + asked.path, encoded=True),
-                    data=body or None,
-                    headers=headers,
+            with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
+                response = await self._session.post(
+                    URL(lease.url + call.asked.path, encoded=True),
+                    data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+                    headers=call.headers,
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=rules.connect_s),
                 )
-                status = response.status
-                if status in BUSY_STATUSES:
-                    raise Overloaded(f"{lease.url} answered {status}")
-                if status in (401, 403) or 300 <= status < 400:
-                    raise Unauthorized(f"{lease.url} answered {status}; check the engine's URL and API key")
-                return response, await response.content.readany()
+                failure = _failure_of(
+                    lease.url, response, not last and self._others({lease.url: 0}), self._clock.wall_ms()
+                )
+                if failure is None:
+                    return response, await response.content.readany()
         except TimeOver:
-            failure: EngineError = AttemptTimeout(
-                f"{lease.url} did not begin to answer within {rules.first_byte_s:g} s"
-            )
-        except EngineError as error:
-            failure = error
+            failure = AttemptTimeout(f"{lease.url} did not begin to answer within {rules.first_byte_s:g} s")
         except asyncio.TimeoutError:
             failure = Unreachable(f"{lease.url} took no connection within {rules.connect_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -165,26 +198,20 @@ class Relay:
         raise failure
 
     async def _finish(
-        self,
-        lease: Lease,
-        response: aiohttp.ClientResponse,
-        first: bytes,
-        id: str,
-        send: Send,
-        on_begin: Callable[[str, int], None],
+        self, lease: Lease, response: aiohttp.ClientResponse, first: bytes, call: Call, send: Send
     ) -> None:
         """Send the answer as it comes."""
-        lease.first_byte()
-        raw: RawHeaders = [(name, value) for name, value in response.raw_headers]
-        headers = headers_down(raw)
-        headers.append((b"x-request-id", id.encode("ascii")))
+        lease.progress()
+        headers = headers_down(response.raw_headers)
+        headers.append((b"x-request-id", call.id.encode("ascii")))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        on_begin(lease.url, response.status)
-        chunk, events, tail = first, 0, b""
+        call.begin(lease.url, response.status, self._clock.monotonic_s())
         streamed = response.content_type == "text/event-stream"
         content = response.content
+        chunk, events, tail = first, 0, b""
         try:
             while chunk:
+                lease.progress()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 events += chunk.count(b"data:") if streamed else 0
                 tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
@@ -192,19 +219,68 @@ class Relay:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             failure = transport_error(error, replica=lease.url, quote=self._quote)
             lease.failed(failure)
-            LOG.warning("request %s broke off: %s", id, failure)
+            LOG.warning("request %s broke off: %s", call.id, failure)
             if streamed:
                 said = error_body("replica_failed", "the replica broke off its answer", kind=SERVER)
-                await send(
-                    {"type": "http.response.body", "body": b"\n\ndata: " + said + b"\n\n", "more_body": True}
-                )
+                event = b"\n\ndata: " + said + b"\n\n"
+                await send({"type": "http.response.body", "body": event, "more_body": True})
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        counted = COMPLETION_TOKENS.findall(tail)
-        load = parse_load_header(
-            response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()
+        lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
+        lease.done(usage_in(tail, max(0, events - 1)))
+
+
+class Lost(Exception):
+    """The replica is held to hang."""
+
+
+class UntilLost:
+    """Within it, the current task ends with `Lost` once the replica of `lease` is held to hang."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._lease.on_lost = lambda: None if task.cancel() else None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease.lost and kind is asyncio.CancelledError:
+            forget_cancelling()
+            raise Lost(self._lease.lost) from None
+
+
+def usage_in(tail: bytes, events: int) -> Usage:
+    """The counts at the end of an answer; without them, its events are its tokens."""
+    prompt, completion, cached = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, CACHED))
+    return Usage(prompt or 0, events if completion is None else completion, cached or 0)
+
+
+def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
+    found = pattern.findall(tail)
+    return int(found[-1]) if found else None
+
+
+def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
+    """Why this is no answer to hand on; None where it is one."""
+    status = response.status
+    said = f"{url} answered {status}"
+    if status in BUSY_STATUSES:
+        return Overloaded(
+            said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
         )
-        lease.finished(int(counted[-1]) if counted else max(0, events - 1), load)
+    if status in (401, 403):
+        return Unauthorized(f"{said}; check the engine's API key")
+    if 300 <= status < 400:
+        return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
+    if status == 500 and others:
+        return ServerFault(said)
+    return None
 
 
 def _refusal_for(failure: EngineError) -> Refusal:
@@ -212,7 +288,8 @@ def _refusal_for(failure: EngineError) -> Refusal:
     if isinstance(failure, AttemptTimeout):
         return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
     if isinstance(failure, Overloaded):
-        return no_replica("every replica that was asked is busy; try again later", retry_after_s=2.0)
+        wait_s = failure.retry_after_s or 2.0
+        return no_replica("every replica that was asked is busy; try again later", retry_after_s=wait_s)
     if isinstance(failure, Unauthorized):
         message = "the replica refuses the gateway; whoever runs the gateway must mend its engine settings"
         return Refusal(502, "replica_refused", message, kind=SERVER)

@@ -14,12 +14,12 @@ import uvicorn
 
 from forebay.clock import SystemClock
 from forebay.errors import SettingError
+from forebay.fleet.client import FleetClient
 from forebay.gateway.app import Gateway
 from forebay.gateway.keys import KeyRing
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec
 from forebay.gateway.tracing import open_tracing
-from forebay.gateway.upstream import Upstream
 from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")
@@ -42,7 +42,7 @@ class GatewayServer(uvicorn.Server):
             gateway,
             http=bounded(limits),
             ws="none",
-            lifespan="on",
+            lifespan="off",
             loop="asyncio",
             log_config=None,
             log_level=logging.CRITICAL,
@@ -94,19 +94,17 @@ class GatewayServer(uvicorn.Server):
         self.should_exit = True
 
 
-def make_gateway(spec: GatewaySpec, upstream: Upstream) -> Gateway:
+def make_gateway(spec: GatewaySpec) -> Gateway:
     """The application of `spec`; reads its secrets. Raises `SettingError` for one that is missing."""
     clock = SystemClock()
     keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
     if len({key for _, key, _ in keys}) < len(keys):
         raise SettingError("keys: expected keys that differ, found one under two names")
-    secret = spec.engine.secret()
     return Gateway(
-        upstream,
+        FleetClient(spec.engine.config(), clock=clock),
         keys=KeyRing(keys, clock.monotonic_s()),
         limits=spec.limits,
         rules=spec.relay.rules(),
-        api_key=None if secret is None else read_secret(secret),
         tracing=open_tracing(spec.traces.otlp, spec.traces.share),
         clock=clock,
     )
@@ -124,7 +122,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run_gateway(
     spec: GatewaySpec,
-    upstream: Upstream,
     *,
     host: str,
     port: int,
@@ -132,23 +129,27 @@ def run_gateway(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; blocks. `announce` gets the URL once connections are taken.
 
-    Raises `SettingError` for a port that is taken or a secret that is missing. For the main thread.
+    Raises `SettingError` for a port that is taken, a secret that is missing, or replicas that serve no model
+    in common. For the main thread.
     """
-    gateway = make_gateway(spec, upstream)
+    gateway = make_gateway(spec)
     with listen(host, port) as taken:
         at = taken.getsockname()[1]
-        asyncio.run(_serve(GatewayServer(gateway, spec), taken, lambda: announce(url_of(host, at))))
+        asyncio.run(_run(gateway, spec, taken, lambda: announce(url_of(host, at))))
 
 
 def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _serve(server: GatewayServer, taken: socket.socket, announce: Callable[[], None]) -> None:
-    with server.handle_signals():
-        serving = asyncio.ensure_future(server.serve(sockets=[taken]))
-        while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn tells in a plain field)
-            await asyncio.sleep(0.01)
-        if not serving.done():
+async def _run(
+    gateway: Gateway, spec: GatewaySpec, taken: socket.socket, announce: Callable[[], None]
+) -> None:
+    server = GatewayServer(gateway, spec)
+    try:
+        await gateway.open()
+        with server.handle_signals():
             announce()
-        await serving
+            await server.serve(sockets=[taken])
+    finally:
+        await gateway.close()

@@ -22,10 +22,14 @@ from forebay.documents.fields import (
 )
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
-from forebay.fleet.policies import POLICIES
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
+from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.dns import DnsReplicas
+from forebay.fleet.replicas.file import FileReplicas
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.gateway.limits import KeyLimits
 from forebay.gateway.relay import RelayRules
-from forebay.settings import SecretRef
 
 
 def _policy(name: str) -> str:
@@ -46,9 +50,26 @@ class EngineSpec(Model):
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
     )
 
-    def secret(self) -> SecretRef | None:
-        """Where the replicas' API key is; None where they need none."""
-        return self.api_key.ref() if self.api_key is not None else None
+    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
+        None, description="Model that every replica must serve; null: what the first one serves that answers."
+    )
+    policy: Annotated[str, AfterValidator(_policy)] = Field(
+        DEFAULT_POLICY, description="How a replica is chosen; `expected_ttft` also waits until one has room."
+    )
+
+    def config(self) -> FleetConfig:
+        """The fleet. Raises `SettingError` for replicas that cannot be some."""
+        return FleetConfig(
+            replicas=self._list(),
+            model=self.model,
+            api_key=self.api_key.ref() if self.api_key is not None else None,
+            routing=self.policy,
+        )
+
+    def _list(self) -> ReplicaList:
+        if self.file is not None:
+            return FileReplicas(self.file)
+        return DnsReplicas(self.dns) if self.dns is not None else FixedReplicas(self.replicas)
 
 
 class KeySpec(Model):
@@ -136,9 +157,6 @@ class GatewaySpec(Model):
     """A gateway."""
 
     engine: EngineSpec = Field(default_factory=lambda: EngineSpec(), description="The replicas.")
-    policy: Annotated[str, AfterValidator(_policy)] | None = Field(
-        None, description="How a replica is chosen; null: by expected first token, with admission."
-    )
     keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")

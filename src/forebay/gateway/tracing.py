@@ -27,9 +27,7 @@ class Tracing:
 
     def begin(self, method: str, route: str, headers: Mapping[bytes, bytes], id: str) -> Span:
         """The span of one request, below the client's where it names one."""
-        carrier = {
-            name.decode(): headers[name].decode("latin-1") for name in HEADERS if name in headers
-        }
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in HEADERS if name in headers}
         return self._tracer.start_span(
             f"{method} {route}",
             self._propagator.extract(carrier) if carrier else None,
