@@ -22,7 +22,15 @@ from forebay.gateway.headers import headers_up, request_id
 from forebay.gateway.keys import KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
-from forebay.gateway.refusal import SERVER, Refusal, draining, no_replica, unknown_model
+from forebay.gateway.refusal import (
+    SERVER,
+    Refusal,
+    draining,
+    no_replica,
+    own_mistake,
+    too_late,
+    unknown_model,
+)
 from forebay.gateway.relay import Call, Cut, Relay, RelayRules
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.tracing import Tracing
@@ -206,9 +214,7 @@ class Gateway:
             if exchange.begun:
                 exchange.outcome = "cut"
             else:
-                message = f"no answer was there within {self._limits.request_s:g} s"
-                refusal = Refusal(504, "request_timeout", message, kind=SERVER)
-                await self._refuse(exchange, refusal, receive, send)
+                await self._refuse(exchange, too_late(self._limits.request_s), receive, send)
         except Cut:
             exchange.outcome = "cut"
         except HungUp:
@@ -217,10 +223,7 @@ class Gateway:
             LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
             if exchange.begun:
                 raise
-            refusal = Refusal(
-                500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER
-            )
-            await self._refuse(exchange, refusal, receive, send)
+            await self._refuse(exchange, own_mistake(), receive, send)
         finally:
             self.in_flight -= 1
             metrics.in_flight.set(self.in_flight)

@@ -61,12 +61,10 @@ class Usage:
         """Count one request in, and out again when it has ended."""
         limits = self._limits
         if self.in_flight >= limits.in_flight:
-            raise _over("in_flight", f"more than {limits.in_flight:g} requests of this key at a time", 1.0)
+            raise _over("in_flight", f"more than {limits.in_flight:g} requests at a time", 1.0)
         wait_s = self._requests.take(1.0, now_s)
         if wait_s:
-            raise _over(
-                "requests", f"more than {limits.requests_per_s:g} requests a second of this key", wait_s
-            )
+            raise _over("requests", f"more than {limits.requests_per_s:g} requests a second", wait_s)
         self.in_flight += 1
         try:
             yield
@@ -77,10 +75,9 @@ class Usage:
         """Take the tokens of a request: those of its prompt and as many as it asks for."""
         wait_s = self._tokens.take(amount, now_s)
         if wait_s:
-            raise _over(
-                "tokens", f"more than {self._limits.tokens_per_min:g} tokens a minute of this key", wait_s
-            )
+            raise _over("tokens", f"more than {self._limits.tokens_per_min:g} tokens a minute", wait_s)
 
 
-def _over(kind: str, message: str, retry_after_s: float) -> Refusal:
+def _over(kind: str, what: str, retry_after_s: float) -> Refusal:
+    message = f"{what} are not allowed with this API key; try again later"
     return Refusal(429, "rate_limit_exceeded", message, kind=kind, retry_after_s=retry_after_s)

@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI description, as it is served: what it checks itself, and nothing of what engines check."""
+"""The gateway's OpenAPI description: what it checks itself, and nothing of what engines check."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 TEXT = {"type": "string"}
 COUNT = {"type": "integer", "minimum": 0}
 TOKENS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-TEXT_OR_TOKENS = {
-    "anyOf": [TEXT, TOKENS, {"type": "array", "items": {"anyOf": [TEXT, TOKENS]}, "minItems": 1}]
-}
+SEVERAL = {"type": "array", "items": {"anyOf": [TEXT, TOKENS]}, "minItems": 1}
+TEXT_OR_TOKENS = {"anyOf": [TEXT, TOKENS, SEVERAL]}
 MODEL = {"type": "string", "minLength": 1, "maxLength": 500}
 
 ERRORS = {
@@ -62,7 +61,7 @@ def _call(id: str, summary: str, asked: str, answered: str, *, streams: bool) ->
 
 
 def _get(id: str, summary: str, answers: dict[str, Any], *, secured: bool = False) -> dict[str, Any]:
-    security = [{"key": []}] if secured else []
+    security: list[dict[str, list[str]]] = [{"key": []}] if secured else []
     return {"get": {"operationId": id, "summary": summary, "security": security, "responses": answers}}
 
 

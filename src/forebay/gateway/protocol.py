@@ -1,7 +1,7 @@
 """HTTP on one connection, with the bounds that uvicorn's protocol does not have itself.
 
-uvicorn bounds what it buffers of a body and how long an idle connection is kept. It does not bound the size or
-number of headers with httptools, nor how long they may take, nor connections without a plain-text answer.
+uvicorn bounds what it buffers of a body and how long an idle connection is kept. With httptools it bounds
+neither size nor number of headers nor how long they take, and what it says itself is plain text.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             kind = {"kind": SERVER} if status >= 500 else {}
             body = error_body(code, message, **kind)
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-                body
-            )
-            self.transport.write(STATUS_LINE[status] + head + body)
+            head = b"content-type: application/json\r\nconnection: close\r\n"
+            length = b"content-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + length + body)
         self.transport.close()
 
 

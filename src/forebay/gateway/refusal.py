@@ -89,3 +89,11 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
 def unknown_model(name: str) -> Refusal:
     message = f"the model {name[:200]!r} is not served; /v1/models says which are"
     return Refusal(404, "model_not_found", message, param="model")
+
+
+def too_late(seconds: float) -> Refusal:
+    return Refusal(504, "request_timeout", f"no answer was there within {seconds:g} s", kind=SERVER)
+
+
+def own_mistake() -> Refusal:
+    return Refusal(500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER)

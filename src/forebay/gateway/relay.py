@@ -245,7 +245,11 @@ class UntilLost:
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._lease.on_lost = lambda: None if task.cancel() else None
+
+        def end() -> None:
+            task.cancel()
+
+        self._lease.on_lost = end
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -31,9 +31,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, that drains before it stops listening.
 
-    On the first signal health says `draining` and new requests get a 503, while answers in flight go on; once
-    none is left, at the earliest after the notice and at the latest after the grace, the port closes. A second
-    signal closes it at once.
+    On the first signal health says `draining` and new requests get a 503, while answers in flight go on. Once
+    none is left, at the earliest after the notice and at the latest after the grace, the port closes. A
+    second signal closes it at once.
     """
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:

@@ -156,7 +156,7 @@ class TracesSpec(Model):
 class GatewaySpec(Model):
     """A gateway."""
 
-    engine: EngineSpec = Field(default_factory=lambda: EngineSpec(), description="The replicas.")
+    engine: EngineSpec = Field(default_factory=EngineSpec, description="The replicas.")
     keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
