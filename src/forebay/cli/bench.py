@@ -14,6 +14,7 @@ from rich.table import Table
 
 from forebay.cli.applications import applications
 from forebay.cli.files import check_writable
+from forebay.cli.gateway_bench import gateway_bench
 from forebay.cli.overhead import overhead
 from forebay.cli.routing import overload, routing
 from forebay.engine.launch import ConsoleProgress
@@ -29,6 +30,7 @@ bench.command()(overhead)
 bench.command()(routing)
 bench.command()(overload)
 bench.command()(applications)
+bench.command(name="gateway")(gateway_bench)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
