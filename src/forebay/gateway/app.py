@@ -22,6 +22,7 @@ from forebay.gateway.headers import headers_up, request_id
 from forebay.gateway.keys import KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
+from forebay.gateway.protocol import LINGER_S
 from forebay.gateway.refusal import (
     SERVER,
     Refusal,
@@ -45,8 +46,6 @@ CHARS_PER_TOKEN = 4
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 """How long the start waits for the first replica."""
-LINGER_S = 2.0
-"""How long a refused client may go on sending before the connection is cut, so that it reads the refusal."""
 DROPPED_BYTES = 65_536
 """A body that nobody reads is dropped up to this size, and else the connection is closed."""
 
@@ -291,7 +290,7 @@ class Gateway:
         unread = exchange.unread
         refusal.close = refusal.close or unread > DROPPED_BYTES
         headers = [*refusal.headers(), (b"x-request-id", exchange.id.encode("ascii")), *more]
-        lingers = unread > DROPPED_BYTES and refusal.status != 408
+        lingers = unread > DROPPED_BYTES or refusal.status == 408
         await send_whole(send, refusal.status, headers, refusal.body(), more=lingers)
         if lingers:
             await _drop_body(receive)

@@ -95,6 +95,8 @@ class FakeReplica:
                 return _error(405, "Method Not Allowed", "MethodNotAllowed")
             return await self._complete(request, chat=path == CHAT_PATH)
         match path:
+            case "/v1/embeddings" if request.method == "POST":
+                return await self._embed(request)
             case "/health" | "/ping":
                 return web.Response()
             case "/v1/models":
@@ -149,6 +151,21 @@ class FakeReplica:
                 self._slots.release()
         self._completed += fault in (None, "schema")
         return response
+
+    async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Vectors that are functions of the texts alone; no queue, no faults."""
+        refusal = self._unauthorized(request)
+        if refusal is not None:
+            return refusal
+        try:
+            body = wire.embeddings(await request.read(), self.script.models)
+        except ValueError as error:
+            return _error(400, f"the body cannot be read: {error}", "BadRequestError")
+        id = request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
+        self._calls[id] += 1
+        await asyncio.sleep(self.script.delay(id))
+        self._completed += 1
+        return _json(body, headers=self._load_headers(request))
 
     async def _answer(
         self, request: web.BaseRequest, asked: Asked, id: str, fault: str | None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Any
 
 import orjson
@@ -12,6 +15,7 @@ from forebay.records import Usage
 from forebay.testing.answers import tokens
 
 DONE = b"data: [DONE]\n\n"
+EMBED_SIZE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,28 @@ def document(asked: Asked, answer: Answered) -> bytes:
         + orjson.dumps(_usage(answer.usage))
         + b"}"
     )
+
+
+def embeddings(body: bytes, models: Sequence[str]) -> bytes:
+    """The answer to an embeddings request: for each input `EMBED_SIZE` numbers from -1 to 1.
+
+    Raises `ValueError`, with words for the client, where it is none.
+    """
+    document: Any = orjson.loads(body)
+    if not isinstance(document, dict) or document.get("model") not in models:
+        raise ValueError(f"expected an object with one of the models {', '.join(models)}")
+    given = document.get("input")
+    inputs = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else [given]
+    packed = document.get("encoding_format") == "base64"
+    data = []
+    for index, one in enumerate(inputs):
+        digest = sha1(orjson.dumps(one)).digest()
+        vector = [(byte - 127.5) / 127.5 for byte in digest[:EMBED_SIZE]]
+        value = b64encode(struct.pack(f"<{EMBED_SIZE}f", *vector)).decode() if packed else vector
+        data.append({"object": "embedding", "index": index, "embedding": value})
+    count = sum(tokens(one) if isinstance(one, str) else 1 for one in inputs)
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return orjson.dumps({"object": "list", "model": document["model"], "data": data, "usage": usage})
 
 
 def error_body(status: int, message: str, kind: str) -> bytes:

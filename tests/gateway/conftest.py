@@ -1,0 +1,120 @@
+"""A gateway before fake replicas, on real sockets, on the loop of the test or on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from forebay.documents.load import check_document
+from forebay.gateway.app import Gateway
+from forebay.gateway.serve import GatewayServer, listen, make_gateway, url_of
+from forebay.gateway.spec import GatewaySpec
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+QUICK = ReplicaScript(delay=Fixed(0.0))
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
+
+
+def spec_of(replicas: list[str], **settings: Any) -> GatewaySpec:
+    engine = {"replicas": replicas, **settings.pop("engine", {})}
+    return check_document(GatewaySpec, {"engine": engine, **settings}, what="gateway", name="gateway")
+
+
+@dataclass
+class Served:
+    """A running gateway."""
+
+    gateway: Gateway
+    server: GatewayServer
+    port: int
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return url_of("127.0.0.1", self.port)
+
+    async def metric(self, line: str) -> float:
+        """The value of the metric whose name and labels are `line`; 0 where it is missing."""
+        async with self.session.get(self.url + "/metrics") as response:
+            text = await response.text()
+        found = [row.rsplit(" ", 1) for row in text.splitlines() if not row.startswith("#")]
+        return {name: float(value) for name, value in found}.get(line, 0.0)
+
+
+@asynccontextmanager
+async def serving(spec: GatewaySpec, *, wait_s: float = 30.0) -> AsyncIterator[Served]:
+    """The gateway of `spec` on the running loop."""
+    gateway = make_gateway(spec)
+    with listen("127.0.0.1", 0) as taken:
+        await gateway.open(wait_s)
+        server = GatewayServer(gateway, spec)
+        running = asyncio.ensure_future(server.serve(sockets=[taken]))
+        try:
+            async with aiohttp.ClientSession() as session:
+                yield Served(gateway, server, taken.getsockname()[1], session)
+        finally:
+            server.should_exit = True
+            await running
+            await gateway.close()
+
+
+@asynccontextmanager
+async def before(*scripts: ReplicaScript, **settings: Any) -> AsyncIterator[tuple[Served, list[FakeReplica]]]:
+    """A gateway before one fake replica per script."""
+    replicas = [FakeReplica(script) for script in scripts or (QUICK,)]
+    try:
+        for replica in replicas:
+            await replica.start()
+        async with serving(spec_of([replica.url for replica in replicas], **settings)) as served:
+            yield served, replicas
+    finally:
+        for replica in replicas:
+            await replica.stop()
+
+
+@contextmanager
+def on_thread(*scripts: ReplicaScript, **settings: Any) -> Iterator[str]:
+    """The same on a thread, for clients that block; gives the gateway's URL."""
+    started: list[str] = []
+    ready, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with before(*scripts, **settings) as (served, _):
+            started.append(served.url)
+            ready.set()
+            await asyncio.get_running_loop().run_in_executor(None, ended.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="gateway", daemon=True)
+    thread.start()
+    ready.wait(60)
+    try:
+        yield started[0]
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (what is waited for is in another task's plain fields)
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def gateway_url() -> Iterator[str]:
+    """One gateway for tests that only look."""
+    with on_thread(ReplicaScript(delay=Fixed(0.0), chunks=3)) as url:
+        yield url
