@@ -50,11 +50,17 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(spec: GatewaySpec, *, wait_s: float = 30.0) -> AsyncIterator[Served]:
+async def serving(
+    spec: GatewaySpec, *, wait_s: float = 30.0, gateway: Gateway | None = None
+) -> AsyncIterator[Served]:
     """The gateway of `spec` on the running loop."""
-    gateway = make_gateway(spec)
+    gateway = gateway or make_gateway(spec)
     with listen("127.0.0.1", 0) as taken:
-        await gateway.open(wait_s)
+        try:
+            await gateway.open(wait_s)
+        except BaseException:
+            await gateway.close()
+            raise
         server = GatewayServer(gateway, spec)
         running = asyncio.ensure_future(server.serve(sockets=[taken]))
         try:

@@ -1,0 +1,158 @@
+"""What goes through unchanged: the answer's bytes, the request's body, ids and traces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+from aiohttp import web
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from forebay.fleet.client import FleetClient
+from forebay.gateway.app import Gateway
+from forebay.gateway.relay import usage_in
+from forebay.gateway.tracing import Tracing
+from forebay.records import Usage
+
+from .conftest import CHAT, serving, spec_of
+
+ODD_BODY = orjson.dumps(CHAT)[:-1] + b' , "unknown" : 1.50e0 ,"model":"fake" }\n'
+EVENTS = [
+    b'data: {"odd" :  1}\r\n\r\n',
+    b": a comment\n\n",
+    b"event: x\ndata: \xc3",
+    b"\xa4\n\n",
+    b"data: [DONE]\n\n",
+]
+
+
+@asynccontextmanager
+async def recorder(seen: list[web.Request], bodies: list[bytes]) -> AsyncIterator[str]:
+    """A replica that keeps what it was sent, and answers in an odd way."""
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        seen.append(request)
+        bodies.append(await request.read())
+        headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Engine": "odd", "Set-Cookie": "a=b"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        for event in EVENTS:
+            await response.write(event)
+            await asyncio.sleep(0)
+        return response
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "fake"}]})
+
+    async def healthy(request: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", chat),
+            web.get("/v1/models", models),
+            web.get("/health", healthy),
+            web.get("/metrics", healthy),
+        ]
+    )
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_answer_and_a_body_go_through_byte_for_byte() -> None:
+    seen: list[web.Request] = []
+    bodies: list[bytes] = []
+    async with recorder(seen, bodies) as url, serving(spec_of([url])) as served:
+        headers = {
+            "X-Request-Id": "mine-1",
+            "Authorization": "Bearer sk-client",
+            "Cookie": "c=d",
+            "Connection": "keep-alive, X-Hop",
+            "X-Hop": "1",
+            "X-Own": "kept",
+        }
+        async with served.session.post(
+            served.url + "/v1/chat/completions", data=ODD_BODY, headers=headers
+        ) as response:
+            answer = await response.read()
+        assert answer == b"".join(EVENTS)
+        assert bodies == [ODD_BODY]
+        assert response.headers["X-Request-Id"] == "mine-1"
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["X-Engine"] == "odd"
+        assert "Set-Cookie" not in response.headers
+        assert len(response.headers.getall("Date")) == 1
+        sent = seen[0].headers
+        assert (sent["X-Request-Id"], sent["X-Own"]) == ("mine-1", "kept")
+        assert {"Authorization", "Cookie", "X-Hop"}.isdisjoint(sent)
+
+
+async def test_a_request_without_an_id_gets_one() -> None:
+    seen: list[web.Request] = []
+    async with recorder(seen, []) as url, serving(spec_of([url])) as served:
+        for given in (None, "x" * 500, "ümlaut"):
+            headers = {} if given is None else {"X-Request-Id": given}
+            async with served.session.post(
+                served.url + "/v1/chat/completions", json=CHAT, headers=headers
+            ) as response:
+                await response.read()
+            made = response.headers["X-Request-Id"]
+            assert len(made) == 32
+            assert seen[-1].headers["X-Request-Id"] == made
+
+
+async def test_a_clients_trace_goes_on_without_traces_of_our_own() -> None:
+    seen: list[web.Request] = []
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with recorder(seen, []) as url, serving(spec_of([url])) as served:
+        headers = {"traceparent": parent, "tracestate": "a=b"}
+        async with served.session.post(
+            served.url + "/v1/chat/completions", json=CHAT, headers=headers
+        ) as response:
+            await response.read()
+        assert (seen[0].headers["traceparent"], seen[0].headers["tracestate"]) == (parent, "a=b")
+
+
+async def test_a_span_stands_between_client_and_replica() -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    seen: list[web.Request] = []
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with recorder(seen, []) as url:
+        spec = spec_of([url])
+        gateway = Gateway(FleetClient(spec.engine.config()), tracing=Tracing(provider))
+        async with serving(spec, gateway=gateway) as served:
+            async with served.session.post(
+                served.url + "/v1/chat/completions", json=CHAT, headers={"traceparent": parent}
+            ) as response:
+                await response.read()
+            async with served.session.post(served.url + "/v1/chat/completions", data=b"{") as response:
+                await response.read()
+    first, second = spans.get_finished_spans()
+    assert first.name == "POST /v1/chat/completions"
+    assert first.parent is not None
+    assert f"{first.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert seen[0].headers["traceparent"].split("-")[2] == f"{first.context.span_id:016x}"
+    assert first.attributes is not None
+    assert first.attributes["gen_ai.request.model"] == "fake"
+    assert first.attributes["http.response.status_code"] == 200
+    assert second.attributes is not None
+    assert second.attributes["http.response.status_code"] == 400
+
+
+def test_usage_is_read_from_the_end_of_an_answer() -> None:
+    tail = b'{"completion_tokens":1}"usage":{"prompt_tokens":7,"completion_tokens": 5,"cached_tokens":3}}'
+    assert usage_in(tail, 9) == Usage(7, 5, 3)
+    assert usage_in(b"data: [DONE]", 9) == Usage(0, 9, 0)
