@@ -24,7 +24,7 @@ CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "ma
 
 
 def spec_of(replicas: list[str], **settings: Any) -> GatewaySpec:
-    engine = {"replicas": replicas, **settings.pop("engine", {})}
+    engine = {"url": replicas, **settings.pop("engine", {})}
     return check_document(GatewaySpec, {"engine": engine, **settings}, what="gateway", name="gateway")
 
 

@@ -132,7 +132,7 @@ async def test_a_span_stands_between_client_and_replica() -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with recorder(seen, []) as url:
         spec = spec_of([url])
-        gateway = Gateway(FleetClient(spec.engine.config()), tracing=Tracing(provider))
+        gateway = Gateway(FleetClient(spec.fleet()), tracing=Tracing(provider))
         async with serving(spec, gateway=gateway) as served:
             async with served.session.post(
                 served.url + "/v1/chat/completions", json=CHAT, headers={"traceparent": parent}

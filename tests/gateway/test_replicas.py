@@ -46,7 +46,7 @@ async def test_an_unreachable_replica_at_start_is_left_out() -> None:
 
 async def test_without_any_replica_the_gateway_says_so_until_one_comes() -> None:
     port = free_port()
-    async with serving(spec_of([f"http://127.0.0.1:{port}"]), wait_s=0.05) as served:
+    async with serving(spec_of([f"http://127.0.0.1:{port}"], relay={"absent_s": 0.1}), wait_s=0.05) as served:
         status, body = await chat(served)
         assert (status, orjson.loads(body)["error"]["code"]) == (503, "no_replica")
         assert str(port) not in body.decode()
@@ -81,7 +81,7 @@ async def test_a_replica_of_another_model_gets_nothing() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("bad", [BUSY, FAILING, SILENT])
 async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) -> None:
-    async with before(bad, QUICK, engine={"policy": "round_robin"}) as (served, replicas):
+    async with before(bad, QUICK, routing="round_robin") as (served, replicas):
         for _ in range(6):
             assert (await chat(served, stream=stream))[0] == 200
         assert replicas[0].report().calls
@@ -90,7 +90,7 @@ async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) 
 
 async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
     hung = ReplicaScript(faults=Faults((("hang", 1.0),)))
-    settings: dict[str, Any] = {"engine": {"policy": "round_robin"}, "relay": {"first_byte_s": 0.2}}
+    settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 0.2}}
     async with before(hung, QUICK, **settings) as (served, replicas):
         answers = await asyncio.gather(*(chat(served, stream=True) for _ in range(2)))
         assert [status for status, _ in answers] == [200, 200]
@@ -126,7 +126,7 @@ async def test_an_answer_that_breaks_off_is_not_begun_anew() -> None:
 
 async def test_all_replicas_gone_concerns_only_those_who_ask_then() -> None:
     slow = ReplicaScript(delay=Fixed(0.0), token_s=0.2, chunks=4)
-    async with before(slow, QUICK) as (served, replicas):
+    async with before(slow, QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         await replicas[1].stop()
         running = asyncio.ensure_future(chat(served, stream=True))
         await until(lambda: replicas[0].report().in_flight == 1)
@@ -142,7 +142,7 @@ async def test_all_replicas_gone_concerns_only_those_who_ask_then() -> None:
 
 
 async def test_a_replica_that_refuses_the_gateways_key() -> None:
-    async with before(QUICK) as (served, replicas):
+    async with before(QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         replicas[0].script = ReplicaScript(delay=Fixed(0.0), api_key="sk-secret")
         status, body = await chat(served)
         assert (status, orjson.loads(body)["error"]["code"]) == (502, "replica_refused")
@@ -150,7 +150,7 @@ async def test_a_replica_that_refuses_the_gateways_key() -> None:
 
 async def test_every_replica_busy() -> None:
     async with (
-        before(BUSY) as (served, _),
+        before(BUSY, relay={"absent_s": 0.1}) as (served, _),
         served.session.post(served.url + "/v1/chat/completions", json=CHAT) as response,
     ):
         assert response.status == 503
@@ -160,7 +160,7 @@ async def test_every_replica_busy() -> None:
 
 async def test_a_long_answer_in_one_piece_is_no_hanging_replica() -> None:
     quiet = ReplicaScript(delay=Fixed(0.6))
-    async with before(quiet, QUICK, engine={"policy": "round_robin"}) as (served, replicas):
+    async with before(quiet, QUICK, routing="round_robin") as (served, replicas):
         # Silence of one replica while the other answers is what hanging looks like from afar.
         fleet = served.gateway._fleet
         fleet._members._config = _impatient(fleet._members._config)

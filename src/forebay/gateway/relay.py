@@ -52,13 +52,15 @@ CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
 @dataclass(frozen=True, slots=True)
 class RelayRules:
     """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
-    to begin a streamed answer; one that is not streamed has all the time of the request.
+    to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
+    a request waits for room; `absent_s`: and where no replica is up at all.
     """
 
     attempts: int = 3
     connect_s: float = 5.0
     first_byte_s: float = 120.0
-    place_s: float = 60.0
+    place_s: float = 30.0
+    absent_s: float = 2.0
 
 
 @dataclass(slots=True)
@@ -114,17 +116,17 @@ class Relay:
     async def forward(self, call: Call, send: Send) -> None:
         """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
         tried: dict[str, int] = {}
-        asked = call.asked
-        for attempt in range(1, self._rules.attempts + 1):
+        asked, rules = call.asked, self._rules
+        for attempt in range(1, rules.attempts + 1):
             demand = self._fleet.demand(
                 asked.text,
-                deadline_s=self._rules.place_s,
+                deadline_s=rules.place_s if self._others({}) else min(rules.absent_s, rules.place_s),
                 priority=asked.priority,
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
             )
-            last = attempt == self._rules.attempts
+            last = attempt == rules.attempts
             failure: EngineError
             try:
                 async with self._fleet.place(demand, chars=len(asked.text)) as lease:

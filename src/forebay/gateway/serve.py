@@ -101,7 +101,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
     if len({key for _, key, _ in keys}) < len(keys):
         raise SettingError("keys: expected keys that differ, found one under two names")
     return Gateway(
-        FleetClient(spec.engine.config(), clock=clock),
+        FleetClient(spec.fleet(), clock=clock),
         keys=KeyRing(keys, clock.monotonic_s()),
         limits=spec.limits,
         rules=spec.relay.rules(),

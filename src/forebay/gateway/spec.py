@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents.fields import (
@@ -24,12 +24,20 @@ from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
-from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
 from forebay.fleet.replicas.dns import DnsReplicas
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.gateway.limits import KeyLimits
 from forebay.gateway.relay import RelayRules
+
+
+def _listed(value: Any) -> Any:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _engine(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str | list) else value
 
 
 def _policy(name: str) -> str:
@@ -39,12 +47,16 @@ def _policy(name: str) -> str:
 
 
 class EngineSpec(Model):
-    """The replicas that answer: exactly one of `replicas`, `file` and `dns`."""
+    """The replicas that answer: exactly one of `url`, `file` and `dns`."""
 
-    replicas: tuple[HttpUrl, ...] = Field((), description="Addresses of OpenAI-compatible servers.")
-    file: LocalPath | None = Field(None, description="File with one address per line; watched.")
+    url: Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)] = Field(
+        (), description="Address of an OpenAI-compatible server, or a list of them."
+    )
+    file: LocalPath | None = Field(
+        None, description="File with the addresses, one per line or a list in YAML or JSON; it may change."
+    )
     dns: HttpUrl | None = Field(
-        None, description="Address whose host name resolves to one or more replicas; asked again and again."
+        None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
     )
     api_key: SecretField | None = Field(
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
@@ -53,23 +65,12 @@ class EngineSpec(Model):
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Model that every replica must serve; null: what the first one serves that answers."
     )
-    policy: Annotated[str, AfterValidator(_policy)] = Field(
-        DEFAULT_POLICY, description="How a replica is chosen; `expected_ttft` also waits until one has room."
-    )
 
-    def config(self) -> FleetConfig:
-        """The fleet. Raises `SettingError` for replicas that cannot be some."""
-        return FleetConfig(
-            replicas=self._list(),
-            model=self.model,
-            api_key=self.api_key.ref() if self.api_key is not None else None,
-            routing=self.policy,
-        )
-
-    def _list(self) -> ReplicaList:
+    def replicas(self) -> ReplicaList:
+        """Where the replicas are. Raises `SettingError` for what cannot be one."""
         if self.file is not None:
             return FileReplicas(self.file)
-        return DnsReplicas(self.dns) if self.dns is not None else FixedReplicas(self.replicas)
+        return DnsReplicas(self.dns) if self.dns is not None else FixedReplicas(self.url)
 
 
 class KeySpec(Model):
@@ -128,6 +129,9 @@ class RelaySpec(Model):
     place_s: PositiveFloat = Field(
         RULES.place_s, description="How long a request waits for a replica with room; then 503."
     )
+    absent_s: PositiveFloat = Field(
+        RULES.absent_s, description="How long a request waits where no replica is up at all; then 503."
+    )
 
     def rules(self) -> RelayRules:
         return RelayRules(**dict(self))
@@ -156,7 +160,13 @@ class TracesSpec(Model):
 class GatewaySpec(Model):
     """A gateway."""
 
-    engine: EngineSpec = Field(default_factory=EngineSpec, description="The replicas.")
+    engine: Annotated[EngineSpec, BeforeValidator(_engine)] = Field(
+        default_factory=EngineSpec, description="The replicas; a URL, or a list of URLs, is enough."
+    )
+    routing: Annotated[str, AfterValidator(_policy)] = Field(
+        DEFAULT_POLICY,
+        description="How requests are spread over the replicas; docs/fleet.md tells what there is.",
+    )
     keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
@@ -171,12 +181,18 @@ class GatewaySpec(Model):
             raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
         return self
 
+    def fleet(self) -> FleetConfig:
+        """The fleet. Raises `SettingError` for what cannot be a replica."""
+        engine = self.engine
+        key = engine.api_key.ref() if engine.api_key is not None else None
+        return FleetConfig(engine.replicas(), model=engine.model, api_key=key, routing=self.routing)
+
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine = self.engine
-        given = [name for name in ("replicas", "file", "dns") if getattr(engine, name)]
+        given = [name for name in ("url", "file", "dns") if getattr(engine, name)]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            yield "engine", f"expected exactly one of replicas, file and dns; found {found}"
+            yield "engine", f"expected exactly one of url, file and dns; found {found}"
         names = [key.name for key in self.keys]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield "keys", f"expected names that differ, found {name!r} more than once"
@@ -201,8 +217,8 @@ def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> Gate
 
 
 def _with_replicas(engine: Any, engines: tuple[str, ...]) -> Any:
-    kept = dict(engine) if isinstance(engine, dict) else {}
-    return {key: kept[key] for key in kept if key not in ("file", "dns")} | {"replicas": list(engines)}
+    kept = engine if isinstance(engine, dict) else {}
+    return {key: kept[key] for key in kept if key not in ("file", "dns")} | {"url": list(engines)}
 
 
 def _or_inf(limit: float | None) -> float:

@@ -52,7 +52,7 @@ class Member:
         """Why it gets no requests, in words."""
         if self.leaving:
             return "it has left the list"
-        return self.fault or (self.health.why if self.health.state != "up" else "")
+        return self.fault or (self.health.why if self.health.state == "shut" else "")
 
     def open(self) -> bool:
         """Whether one more request may be sent there."""
