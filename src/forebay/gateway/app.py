@@ -17,7 +17,7 @@ from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers, send_whole
 from forebay.gateway.body import EMBED_PATH, read_asked, read_body
-from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp
+from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp, forget_cancelling
 from forebay.gateway.headers import headers_up, request_id
 from forebay.gateway.keys import KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
@@ -218,6 +218,13 @@ class Gateway:
             exchange.outcome = "cut"
         except HungUp:
             exchange.outcome = "hung_up"
+        except asyncio.CancelledError:
+            # The server ends before the answer has begun, or in the midst of it.
+            exchange.outcome = "cut"
+            if exchange.begun:
+                raise
+            forget_cancelling()
+            await self._refuse(exchange, draining(), receive, send)
         except Exception:
             LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
             if exchange.begun:

@@ -120,7 +120,7 @@ def _parse(body: bytes, max_depth: int) -> dict[str, Any]:
 def deeper_than(value: object, levels: int) -> bool:
     """Whether lists and objects are nested in more than `levels` levels."""
     level = [value]
-    for _ in range(levels + 1):
+    for _ in range(levels):
         level = [
             inner
             for outer in level

@@ -50,6 +50,10 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
         text = (
             "\n".join(message["content"] for message in document["messages"]) if chat else document["prompt"]
         )
+        if isinstance(text, list):
+            text = orjson.dumps(text).decode()  # Tokens, or several prompts: one text here.
+        elif not isinstance(text, str):
+            raise TypeError("the prompt is neither a text nor a list")
         form = document.get("response_format") or {}
         return Asked(
             chat=chat,

@@ -1,0 +1,82 @@
+"""What of a body the gateway sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.gateway.body import deeper_than, read_asked
+from forebay.gateway.refusal import Refusal
+
+CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+keys = st.sampled_from(["model", "messages", "prompt", "input", "stream", "max_tokens", "user", "priority"])
+bodies = st.dictionaries(keys, anything | st.just("fake"), max_size=8).map(orjson.dumps)
+
+
+def depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth, value), default=0)
+    return 0
+
+
+@given(value=anything, levels=st.integers(1, 6))
+def test_depth(value: Any, levels: int) -> None:
+    if isinstance(value, dict | list):
+        assert deeper_than(value, levels) == (depth(value) > levels)
+
+
+@given(body=bodies | st.binary(max_size=200), path=st.sampled_from([CHAT, PROMPT, EMBED]))
+def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
+    refusal: Refusal | None = None
+    try:
+        asked = read_asked(path, body, max_depth=64)
+    except Refusal as error:
+        refusal = error
+    if refusal is None:
+        assert asked.body is body
+        assert asked.model
+    else:
+        assert refusal.status == 400
+        assert orjson.loads(refusal.body())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "text", "tokens"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "a"}, {"role": "x"}]}, "\0user\0a\0x\0", 0),
+        (
+            CHAT,
+            {"messages": [{"role": "u", "content": [{"text": "a"}, {"x": 1}, {"text": "b"}]}]},
+            "\0u\0ab",
+            0,
+        ),
+        (PROMPT, {"prompt": "a"}, "a", 0),
+        (PROMPT, {"prompt": ["a", "b"]}, "a\0b", 0),
+        (PROMPT, {"prompt": [1, 2, 3]}, "", 3),
+        (EMBED, {"input": [[1, 2], [3]]}, "", 3),
+    ],
+)
+def test_the_prompt(path: str, more: dict[str, Any], text: str, tokens: int) -> None:
+    asked = read_asked(path, orjson.dumps({"model": "m", **more}), max_depth=64)
+    assert (asked.text, asked.given_tokens) == (text, tokens)
+
+
+def test_what_the_fleet_is_told() -> None:
+    body = {"model": "m", "prompt": "a", "max_tokens": 7, "user": "u", "priority": 3, "stream": True}
+    asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
+    assert (asked.max_tokens, asked.session, asked.priority, asked.stream) == (7, "u", 3, True)
+    odd = body | {"max_tokens": "x", "user": 3, "priority": 1.5, "stream": None}
+    asked = read_asked(PROMPT, orjson.dumps(odd), max_depth=64)
+    assert (asked.max_tokens, asked.session, asked.priority, asked.stream) == (None, None, 0, False)

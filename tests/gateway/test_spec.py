@@ -1,0 +1,99 @@
+"""The gateway's settings: what a file may hold, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import SettingError
+from forebay.fleet.replicas.dns import DnsReplicas
+from forebay.fleet.replicas.file import FileReplicas
+from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.gateway.serve import listen, make_gateway
+from forebay.gateway.spec import GatewaySpec, load_gateway
+
+URL = "http://127.0.0.1:9"
+
+
+def load(folder: Path, text: str, *engines: str) -> GatewaySpec:
+    (folder / "gateway.yaml").write_text(text)
+    return load_gateway(folder / "gateway.yaml", engines)
+
+
+def test_replicas_from_the_command_line_alone() -> None:
+    spec = load_gateway(None, (URL, "http://127.0.0.1:10/v1"))
+    assert spec.engine.replicas() == FixedReplicas((URL, "http://127.0.0.1:10"))
+    assert (spec.routing, spec.keys, spec.limits.max_body_bytes) == ("expected_ttft", (), 8 << 20)
+
+
+def test_every_source_of_replicas(tmp_path: Path) -> None:
+    assert load(tmp_path, f"engine: {URL}").engine.replicas() == FixedReplicas((URL,))
+    assert load(tmp_path, "engine: {file: urls}").engine.replicas() == FileReplicas(str(tmp_path / "urls"))
+    assert load(tmp_path, f"engine: {{dns: {URL}}}").engine.replicas() == DnsReplicas(URL)
+
+
+def test_the_command_line_takes_the_place_of_the_files_replicas(tmp_path: Path) -> None:
+    spec = load(tmp_path, "engine: {file: urls, model: m}\nrouting: round_robin", URL)
+    assert spec.engine.replicas() == FixedReplicas((URL,))
+    assert (spec.fleet().model, spec.fleet().routing) == ("m", "round_robin")
+
+
+def test_a_keys_limits(tmp_path: Path) -> None:
+    keys = "keys: [{name: a, key: {env: K}}, {name: b, key: {env: K}, requests_per_s: 2.5, in_flight: 3}]"
+    first, second = (key.limits() for key in load(tmp_path, f"engine: {URL}\n{keys}").keys)
+    assert (first.requests_per_s, first.in_flight, first.tokens_per_min) == (math.inf, math.inf, math.inf)
+    assert (second.requests_per_s, second.in_flight, second.burst) == (2.5, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected a mapping with the keys of a gateway"),
+        ("routing: random", "engine: expected exactly one of url, file and dns; found none"),
+        (f"engine: {{url: {URL}, file: x}}", "found url and file"),
+        ("engine: ftp://x", "engine: expected a URL such as http://host:port"),
+        (f"engine: {URL}\nrouting: best", "gateway.yaml:2: routing: expected one of random"),
+        (f"engine: {URL}\nroute: x", "gateway.yaml:2: unknown key 'route'; did you mean 'routing'?"),
+        (f"engine: {URL}\nlimits:\n  body: 3", "gateway.yaml:3: limits: unknown key 'body'"),
+        (f"engine: {URL}\nlimits:\n  body_s: 0", "gateway.yaml:3: limits.body_s: expected a number greater"),
+        (f"engine: {URL}\nkeys: [{{name: a, key: sk-secret}}]", "keys[0].key: expected {env: NAME}"),
+        (
+            f"engine: {URL}\nkeys: [{{name: a, key: {{env: K}}}}, {{name: a, key: {{env: L}}}}]",
+            "'a' more than once",
+        ),
+        (f"engine: {URL}\nkeys: [{{name: anyone, key: {{env: K}}}}]", "which metrics use"),
+        ("engine: {url: http://u:p@x}", "without user and password"),
+        (f"engine: {URL}\ntraces: {{share: 2.0}}", "traces.share"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(tmp_path, text)
+    assert words in str(caught.value)
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_without_replicas() -> None:
+    with pytest.raises(SettingError, match="--engine URL"):
+        load_gateway(None)
+
+
+def test_a_key_that_is_missing_and_one_under_two_names(tmp_path: Path) -> None:
+    (tmp_path / "k").write_text("sk-secret")
+    two = f"engine: {URL}\nkeys: [{{name: a, key: {{file: k}}}}, {{name: b, key: {{file: %s}}}}]"
+    with pytest.raises(SettingError, match="cannot be read"):
+        make_gateway(load(tmp_path, two % "missing"))
+    with pytest.raises(SettingError, match="found one under two names") as caught:
+        make_gateway(load(tmp_path, two % "k"))
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=f"127.0.0.1:{port}"):
+            listen("127.0.0.1", port)
+    with pytest.raises(SettingError, match="cannot listen"):
+        listen("no such host", 1)
