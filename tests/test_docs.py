@@ -17,8 +17,10 @@ import pytest
 import typer
 
 from forebay.cli import application
+from forebay.documents.load import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
+from forebay.gateway.spec import GatewaySpec
 from forebay.pipelines.load import parse_spec
 
 ROOT = Path(__file__).parents[1]
@@ -130,7 +132,11 @@ def test_a_wrong_command_would_be_seen() -> None:
 
 @pytest.mark.parametrize("block", YAML, ids=str)
 def test_pipelines_load(block: Block) -> None:
-    parse_spec(parse_yaml(block.text, str(block))[0])
+    value, _ = parse_yaml(block.text, str(block))
+    if block.page == "docs/gateway.md":
+        check_document(GatewaySpec, value, what="gateway", name=str(block))
+    else:
+        parse_spec(value)
 
 
 def test_the_first_pipeline_is_the_one_in_the_readme() -> None:

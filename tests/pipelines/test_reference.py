@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay.documents.yaml import parse_yaml
+from forebay.gateway.spec import GatewaySpec
 from forebay.pipelines.load import load_spec, parse_spec
 from forebay.pipelines.reference import BEGIN, END, updated
 from forebay.pipelines.sources import JsonlSource
@@ -23,6 +24,12 @@ def test_the_reference_is_up_to_date() -> None:
     assert BEGIN in text
     assert END in text
     assert updated(text) == text, "run: python -m forebay.pipelines.reference docs/pipeline.md"
+
+
+def test_the_gateways_reference_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
+    assert BEGIN in text
+    assert updated(text, GatewaySpec) == text, "run: python -m forebay.pipelines.reference docs/gateway.md"
 
 
 def test_the_pipelines_in_the_reference_load() -> None:

@@ -1,6 +1,6 @@
-"""The tables of docs/pipeline.md, made from the models, so that they say what the code takes.
+"""The tables of docs/pipeline.md and docs/gateway.md, made from the models: they say what the code takes.
 
-`python -m forebay.pipelines.reference docs/pipeline.md` brings the file up to date; a test checks that it is.
+`python -m forebay.pipelines.reference docs/pipeline.md` brings a page up to date; a test checks that it is.
 """
 
 from __future__ import annotations
@@ -11,30 +11,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
+from forebay.gateway.spec import GatewaySpec
 from forebay.pipelines.spec import PipelineSpec
 
 BEGIN = "<!-- Made from the code by forebay.pipelines.reference: do not edit from here … -->"
 END = "<!-- … to here. -->"
 
 
-def reference() -> str:
-    """The tables of all keys, and the lists of what templates may use, as Markdown."""
-    schema = PipelineSpec.model_json_schema(by_alias=True)
+def reference(spec: type[BaseModel] = PipelineSpec) -> str:
+    """The tables of all keys of `spec`, and for pipelines what templates may use, as Markdown."""
+    schema = spec.model_json_schema(by_alias=True)
     parts = ["## All keys\n", *_table(schema, schema)]
     for key, value in schema["properties"].items():
         parts += _section(schema, key, value)
+    if spec is not PipelineSpec:
+        return "\n".join(parts).rstrip() + "\n"
     parts += ["## What templates may use\n"]
     parts += [f"Filters: {_names(FILTERS)}.\n", f"Tests (`is …`): {_names(TESTS)}.\n"]
     parts += [f"Methods: {_names(METHODS)}. The only function is `range(…)`.\n"]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def updated(text: str) -> str:
+def updated(text: str, spec: type[BaseModel] = PipelineSpec) -> str:
     """`text` with what stands between the marks replaced by the reference of today."""
     head, _, rest = text.partition(BEGIN)
     tail = rest.partition(END)[2]
-    return f"{head}{BEGIN}\n\n{reference()}\n{END}{tail}"
+    return f"{head}{BEGIN}\n\n{reference(spec)}\n{END}{tail}"
 
 
 def _section(schema: dict[str, Any], key: str, value: dict[str, Any]) -> Iterator[str]:
@@ -119,7 +124,8 @@ def _names(names: Any) -> str:
 
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
-    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    spec = GatewaySpec if path.stem == "gateway" else PipelineSpec
+    path.write_text(updated(path.read_text(encoding="utf-8"), spec), encoding="utf-8")
 
 
 if __name__ == "__main__":
