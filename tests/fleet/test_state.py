@@ -29,6 +29,21 @@ def take(fleet: Fleet, replica: int, demand: Demand, now_s: float) -> Ticket:
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
+def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() -> None:
+    one = fleet()
+    seen, unseen = take(one, 0, Demand(500), 0.0), take(one, 0, Demand(500), 0.0)
+    one.first_token(seen, 0.5)
+    one.assume_first_token(unseen, 60.0)
+    assert (one.busy[0], one.decoding[0], queue_of_s(one, 0, 60.0)) == (0, 2, 0.0)
+    pace = one.pace[0]
+    again = take(one, 0, Demand(500), 60.0)
+    one.first_token(again, 60.5)
+    assert one.pace[0] == pytest.approx(pace, rel=0.01)
+    for ticket in (seen, unseen, again):
+        one.finish(ticket, 61.0, 10)
+    assert (one.requests[0], one.decoding[0], one.context[0]) == (0, 0, 0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 500)), max_size=60))
 def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, int]]) -> None:
     one = fleet()

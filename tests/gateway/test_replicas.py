@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from forebay.errors import SettingError
+from forebay.fleet.config import FleetConfig
 from forebay.testing.delays import Fixed
 from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -158,18 +160,28 @@ async def test_every_replica_busy() -> None:
         assert (await response.json())["error"]["code"] == "no_replica"
 
 
-async def test_a_long_answer_in_one_piece_is_no_hanging_replica() -> None:
-    quiet = ReplicaScript(delay=Fixed(0.6))
-    async with before(quiet, QUICK, routing="round_robin") as (served, replicas):
-        # Silence of one replica while the other answers is what hanging looks like from afar.
-        fleet = served.gateway._fleet
-        fleet._members._config = _impatient(fleet._members._config)
+async def test_a_long_answer_in_one_piece_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Silence of one replica while the other answers is what hanging looks like from afar.
+    monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.1))
+    async with before(ReplicaScript(delay=Fixed(1.0)), QUICK, routing="round_robin") as (served, replicas):
         statuses = await asyncio.gather(*(chat(served) for _ in range(4)))
         assert [status for status, _ in statuses] == [200] * 4
         assert replicas[0].report().aborted == 0
+        assert served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
 
 
-def _impatient(config: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(config, stall_s=0.1)
+async def test_a_client_that_does_not_read_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.1))
+    slow = ReplicaScript(delay=Fixed(0.05))
+    async with before(QUICK, slow) as (served, replicas):
+        endless = CHAT | {"messages": [{"role": "user", "content": "[[fault:huge]]"}], "stream": True}
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+        body = orjson.dumps(endless)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        await reader.readuntil(b"\r\n")
+        for _ in range(20):
+            assert (await chat(served, stream=True))[0] == 200
+        assert served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
+        writer.close()
+        await until(lambda: sum(replica.report().aborted for replica in replicas) == 1)

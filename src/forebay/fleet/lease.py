@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from forebay.clock import Clock
@@ -56,8 +57,8 @@ class Lease:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when `lost` is set: end the call, and place the request anew."""
         self.usage: Usage | None = None
-        self.whole = False
-        """Set it where the answer comes in one piece: silence until then says nothing of the replica."""
+        self.quiet = False
+        """Set while silence says nothing of the replica."""
         member.leases.add(self)
 
     @property
@@ -89,6 +90,17 @@ class Lease:
         if self._alone:
             self._member.lagged(self._fleet, waited_s)
         self._changed(self)
+
+    def whole(self) -> None:
+        """The answer comes in one piece. Its first token is taken to come when it is expected to."""
+        self.quiet = True
+        asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
+
+    def _assume_first_token(self) -> None:
+        if not self._began and not self.ended:
+            self._began = True
+            self._fleet.assume_first_token(self._ticket, self._clock.monotonic_s())
+            self._changed(self)
 
     def progress(self) -> None:
         """Some bytes of the answer came: the replica lives. The first ones count as the first token."""

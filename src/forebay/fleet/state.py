@@ -233,9 +233,17 @@ class Fleet:
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """The first token of this request has come."""
-        replica = ticket.replica
         ticket.first_token_s = now_s
         self._sample(ticket, now_s)
+        self._begin_decoding(ticket, now_s)
+
+    def assume_first_token(self, ticket: Ticket, now_s: float) -> None:
+        """Nobody sees this request's first token: it is taken to have come, and teaches nothing."""
+        ticket.first_token_s = now_s
+        self._begin_decoding(ticket, now_s)
+
+    def _begin_decoding(self, ticket: Ticket, now_s: float) -> None:
+        replica = ticket.replica
         self._leave_queue(ticket, now_s)
         self.changed.add(replica)
         self.decoding[replica] += 1

@@ -20,6 +20,7 @@ from forebay.engine.failures import Quoter, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,
+    BadRequest,
     EngineError,
     Overloaded,
     ProtocolViolation,
@@ -130,7 +131,8 @@ class Relay:
             failure: EngineError
             try:
                 async with self._fleet.place(demand, chars=len(asked.text)) as lease:
-                    lease.whole = not asked.stream
+                    if not asked.stream:
+                        lease.whole()
                     with UntilLost(lease):
                         try:
                             response, first = await self._begin(lease, call, last=last or bool(tried))
@@ -203,7 +205,9 @@ class Relay:
         self, lease: Lease, response: aiohttp.ClientResponse, first: bytes, call: Call, send: Send
     ) -> None:
         """Send the answer as it comes."""
-        lease.progress()
+        whole, refused = not call.asked.stream, response.status >= 400
+        if not whole and not refused:
+            lease.progress()
         headers = headers_down(response.raw_headers)
         headers.append((b"x-request-id", call.id.encode("ascii")))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -213,8 +217,12 @@ class Relay:
         chunk, events, tail = first, 0, b""
         try:
             while chunk:
-                lease.progress()
+                # While the client does not read, the replica's silence is the client's.
+                lease.quiet = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if not whole and not refused:
+                    lease.quiet = False
+                    lease.progress()
                 events += chunk.count(b"data:") if streamed else 0
                 tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
                 chunk = await content.readany()
@@ -229,7 +237,12 @@ class Relay:
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
-        lease.done(usage_in(tail, max(0, events - 1)))
+        if not refused:
+            lease.done(usage_in(tail, max(0, events - 1)))
+        elif response.status >= 500:
+            lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
+        else:
+            lease.failed(BadRequest(f"{lease.url} answered {response.status}"))
 
 
 class Lost(Exception):

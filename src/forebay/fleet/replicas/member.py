@@ -75,8 +75,8 @@ class Member:
         return self._sign_s > moment_s
 
     def silent_since_s(self) -> float:
-        """Since when streamed answers are awaited there and nothing came; infinite where none is."""
-        sent_s = min((lease.sent_s for lease in self.leases if not lease.whole), default=math.inf)
+        """Since when answers are awaited there and nothing came; infinite where none is."""
+        sent_s = min((lease.sent_s for lease in self.leases if not lease.quiet), default=math.inf)
         return max(self._sign_s, sent_s)
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
