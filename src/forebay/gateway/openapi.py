@@ -45,7 +45,7 @@ def _errors(*statuses: int) -> dict[str, Any]:
 def _call(id: str, summary: str, asked: str, answered: str, *, streams: bool) -> dict[str, Any]:
     whole = _answer("The answer, byte for byte as the engine sends it.", _schema(answered))
     if streams:
-        whole["content"]["text/event-stream"] = {"schema": TEXT}
+        whole["content"]["text/event-stream"] = {}
     return {
         "post": {
             "operationId": id,

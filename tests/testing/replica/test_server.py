@@ -1,6 +1,8 @@
 """The fake replica's protocol, seen through plain HTTP. Its faults are tested with the engine client."""
 
 import asyncio
+import struct
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -175,3 +177,18 @@ async def test_shares_of_faults_hit_calls() -> None:
 def test_a_script_survives_json_and_does_not_show_its_key(script: ReplicaScript) -> None:
     assert ReplicaScript.from_json(script.to_json()) == script
     assert "api_key" not in repr(script)
+
+
+async def test_embeddings_are_functions_of_their_texts() -> None:
+    async with session() as (client, replica):
+        answers = []
+        for form in ("float", "base64"):
+            body = {"model": "fake", "input": ["a", "b", "a"], "encoding_format": form}
+            async with client.post("/v1/embeddings", json=body) as response:
+                answers.append([item["embedding"] for item in (await response.json())["data"]])
+        async with client.post("/v1/embeddings", json={"model": "another", "input": "a"}) as response:
+            assert response.status == 400
+        assert replica.report().completed == 2
+    plain, packed = answers
+    assert plain[0] == plain[2] != plain[1]
+    assert list(struct.unpack("<8f", b64decode(packed[1]))) == pytest.approx(plain[1])
