@@ -49,21 +49,18 @@ async def read_body(
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > max_bytes:
         raise too_large(max_bytes)
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()
     try:
         with TimeLimit(within_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise HungUp
-                part = message.get("body", b"")
-                size += len(part)
-                if size > max_bytes:
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
                     raise too_large(max_bytes)
-                parts.append(part)
                 if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                    return bytes(body)
     except TimeOver:
         raise slow_body(within_s) from None
 

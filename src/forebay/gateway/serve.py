@@ -25,6 +25,7 @@ from forebay.settings import read_secret
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
 """How long answers that have outlived the grace may take to be cut."""
+LOCAL = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -133,6 +134,8 @@ def run_gateway(
     in common. For the main thread.
     """
     gateway = make_gateway(spec)
+    if not spec.keys and host not in LOCAL:
+        LOG.warning("without keys, everybody who can reach %s may use the replicas", host)
     with listen(host, port) as taken:
         at = taken.getsockname()[1]
         asyncio.run(_run(gateway, spec, taken, lambda: announce(url_of(host, at))))
