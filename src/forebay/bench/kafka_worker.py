@@ -37,7 +37,6 @@ from forebay.connectors.types import BYTES
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.records import Event, Result, Usage
 
-
 THROUGHPUT = {
     "taskmanager.memory.segment-size": "32 kb",
     "taskmanager.network.memory.floating-buffers-per-gate": "8",
