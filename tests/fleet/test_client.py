@@ -336,6 +336,10 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
             lost: list[str] = []
             async with client.place(client.demand("x")) as silent:
                 silent.on_lost = lambda: lost.append(silent.lost)
+                clock.advance(600.0)
+                client._members.resumed()
+                client._members.find_stalled()
+                assert lost == [], "a pause of this process itself is nobody's silence"
                 clock.advance(4.0)
                 client._members.find_stalled()
                 assert lost == []
@@ -345,12 +349,16 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
                 async with client.place(client.demand("x", avoid=(silent.number,))) as again:
                     assert again.url != silent.url
                     again.done()
-            # A pause of this process itself is nobody's silence.
-            async with client.place(client.demand("x")) as held:
-                held.on_lost = lambda: lost.append("again")
-                clock.advance(600.0)
-                client._members.resumed()
-                client._members.find_stalled()
-            assert len(lost) == 1
         finally:
             await client.close()
+
+
+async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+    async with fleet_of(0, dead=(AWAY,)) as fakes:
+        waiting = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
+        await wait_for(lambda: fakes.engine.client.waiting == 1)
+        await fakes.engine.close()
+        with pytest.raises(Unreachable, match="was closed"):
+            await waiting
+        with pytest.raises(Unreachable, match="is closed"):
+            await fakes.engine.complete(ask(2), timeout_s=60.0)
