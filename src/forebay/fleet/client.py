@@ -33,6 +33,8 @@ from forebay.settings import read_secret
 
 TICK_S = 0.25
 """How often replicas that hang are looked for."""
+LATE_S = 1.0
+"""A look that comes so late shows that this process was held up itself."""
 
 
 class FleetClient:
@@ -151,16 +153,20 @@ class FleetClient:
             self._members.start()
 
     async def _tick(self) -> None:
+        due_s = self._clock.monotonic_s() + TICK_S
         while True:
             await asyncio.sleep(TICK_S)
-            self.fleet.forget_stale_reports(self._clock.monotonic_s())
+            now_s = self._clock.monotonic_s()
+            if now_s > due_s + LATE_S:
+                self._members.resumed()
+            due_s = now_s + TICK_S
+            self.fleet.forget_stale_reports(now_s)
             self._members.find_stalled()
             if len(self._dispatcher):
                 self._soon()
 
     def _add(self, placing: Placing) -> None:
         self._open()
-        self._members.serves()
         self._dispatcher.add(placing, placing.demand, self._clock.monotonic_s())
         self._soon()
 
@@ -204,8 +210,9 @@ class FleetClient:
 
     def _refusal(self, waited_s: float) -> EngineError:
         if self._members.usable():
-            return Overloaded(f"no replica had room for the request within {waited_s:.1f} s")
-        return Unreachable(f"there is no replica to send the request to: {self._members.why_none()}")
+            return Overloaded(f"no replica had room for the request within {waited_s:.1f} s", sent=False)
+        why = self._members.why_none()
+        return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
 
 
 class Placing:

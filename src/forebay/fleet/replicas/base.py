@@ -14,8 +14,10 @@ MAX_REPLICAS = 1000
 class ReplicaList(Protocol):
     """The addresses of a fleet's replicas, now. Picklable; holds no connection."""
 
-    every_s: float
-    """How often to ask again; infinite where the answer never changes."""
+    @property
+    def every_s(self) -> float:
+        """How often to ask again; infinite where the answer never changes."""
+        ...
 
     async def urls(self) -> tuple[str, ...]:
         """The URLs, each once. Raises `SettingError` where they cannot be told: the last answer stays."""

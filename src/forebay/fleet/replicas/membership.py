@@ -52,7 +52,8 @@ class Membership:
         self.looked = asyncio.Event()
         """Set with every look at a member; whoever waits for one clears it."""
         self._model_names = None if config.model is None else frozenset((config.model,))
-        self._served = False
+        self._listed = False
+        self._here_since_s = -math.inf
 
     def start(self) -> None:
         """Begin to watch."""
@@ -96,13 +97,17 @@ class Membership:
         if member.leaving and not member.leases:
             self._gone(member)
 
+    def resumed(self) -> None:
+        """This process itself was held up until now: the replicas' silence before means nothing."""
+        self._here_since_s = self._clock.monotonic_s()
+
     def find_stalled(self) -> None:
         """Shut replicas that hang while others do not, and give up what is in flight there."""
         now_s = self._clock.monotonic_s()
         for member in list(self.rows.values()):
-            since_s = member.silent_since_s()
+            since_s = max(member.silent_since_s(), self._here_since_s)
             patience_s = member.patience_s(self._fleet, self._config.stall_s)
-            if now_s - since_s <= patience_s or not self._others(member):
+            if now_s - since_s <= patience_s or not self._others_work(member, since_s):
                 continue
             why = f"{member.url} sent nothing for {now_s - since_s:.1f} s with requests in flight"
             self._note_shut(member, lambda m=member, w=why: m.health.shut(w, now_s))  # type: ignore[misc]
@@ -136,10 +141,13 @@ class Membership:
             self.sync(member)
             if member.row is None:
                 self._close(member)
+        newcomers, self._listed = self._listed, True
         for url in urls:
             if url not in self.members:
                 engine = HttpEngine(url, api_key=self._api_key, clock=self._clock)
                 member = self.members[url] = Member(url, engine, self._config.health)
+                if newcomers:
+                    member.health.start_slowly()
                 self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
 
     def _gone(self, member: Member) -> None:
@@ -157,7 +165,11 @@ class Membership:
 
     async def _watch(self, member: Member) -> None:
         while True:
-            await self._look(member)
+            try:
+                await self._look(member)
+            except Exception:
+                # A defect here must not leave the replica unwatched for ever.
+                log.exception("a look at replica %s failed", member.url)
             member.asked = True
             self.looked.set()
             await asyncio.sleep(self._config.check_s)
@@ -224,13 +236,12 @@ class Membership:
         # Unavailable until the caller says so.
         self._fleet.set_available(row, False)
         self.rows[row] = member
-        if self._served:
-            member.health.start_slowly()
         log.info("replica %s joins", member.url)
 
-    def _others(self, member: Member) -> bool:
-        """Whether another replica may take what this one has."""
-        return any(other is not member and other.open() for other in self.rows.values())
+    def _others_work(self, member: Member, since_s: float) -> bool:
+        """Whether another replica may take what this one has, and is not as silent itself."""
+        others = (other for other in self.rows.values() if other is not member and other.open())
+        return any(not other.leases or other.moved_since(since_s) for other in others)
 
     def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
         before = member.health.state
@@ -238,7 +249,3 @@ class Membership:
         if member.health.state == "shut" != before:
             log.warning("replica %s gets no requests for now: %s", member.url, member.health.why)
         self.sync(member)
-
-    def serves(self) -> None:
-        """Requests are being sent: replicas that join from now on start slowly."""
-        self._served = True
