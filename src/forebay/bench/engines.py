@@ -40,8 +40,8 @@ class EnginesOptions:
     by `seed`. `prefix_words` is what the requests of a group begin with alike."""
 
     groups: int = 8
-    per_group: int = 10
-    prefix_words: int = 950
+    per_group: int = 12
+    prefix_words: int = 1500
     answer_tokens: int = 16
     concurrency: int = 6
     rounds: int = 2
