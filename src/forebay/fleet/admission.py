@@ -33,6 +33,9 @@ class Admission(Generic[Item]):
     more of its own wait before them, by the time they take at its fair share. What can no longer get its
     first token when it is due waits until nothing else can be sent; what has passed its deadline is given up.
 
+    Whatever a replica says of others' requests, it has room for one of ours: nothing that it reports can stop
+    the stream, and our own first token shows whether it is true.
+
     A request whose best replica has no room waits for it, and its work counts there for those behind it: so
     many wait for a cached prefix as it is worth, the others go elsewhere.
     """
@@ -78,7 +81,7 @@ class Admission(Generic[Item]):
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         room_s = fleet.hold_s + fleet.lag_s
-        has_room = queues <= room_s
+        has_room = (queues <= room_s) | (fleet.busy == 0)
         fleet.changed.clear()
         if not fleet.all_available:
             has_room &= fleet.available
@@ -146,6 +149,7 @@ class Admission(Generic[Item]):
         """Note when the first of the replicas without room has some again."""
         fleet = self._fleet
         excess = queues - fleet.hold_s - fleet.lag_s
+        excess[fleet.busy == 0] = 0.0
         if not fleet.all_available:
             excess = excess[fleet.available]
         closed = excess > 0
@@ -162,7 +166,7 @@ class Admission(Generic[Item]):
         for replica in fleet.changed:
             hold_s = float(fleet.hold_s[replica]) + float(fleet.lag_s[replica])
             excess_s = queue_of_s(fleet, replica, now_s) - hold_s
-            if excess_s <= 0:
+            if excess_s <= 0 or not fleet.busy[replica]:
                 return True
             self._closed_until_s = min(self._closed_until_s, now_s + max(excess_s, MIN_WAKE_S))
         fleet.changed.clear()

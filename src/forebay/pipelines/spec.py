@@ -132,6 +132,7 @@ class EngineSpec(Model):
         (),
         description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
         "Forebay starts, where neither `file` nor `dns` is given.",
+        json_schema_extra={"derived": "`null`"},
     )
     file: LocalPath | None = Field(
         None,

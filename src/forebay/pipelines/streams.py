@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
+LEAST_STALL_S = 1.0
+"""No replica is held to hang after less silence than this."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,14 @@ def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFa
     if isinstance(replicas, FixedReplicas) and len(replicas.given) == 1:
         return HttpEngineFactory(replicas.given[0], api_key=spec.engine.secret())
     return FleetEngineFactory(
-        FleetConfig(replicas, model=model, api_key=spec.engine.secret(), routing=spec.routing)
+        FleetConfig(
+            replicas,
+            model=model,
+            api_key=spec.engine.secret(),
+            routing=spec.routing,
+            # Soon enough for another replica to take over within the same time.
+            stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
+        )
     )
 
 
