@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.cli.files import check_writable
+from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from forebay.bench.routing import RoutingReport
@@ -24,19 +26,28 @@ Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
 
 def routing(
     *,
-    trace: Trace,
+    trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
     replicas: Replicas = 8,
     load_sweep: Annotated[
         bool, typer.Option("--load-sweep", help="From idle to 1.3 × capacity, instead of 0.7 and 0.9.")
     ] = False,
     load: Annotated[list[float] | None, typer.Option(help="A share of capacity; may be repeated.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Which to compare; default: all.")] = None,
-    engine: Engine = "llama-8b",
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A calibrated engine: llama-8b (default) or qwen-32b. Or, without --trace, URLs of real "
+            "engines, to be measured themselves; may be repeated."
+        ),
+    ] = None,
     seed: Seed = 0,
     json: Json = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures, as PNG, SVG or PDF.")] = None,
 ) -> None:
     """Compare routing policies on a trace; status 1 where the default is not the best as promised."""
+    if trace is None:
+        _routing_of_engines(engine or [], policy or [], seed, json)
+        return
     from forebay.bench.picture import check_drawing
     from forebay.bench.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
     from forebay.bench.routing_picture import draw_routing
@@ -49,7 +60,10 @@ def routing(
     if plot is not None:
         check_writable("--plot", plot)
         check_drawing(plot)
-    scenario = Scenario(read_trace(trace), find_model(engine), replicas, seed=seed)
+    if engine and len(engine) > 1:
+        raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
+    model = find_model(engine[0] if engine else "llama-8b")
+    scenario = Scenario(read_trace(trace), model, replicas, seed=seed)
     loads = tuple(load) if load else SWEEP if load_sweep else TWO_LOADS
     console = Console(stderr=True)
     with console.status("reading") as status:
@@ -60,6 +74,35 @@ def routing(
         draw_routing(plot, report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
     _show(report, Console())
     if not report.passed:
+        raise typer.Exit(1)
+
+
+def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: Path | None) -> None:
+    """Status 1 where the default is not as far ahead of round robin as promised."""
+    import asyncio
+
+    from forebay.bench.engines import EnginesOptions, measure_engines, passed
+
+    if len(urls) < 2:
+        raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
+    if json is not None:
+        check_writable("--json", json)
+    options = EnginesOptions(seed=seed)
+    if policies:
+        options = replace(options, policies=tuple(policies))
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        found = asyncio.run(measure_engines(urls, options, status.update))
+    if json is not None:
+        json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    table = Table(box=None)
+    names = ("requests", "ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "requests_per_s", "hit_share")
+    for column in ("policy", *names):
+        table.add_column(column, no_wrap=True)
+    for policy, figures in found["policies"].items():
+        table.add_row(policy, *("–" if figures[n] is None else _short(figures[n]) for n in names))
+    Console().print(table)
+    if not passed(found):
         raise typer.Exit(1)
 
 
