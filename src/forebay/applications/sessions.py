@@ -172,9 +172,7 @@ class Conversation(Program[Session]):
 
         text = reduce(below, self.settings.text.split("."), dict(event.fields))
         if not isinstance(text, str) or not text.strip():
-            raise RecordError(
-                f"expected a text in the field {self.settings.text!r}, found none"
-            )
+            raise RecordError(f"expected a text in the field {self.settings.text!r}, found none")
         return text
 
     def _shortened(self, text: str, ratio: float) -> str:
