@@ -107,9 +107,7 @@ def check_counts(summaries: list[Summary], windows: Windows, times: list[int]) -
         assert {end for _, end in found} == wanted
     else:
         assert sum(each.events for each in summaries) == len(times)
-        assert all(
-            later.start_ms >= earlier.end_ms for earlier, later in pairwise(summaries)
-        )
+        assert all(later.start_ms >= earlier.end_ms for earlier, later in pairwise(summaries))
 
 
 def check_sources(statement: Statement, summary: Summary, times: list[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from forebay.bench.stage import Stage
 from forebay.records import JSON, Usage
-from forebay.summaries.parts import Item, Statement, events_of, within
+from forebay.summaries.parts import Item, Statement, events_of, item_of, within
 from forebay.summaries.plan import SummaryPlan
 from forebay.summaries.program import Arrival, Output, SummaryProgram
 from forebay.summaries.prompt import Ask, read_answer, without_answer
@@ -203,7 +203,7 @@ def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: 
     for name, arrivals in channels.items():
         windows: dict[int, list[Item]] = {}
         for arrival in arrivals:
-            item = Item(arrival.id, arrival.time_ms or 0, clean(arrival.text, plan.text_tokens))
+            item = item_of(arrival.id, arrival.time_ms or 0, clean(arrival.text, plan.text_tokens))
             windows.setdefault(_end_ms(plan, arrival), []).append(item)
         for end_ms, items in windows.items():
             window = _Collected((name, end_ms), items, stage, plan, tally)

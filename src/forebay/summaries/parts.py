@@ -17,20 +17,23 @@ MAX_SOURCE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An event as it waits for its summary. `copies`: how many events of the same text it stands for.
+    """An event as it waits for its summary, in a prompt one line of `tokens`. Made by `item_of`.
 
-    `late`: it was folded in from a window that had closed.
+    `text` is clean. `copies`: how many events of the same text it stands for. `late`: it was folded in from a
+    window that had closed.
     """
 
     id: str
     time_ms: int
     text: str
+    tokens: int
     copies: int = 1
     late: bool = False
 
-    @property
-    def tokens(self) -> int:
-        return tokens(self.text) + LINE_TOKENS
+
+def item_of(id: str, time_ms: int, text: str, *, late: bool = False) -> Item:
+    """The item of an event whose text is clean."""
+    return Item(id, time_ms, text, tokens(text) + LINE_TOKENS, late=late)
 
 
 @dataclass(frozen=True, slots=True)

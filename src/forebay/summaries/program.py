@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from forebay.records import JSON, Usage
 from forebay.summaries import sampling
-from forebay.summaries.parts import Chunk, Item, Node, Statement, events_of, weight, within
+from forebay.summaries.parts import Chunk, Item, Node, Statement, events_of, item_of, weight, within
 from forebay.summaries.plan import SummaryPlan
 from forebay.summaries.prompt import Ask, Read, read_answer, without_answer
 from forebay.summaries.results import Refused, Summary
@@ -139,7 +139,7 @@ class SummaryProgram:
         if now_ms is not None and time_ms > now_ms + plan.ahead_ms:
             return refused("future")
         self._close_passed(state)
-        item = Item(event.id, time_ms, text)
+        item = item_of(event.id, time_ms, text)
         found = touched(plan.windows, state.panes, time_ms)
         if found:
             self._put(key, state, self._joined(state, found), item)

@@ -6,7 +6,6 @@ came from the stream stands escaped between marks, so that it cannot leave its p
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from forebay.summaries.parts import (
     source_of,
     within,
 )
+from forebay.summaries.results import moment
 from forebay.summaries.state import WorkKind
 from forebay.summaries.text import clean, escape, tokens
 
@@ -172,11 +172,10 @@ def without_answer(ask: Ask) -> Read:
 
 
 def _line(number: int, item: Item) -> str:
-    when = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
-        milliseconds=min(max(item.time_ms, 0), 253_402_300_799_000)
-    )
     times = f" (×{item.copies})" if item.copies > 1 else ""
-    return f"{number}. {when:%H:%M}{' (late)' if item.late else ''} {escape(item.text)}{times}"
+    return (
+        f"{number}. {moment(item.time_ms):%H:%M}{' (late)' if item.late else ''} {escape(item.text)}{times}"
+    )
 
 
 def _order(source: Source) -> tuple[int, str]:

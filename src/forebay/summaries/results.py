@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
 from forebay.records import JSON
 from forebay.summaries.parts import Source, Statement
 from forebay.summaries.plan import WindowKind
+
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_000
+"""The years 1 and 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,13 @@ class Summary:
         return {
             "type": "summary",
             "key": self.key,
-            "window": {"kind": self.kind, "start_ms": self.start_ms, "end_ms": self.end_ms},
+            "window": {
+                "kind": self.kind,
+                "start": iso(self.start_ms),
+                "end": iso(self.end_ms),
+                "start_ms": self.start_ms,
+                "end_ms": self.end_ms,
+            },
             "revision": self.revision,
             "text": " ".join(each.text for each in self.statements),
             "statements": [
@@ -76,7 +86,7 @@ class Summary:
     @classmethod
     def from_json(cls, value: dict[str, JSON]) -> Summary:
         """The summary that `to_json` gave. Raises `KeyError` or `TypeError` for another object."""
-        window = value["window"]
+        window = {name: value["window"][name] for name in ("kind", "start_ms", "end_ms")}
         statements = tuple(
             Statement(
                 each["text"],
@@ -99,6 +109,15 @@ class Refused:
     text: str
     cause: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The event as a JSON object."""
-        return {"type": "refused", **{name: getattr(self, name) for name in self.__dataclass_fields__}}
+
+def moment(time_ms: int) -> datetime.datetime:
+    """`time_ms` in UTC; the first or last moment that there is a date for where it lies beyond."""
+    bounded = min(max(time_ms, FIRST_MS), LAST_MS)
+    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
+        milliseconds=bounded
+    )
+
+
+def iso(time_ms: int) -> str:
+    """`time_ms` as people write it."""
+    return f"{moment(time_ms):%Y-%m-%dT%H:%M:%SZ}"

@@ -75,6 +75,11 @@ class KeyState:
         self.next_id += 1
         return self.next_id - 1
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is kept that a later event, answer or moment would need."""
+        return not self.panes and not self.ends and self.work is None
+
     def pane(self, id: int) -> Pane:
         return next(pane for pane in self.panes if pane.id == id)
 
@@ -142,7 +147,7 @@ def _pane_of(values: list[Any]) -> Pane:
 
 
 def _item_list(item: Item) -> list[Any]:
-    return [item.id, item.time_ms, item.text, item.copies, item.late]
+    return [item.id, item.time_ms, item.text, item.tokens, item.copies, item.late]
 
 
 def _statement_list(statement: Statement) -> list[Any]:
