@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.summaries.text import NO_TEXT, clean, escape, tokens
+from forebay.summaries.text import NO_TEXT, clean, escape, tokens, unescape
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))
@@ -44,5 +44,6 @@ def test_an_escaped_text_has_no_mark_of_the_prompt(text: str) -> None:
     assert not set("<>[]") & set(escape(text))
 
 
-def test_different_texts_stay_different_when_escaped() -> None:
-    assert escape("&lt;") != escape("<")
+@given(st.text(st.sampled_from("<>[]&;#ltgamp913 ")))
+def test_escaping_can_be_undone(text: str) -> None:
+    assert unescape(escape(text)) == text

@@ -21,7 +21,7 @@ from forebay.summaries.parts import (
 )
 from forebay.summaries.results import moment
 from forebay.summaries.state import WorkKind
-from forebay.summaries.text import clean, escape, tokens
+from forebay.summaries.text import clean, escape, tokens, unescape
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40
@@ -141,7 +141,7 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
         cited = list(dict.fromkeys(said["sources"]))
         items = [ask.items[n - count - 1] for n in cited if count < n <= count + len(ask.items)]
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
-        text = clean(said["text"], MAX_STATEMENT_CHARS)
+        text = clean(unescape(said["text"]), MAX_STATEMENT_CHARS)
         if items:
             # Of a sentence on both, the messages are its sources: it may stand beside what was kept.
             sources = sorted(map(source_of, items), key=_order)

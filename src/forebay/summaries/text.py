@@ -13,7 +13,8 @@ _GONE = re.compile(
 """Control characters, overrides of the writing direction, and tags that no reader sees. Joiners stay: emoji
 and Persian need them."""
 _SPACE = re.compile(r"\s+")
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;"})
+_MARKS = {"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;", "&": "&amp;"}
+_ESCAPES = str.maketrans(_MARKS)
 
 
 def clean(text: str, max_tokens: int) -> str:
@@ -41,6 +42,13 @@ def escape(text: str) -> str:
     """`text` so that it can neither end the part of the prompt it stands in nor write a model's own marks
     (`<|im_end|>`, `[INST]`)."""
     return text.translate(_ESCAPES)
+
+
+def unescape(text: str) -> str:
+    """What `escape` was given. (A model writes what it has read.)"""
+    for mark, written in _MARKS.items():
+        text = text.replace(written, mark)
+    return text
 
 
 def tokens(text: str) -> int:
