@@ -1,7 +1,7 @@
 """The applications as a pipeline file names them: one class per `type`, with its settings.
 
-A new application is a class here, its name in `Application`, a pure module in `forebay.applications`, a line in
-`forebay.pipelines.streams.BUILDERS`, and its defaults in `forebay.pipelines.ready`.
+A new application is a class here, its name in `Application`, a pure module in `forebay.applications`, a line
+in `forebay.pipelines.streams.BUILDERS`, and its defaults in `forebay.pipelines.ready`.
 """
 
 from __future__ import annotations
@@ -39,3 +39,5 @@ class SessionsSpec(Model):
 
 
 Application = SessionsSpec
+KEYED = frozenset(("sessions",))
+"""Applications that keep something for each key, and so need one."""
