@@ -84,14 +84,14 @@ def test_no_prompt_exceeds_the_budget_once_the_engine_has_counted(
 ) -> None:
     """Whatever the tokenizer makes of characters, and however long messages are."""
     machine = sessions(Sessions(budget_tokens=budget, idle_s=None))
-    fixed = len(machine.program.initial("a").summary) + len(RULE) + 200
+    fixed = len(RULE) + 400
     for number, length in enumerate(lengths):
         machine.event("a", number, text="w" * length)
         while machine.calls:
             ask = machine.calls["a"].ask
             count = round(len(text_of(ask)) * per_char)
             if number and ask.tag != FOLDING:
-                room = max(budget, (fixed + 200) * per_char + budget * 0.75)
+                room = max(budget, fixed * per_char + budget * 0.75)
                 assert count <= room + 40, (number, count, budget)
             machine.answer("a", "ok", Usage(count, 1))
     assert len(machine.results) == len(lengths)
@@ -113,13 +113,31 @@ def test_a_fold_that_fails_loses_old_turns_and_no_new_one() -> None:
     assert machine.letters == []
 
 
+def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
+    machine = sessions(Sessions(budget_tokens=100_000))
+    for number in range(6):
+        converse(machine, "a", number, f"question {number}")
+    machine.event("a", 6, text="one too many")
+    machine.give_up("a", "prompt_too_long")
+    assert machine.calls["a"].ask.tag == FOLDING
+    machine.give_up("a", "prompt_too_long")
+    assert machine.calls["a"].ask.tag == "turn"
+    machine.answer("a")
+    assert machine.results[-1].answer["turn"] == 7
+    # A message that does not fit by itself is given up.
+    alone = sessions()
+    alone.event("b", 0, text="long")
+    alone.give_up("b", "prompt_too_long")
+    assert (len(alone.letters), alone.calls) == (1, {})
+
+
 def test_a_turn_that_fails_is_not_remembered() -> None:
     machine = sessions()
     converse(machine, "a", 0, "first")
     machine.event("a", 1, text="second")
-    machine.give_up("a", "prompt_too_long")
+    machine.give_up("a", "timeout")
     converse(machine, "a", 2, "third")
-    assert [letter.cause for letter in machine.letters] == ["prompt_too_long"]
+    assert [letter.cause for letter in machine.letters] == ["timeout"]
     assert "second" not in text_of(machine.asked[-1].ask)
     assert [r.answer["turn"] for r in machine.results] == [1, 2]
 

@@ -61,7 +61,7 @@ def test_the_hit_share_is_that_of_what_repeats() -> None:
     assert hit_share([full]) == 1.0
     none = [("x" * 100, Usage(60, 5, 0)), ("x" * 100, Usage(200, 5, 0))]
     assert hit_share([none]) == 0.0
-    half = hit_share([full[:1] + [("", Usage(100, 5, 50))]])
+    half = hit_share([[full[0], ("", Usage(100, 5, 50))]])
     assert half == 0.5
     assert hit_share([full[:1]]) is None
 
