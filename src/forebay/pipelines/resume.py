@@ -200,11 +200,10 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         "mode": spec.mode,
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
+        "application.type": spec.application.type if spec.application else "null",
         "source.replay": "set" if source.get("replay") else "null",
         **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
     }
-    if spec.application is not None:
-        found["application.type"] = spec.application.type
     if spec.ordering == "key" or spec.application is not None:
         found["shards"] = spec.shards
     return found
