@@ -85,8 +85,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Conversation(Program[Session]):
-    """A turn per event. Gives `{"turn", "text", "cut"}` for each, and `{"ended", "turns", "summary"}` when a
-    session has been idle for too long."""
+    """A turn per event. Gives `{"turn", "text", "cut", "folds"}` for each (`cut`: the message was shortened;
+    `folds`: how often turns were folded so far), and `{"ended", "turns", "summary"}` when a session has been
+    idle for too long."""
 
     settings: Sessions = field(default_factory=Sessions)
     version = 1
@@ -120,7 +121,7 @@ class Conversation(Program[Session]):
             ratio = min(max(usage.prompt_tokens / chars, BOUNDS[0]), BOUNDS[1])
             tokens = usage.prompt_tokens + usage.completion_tokens
         count = state.count + 1
-        output = Output({"turn": count, "text": said, "cut": state.cut})
+        output = Output({"turn": count, "text": said, "cut": state.cut, "folds": state.folds})
         turns = (*state.turns, (state.asked, said))
         if self.settings.clock == "wall":
             # Whoever talks has the whole time from the answer on.
@@ -172,9 +173,7 @@ class Conversation(Program[Session]):
 
         text = reduce(below, self.settings.text.split("."), dict(event.fields))
         if not isinstance(text, str) or not text.strip():
-            raise RecordError(
-                f"expected a text in the field {self.settings.text!r}, found none"
-            )
+            raise RecordError(f"expected a text in the field {self.settings.text!r}, found none")
         return text
 
     def _shortened(self, text: str, ratio: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.chats import measure_chats
+from forebay.bench.sessions import SessionsPlan, measure_sessions
 from forebay.bench.topics import measure_topics, read_labelled
 from forebay.bench.trends import find_trends, measure_trends
 from forebay.detect.trends import TrendSettings
@@ -21,7 +22,7 @@ from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
 from forebay.testing.bursts import BurstPlan
 
-APPLICATIONS = ("topics", "trends", "summary")
+APPLICATIONS = ("topics", "trends", "summary", "sessions")
 TOPIC_FILES = ("mstream_tweets.jsonl", "mstream_news_t.jsonl")
 FIGHT_FILE = "tweets_fight_2017.jsonl"
 CHATS = "irc_ubuntu"
@@ -31,7 +32,7 @@ EMBEDDING_THREADS = 2
 @dataclass(frozen=True, slots=True)
 class ApplicationsOptions:
     """What is measured. `files`: labelled files to score instead of those of `data`. `engine`: summaries come
-    from the engine at this URL; otherwise from a simulated one."""
+    from the engine at this URL, otherwise from a simulated one; sessions are measured on it, too."""
 
     apps: Sequence[str] = APPLICATIONS
     data: Path | None = None
@@ -66,6 +67,8 @@ def measure_applications(
             report["summary"] = measure_chats(chats, options.engine, skipped, say)
         else:
             skipped[CHATS] = "not there; --data names its folder"
+    if "sessions" in options.apps:
+        report["sessions"] = measure_sessions(SessionsPlan(seed=options.seed), options.engine, skipped, say)
     return {**report, "skipped": skipped}
 
 

@@ -1,4 +1,4 @@
-"""`forebay bench applications`: topics, trends and summaries on data with known answers."""
+"""`forebay bench applications`: topics, trends, summaries and sessions, each beside a plain baseline."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Application(str, Enum):
     topics = "topics"
     trends = "trends"
     summary = "summary"
+    sessions = "sessions"
 
 
 def applications(
@@ -34,7 +35,8 @@ def applications(
         typer.Option(help="Score this labelled file: JSON lines with textCleaned and clusterNo."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="URL of an engine for the summaries; otherwise a simulated one.")
+        str | None,
+        typer.Option(help="URL of an engine for summaries, otherwise a simulated one; and for sessions."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up streams.")] = 1,
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
@@ -110,5 +112,29 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
             highlight=False,
         )
+    if "sessions" in report:
+        table = Table(
+            "sessions",
+            "sessions",
+            "hit share",
+            "lost",
+            "doubled",
+            "out of order",
+            "wrong",
+            "seconds",
+            box=None,
+        )
+        part = report["sessions"]
+        for where, each in (("scripted replica", part), ("engine", part.get("engine"))):
+            for title, row in () if each is None else ((where, each), *each["baselines"].items()):
+                share = row["hit_share"]
+                named = ("sessions", "lost", "doubled", "disorder", "wrong", "seconds")
+                table.add_row(
+                    title if row is each else f"  {title}",
+                    str(row.get(named[0], "–")),
+                    "–" if share is None else f"{share:.3f}",
+                    *(str(row.get(name, "–")) for name in named[1:]),
+                )
+        console.print(table)
     for name, reason in report["skipped"].items():
         console.print(f"skipped: {name}: {reason}", highlight=False, soft_wrap=True)

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from forebay.codec import encode
-from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
-from forebay.stateful.program import Clock, Program
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
 from forebay.stateful.turns import Call, Give, Hold, LetGo, Limits, Times, Turns, Wake
+
+
+@dataclass(frozen=True)
+class Remember(Program[list[int]]):
+    """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
+    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much."""
+
+    idle_ms: int | None = None
+
+    def initial(self, key: str) -> list[int]:
+        return []
+
+    def on_event(self, state: list[int], event: Event, now: Moment) -> Step[list[int]]:
+        number, text = event.fields["n"], event.fields.get("text", "")
+        timers: dict[str, Timer | None] = {}
+        if self.idle_ms is not None and event.time_ms is not None:
+            timers = {"idle": Timer(event.time_ms + self.idle_ms)}
+        question = Ask((Message("user", f"{now.key}: {[*state, number]} {text}"),), str(number))
+        return Step(state, question, timers=timers)
+
+    def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
+        seen = [*state, int(tag)]
+        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),))
+
+    def on_timer(self, state: list[int], name: str, time_ms: int, now: Moment) -> Step[list[int]]:
+        return Step(None, outputs=(Output({"ended": state}, {"key": now.key}, time_ms - 1),))
 
 
 class Machine:
