@@ -56,14 +56,14 @@ def test_what_is_there_is_measured_and_the_rest_is_named(tmp_path: Path, measure
     report = measure(tmp_path, data=tmp_path, seed=7)
     assert measured == ["mstream_tweets.jsonl", 7]
     assert report["topics"] == {"mstream_tweets.jsonl": {"nmi": 1.0}}
-    assert report["skipped"].keys() == {"mstream_news_t.jsonl", "tweets_fight_2017.jsonl"}
+    assert report["skipped"].keys() == {"mstream_news_t.jsonl", "tweets_fight_2017.jsonl", "irc_ubuntu"}
 
 
 def test_without_data_the_made_up_stream_is_left(tmp_path: Path, measured: list[Any]) -> None:
     report = measure(tmp_path)
     assert measured == [1]
     assert report["topics"] == {}
-    assert len(report["skipped"]) == 3
+    assert len(report["skipped"]) == 4
 
 
 def test_files_are_scored_instead_of_the_data(tmp_path: Path, measured: list[Any]) -> None:

@@ -108,8 +108,8 @@ def show(report: dict[str, Any], console: Console) -> None:
             )
         console.print(table)
         console.print(
-            f"{part['engine']}: {part['events']} events in {part['windows']} windows, {part['missed']} missed, "
-            f"{part['doubled']} doubled, {part['over_budget']} over their budget",
+            f"{part['engine']}: {part['events']} events in {part['windows']} windows, "
+            f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
             highlight=False,
         )
     if "sessions" in report:

@@ -23,7 +23,10 @@ WISHES = ("source", "out", "key", "time", "set")
 
 def run(
     pipeline: Annotated[
-        str, typer.Argument(help="A pipeline file (YAML), or an application: sessions.", metavar="PIPELINE")
+        str,
+        typer.Argument(
+            help="A pipeline file (YAML), or an application: sessions, summary.", metavar="PIPELINE"
+        ),
     ],
     *,
     source: Annotated[

@@ -13,6 +13,7 @@ import orjson
 from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.spec import PipelineSpec
+from forebay.summaries.page import page as summaries_page
 
 Page = Callable[[Iterable[bytes]], str]
 """Makes a self-contained HTML page of the JSON lines of an application's results."""
@@ -35,6 +36,10 @@ class Ready:
 
 READY: dict[str, Ready] = {
     "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}),
+    "summary": Ready(
+        {"application": {"type": "summary"}, "key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0},
+        page=summaries_page,
+    ),
 }
 
 

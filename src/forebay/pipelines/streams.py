@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.applications import graph
+from forebay.applications import graph, graph_summary
 from forebay.applications.parts import Parts
 from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
-BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {"sessions": graph.stateful}
+BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
+    "sessions": graph.stateful,
+    "summary": graph_summary.build,
+}
 """What puts each application into a job, by its `type`."""
 
 
