@@ -16,9 +16,11 @@ from forebay.stateful.turns import Call, Give, Hold, LetGo, Limits, Times, Turns
 @dataclass(frozen=True)
 class Remember(Program[list[int]]):
     """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
-    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much."""
+    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much; with
+    `woken_ms`, gives `woken` so long after an answer."""
 
     idle_ms: int | None = None
+    woken_ms: int | None = None
 
     def initial(self, key: str) -> list[int]:
         return []
@@ -33,9 +35,14 @@ class Remember(Program[list[int]]):
 
     def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
         seen = [*state, int(tag)]
-        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),))
+        timers: dict[str, Timer | None] = {}
+        if self.woken_ms is not None:
+            timers = {"woken": Timer(now.wall_ms + self.woken_ms, "wall")}
+        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),), timers=timers)
 
     def on_timer(self, state: list[int], name: str, time_ms: int, now: Moment) -> Step[list[int]]:
+        if name == "woken":
+            return Step(state, outputs=(Output({"woken": state}),))
         return Step(None, outputs=(Output({"ended": state}, {"key": now.key}, time_ms - 1),))
 
 
