@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.testing.answers import echo
-from forebay.testing.delays import Mixture
+from forebay.testing.delays import Fixed, Mixture
 from forebay.testing.stateful import Remember
 from forebay.testing.waiting import wait_until
 

@@ -8,16 +8,17 @@ from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+from forebay.stateful.effects import Call, Give, Hold, LetGo, Wake
 from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Call, Give, Hold, LetGo, Limits, Times, Turns, Wake
+from forebay.stateful.turns import Limits, Times, Turns
 
 
 @dataclass(frozen=True)
 class Remember(Program[list[int]]):
     """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
-    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much; with
-    `woken_ms`, gives `woken` so long after an answer."""
+    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much;
+    with `woken_ms`, gives `woken` so long after an answer."""
 
     idle_ms: int | None = None
     woken_ms: int | None = None
