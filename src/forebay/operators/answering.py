@@ -35,6 +35,8 @@ PRIORITY = re.compile(r"-?[0-9]{1,9}")
 class Call:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
+    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`).
+
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
     whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
@@ -42,7 +44,7 @@ class Call:
 
     engine: EngineFactory
     model: str
-    prompt: PromptTemplate
+    prompt: PromptTemplate | None = None
     schema: Mapping[str, JSON] | None = None
     sampling: Sampling = field(default_factory=Sampling)
     timeout_s: float = 60.0
@@ -68,6 +70,7 @@ class Answering:
         """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
         try:
             request = self._request(item)
+            check = self._check_of(request)
         except RecordError as error:
             return dead_letter(item, error.cause, str(error))
         hash = request_hash(request) if self._journal is not None else ""
@@ -75,7 +78,7 @@ class Answering:
             known = await self._journal.get(hash)
             if known is not None:
                 try:
-                    answer = self._parse(known)
+                    answer = _parse(known, check)
                 except InvalidAnswer:
                     pass
                 else:
@@ -88,7 +91,7 @@ class Answering:
             policy=self._call.retry,
             timeout_s=self._call.timeout_s,
             deadline_s=self._call.deadline_s,
-            check=self._check,
+            check=check,
             clock=self._clock,
             sleep=asyncio.sleep,
             on_retry=self._count_retry,
@@ -120,6 +123,8 @@ class Answering:
 
     def _request(self, item: KeyedEvent) -> Request:
         event = item.event
+        if self._call.prompt is None:
+            raise RecordError("the call has no prompt template to make a request of an event")
         rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
         sampling, priority = self._call.sampling, self._priority(event)
@@ -136,6 +141,9 @@ class Answering:
             priority=priority,
         )
 
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        return self._check
+
     def _priority(self, event: Event) -> int:
         template = self._call.priority
         if template is None:
@@ -145,13 +153,14 @@ class Answering:
             raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
         return int(text)
 
-    def _parse(self, completion: Completion) -> JSON:
-        if self._check is None:
-            return completion.text
-        return self._check(completion.text, finish_reason=completion.finish_reason)
-
     def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
+
+
+def _parse(completion: Completion, check: AnswerCheck | None) -> JSON:
+    if check is None:
+        return completion.text
+    return check(completion.text, finish_reason=completion.finish_reason)
 
 
 @dataclass(frozen=True)

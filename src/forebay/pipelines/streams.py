@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from forebay.applications import graph, graph_summary
+from forebay.applications.parts import Parts
 from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
 from forebay.connectors.files import Files, file_source
@@ -28,7 +31,7 @@ from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.answering import Call
-from forebay.operators.infer import infer
+from forebay.operators.infer import Inferred, infer
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.sources import (
     CsvSource,
@@ -46,6 +49,11 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
+BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
+    "sessions": graph.stateful,
+    "summary": graph_summary.build,
+}
+"""What puts each application into a job, by its `type`."""
 LEAST_STALL_S = 1.0
 """No replica is held to hang after less silence than this."""
 
@@ -67,18 +75,21 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: Repl
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
         stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
-    answered = infer(
-        stream,
+    parts = Parts(
         call_of(spec, replicas=replicas, model=model),
         key=None if key is None else TextOf(key),
         id=None if id is None else TextOf(id),
         capacity=spec.capacity,
-        ordering=spec.ordering,
         shards=spec.shards,
         event_time=spec.event_time is not None,
         parallelism=spec.parallelism,
         name=OPERATOR,
     )
+    if spec.application is None:
+        answered = infer(stream, ordering=spec.ordering, **vars(parts))
+    else:
+        application = spec.application
+        answered = BUILDERS[application.type](application.settings(), stream, parts)
     if isinstance(spec.sink, KafkaSink):
         kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
     elif isinstance(spec.sink, JsonlSink):

@@ -1,0 +1,113 @@
+"""The applications as a pipeline file names them: one class per `type`, with its settings.
+
+A new application is a class here, its name in `Application`, a pure module in `forebay.applications`, a line
+in `forebay.pipelines.streams.BUILDERS`, and its defaults in `forebay.pipelines.ready`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from forebay.applications.sessions import SYSTEM, Sessions
+from forebay.applications.summary import Summaries
+from forebay.errors import SettingError
+from forebay.pipelines.fields import AnyInt, Model, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
+
+SESSIONS = Sessions()
+SUMMARIES = Summaries()
+FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class SessionsSpec(Model):
+    """A conversation per key that remembers what was said."""
+
+    type: Literal["sessions"]
+    text: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        "text", description="The field with what the user says, dots for nesting."
+    )
+    system: Annotated[str, Field(min_length=1)] = Field(SYSTEM, description="What the model is told first.")
+    budget_tokens: PositiveInt = Field(
+        SESSIONS.budget_tokens,
+        description="Longest prompt, in tokens; beyond it old turns are folded.",
+    )
+    idle_s: PositiveFloat | None = Field(
+        SESSIONS.idle_s,
+        description="A session ends after so long without a turn: in event time where the pipeline has "
+        "`event_time`, else on the clock. null: never.",
+    )
+
+    def settings(self) -> Sessions:
+        return Sessions(**{name: value for name, value in self if name != "type"})
+
+
+class SummarySpec(Model):
+    """Summaries of what is said under each key, window by window. Needs `event_time`."""
+
+    type: Literal["summary"]
+    text: FieldPath = Field("text", description="The field with what is said, dots for nesting.")
+    author: FieldPath | None = Field(None, description="The field with who says it; null: nobody is named.")
+    window: Literal["tumbling", "sliding", "session", "rolling"] = Field(
+        "tumbling",
+        description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a silence; "
+        "`rolling`: one summary that goes on, given after each chunk.",
+    )
+    size_s: PositiveFloat = Field(SUMMARIES.size_s, description="Length of tumbling and sliding windows.")
+    step_s: PositiveFloat = Field(
+        SUMMARIES.step_s, description="From one sliding window to the next; a whole part of `size_s`."
+    )
+    gap_s: PositiveFloat = Field(SUMMARIES.gap_s, description="The silence that ends a session.")
+    every_s: PositiveFloat = Field(
+        SUMMARIES.every_s, description="The longest time from an event to a rolling summary that knows it."
+    )
+    late: Literal["next", "side", "correct"] = Field(
+        "next",
+        description="An event whose window has closed: `next`: goes into the window that is open; `side`: to "
+        "the dead letters; `correct`: the window's summary is given once more, with it.",
+    )
+    allowed_s: NotNegativeFloat = Field(
+        SUMMARIES.allowed_s, description="How long a window can be corrected after its close."
+    )
+    correct_s: NotNegativeFloat = Field(
+        SUMMARIES.correct_s, description="From a late event to the correction, in event time."
+    )
+    work_tokens: PositiveInt = Field(
+        SUMMARIES.work_tokens, description="All calls for a key and window; past it events are sampled."
+    )
+    summary_tokens: PositiveInt = Field(SUMMARIES.summary_tokens, description="The longest summary.")
+    chunk_tokens: PositiveInt = Field(SUMMARIES.chunk_tokens, description="Events of one call.")
+    partial_tokens: PositiveInt = Field(
+        SUMMARIES.partial_tokens, description="The longest summary of a chunk, or of several."
+    )
+    lead_s: NotNegativeFloat = Field(
+        SUMMARIES.lead_s,
+        description="So long before a window's end its events so far are summarised: a call's time, or more.",
+    )
+    ahead_s: NotNegativeFloat = Field(
+        SUMMARIES.ahead_s, description="An event further ahead of event time goes to the dead letters."
+    )
+    idle_s: PositiveFloat | None = Field(
+        None,
+        description="So long after a key's last event, on the clock, its windows close though event time "
+        "stands still; null: they wait.",
+    )
+    seed: AnyInt = Field(0, description="Of the sample.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SummarySpec:
+        try:
+            self.settings().plan()
+        except SettingError as error:
+            raise wrong(f"expected settings that agree; {error}") from None
+        return self
+
+    def settings(self) -> Summaries:
+        return Summaries(**{name: value for name, value in self if name != "type"})
+
+
+Application = Annotated[SessionsSpec | SummarySpec, Field(discriminator="type")]
+KEYED = frozenset(("sessions", "summary"))
+"""Applications that keep something for each key, and so need one."""
+TIMED = frozenset(("summary",))
+"""Applications that need event time."""
