@@ -54,6 +54,7 @@ class Summaries:
     summary_tokens: int = 400
     chunk_tokens: int = 2400
     partial_tokens: int = 200
+    fan_in: int = 4
     lead_s: float = 60.0
     ahead_s: float = DAY_MS / 1000
     idle_s: float | None = None
@@ -70,6 +71,7 @@ class Summaries:
             summary_tokens=self.summary_tokens,
             chunk_tokens=self.chunk_tokens,
             partial_tokens=self.partial_tokens,
+            fan_in=self.fan_in,
             lead_ms=_ms(self.lead_s),
             ahead_ms=_ms(self.ahead_s),
             seed=self.seed,

@@ -80,6 +80,7 @@ class SummarySpec(Model):
     partial_tokens: PositiveInt = Field(
         SUMMARIES.partial_tokens, description="The longest summary of a chunk, or of several."
     )
+    fan_in: PositiveInt = Field(SUMMARIES.fan_in, description="How many of those are merged into one.")
     lead_s: NotNegativeFloat = Field(
         SUMMARIES.lead_s,
         description="So long before a window's end its events so far are summarised: a call's time, or more.",

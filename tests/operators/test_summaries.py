@@ -1,0 +1,59 @@
+"""Summaries in a job: killed and restored at another parallelism, the output is what it would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from forebay.applications.summary import Summaries
+from forebay.bench.chatter import chatter, expected_summaries, summary_tally
+from forebay.testing.delays import Mixture
+from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay.testing.operators import Runs
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(240)]
+SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2)
+
+
+def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
+    make_runs: Callable[..., Runs],
+) -> None:
+    from forebay.testing.operators import kill_tree
+
+    runs = make_runs(
+        program=SMALL.program(event_time=True),
+        keyed=True,
+        event_time=True,
+        delay=Mixture(((0.9, 0.02), (0.1, 0.2))),
+    )
+    events = [{**event, "key": event["channel"]} for event in chatter(1200, 1, size_s=60.0)]
+    # The held call keeps its key's windows open, and so the run alive, until it has been killed.
+    held = 700
+    events[held] = {**events[held], "text": "[[hold:gate]] " + str(events[held]["text"])}
+    for event in events:
+        event["text"] = str(event["text"])
+    runs.feed(events)
+    process = runs.spawn(mode="thread")
+    wait_until(lambda: len(runs.results()) > 20)
+    kill_tree(process)
+    runs.release("gate")
+    runs.run(mode="thread", restore=True, parallelism=2)
+
+    results = runs.results()
+    ids = {result["id"] for result in results}
+    assert len(ids) == len(results)
+    known = [{**event, "n": n} for n, event in enumerate(events)]
+    expected = expected_summaries(known, SMALL)
+    # The job's ids are positions in its file.
+    lines = [orjson.dumps(result).replace(b"0000.jsonl@", b"e") for result in results]
+    tally = summary_tally(
+        expected, lines, [orjson.dumps(letter) for letter in runs.dead_letters()], whole=True
+    )
+    assert tally.exact, tally
+    assert tally.events == len(results) == 120
+    assert tally.reissued > 0
