@@ -309,6 +309,7 @@ class _Written:
 
     def __init__(self, spec: PipelineSpec, printed: Printed | None) -> None:
         self._printed = printed
+        self._one_each = spec.application is None
         written = {key: Path(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
@@ -330,7 +331,8 @@ class _Written:
             last,
             results=results,
             dead_letters=letters,
-            accepted=results + letters,
+            # An application's results are not one for each event.
+            accepted=results + letters if self._one_each else last.accepted,
             in_flight=0,
             pending=0,
             prompt_tokens=prompt_tokens,
