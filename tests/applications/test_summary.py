@@ -1,4 +1,4 @@
-"""Summaries as a program on the stateful machine: serial calls, letters for what no summary has, any restart."""
+"""Summaries as a program on the stateful machine: serial calls, letters for what none has, any restart."""
 
 from __future__ import annotations
 
@@ -113,12 +113,18 @@ def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
 
 
 def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
-    machine = Machine(Summaries(size_s=60.0, idle_s=30.0).program(event_time=True))
+    machine = Machine(Summaries(size_s=60.0, idle_s=30.0, late="side").program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
-    machine.pass_time(wall_ms=60_000)
+    machine.pass_time(wall_ms=60_000, watermark_ms=900)
     while machine.calls:
         answer(machine)
     assert [result.answer["events"] for result in machine.results] == [1]
+    # The window is not open for a second summary, though for the stream it has not ended.
+    machine.event("k", 2, time_ms=2_000, text="two")
+    assert [letter.cause for letter in machine.letters] == ["late"]
+    machine.pass_time(watermark_ms=61_000)
+    assert len(machine.results) == 1
+    assert list(machine.stores.keys.items()) == []
 
 
 def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:

@@ -1,4 +1,4 @@
-"""Summaries in a job: killed and restored at another parallelism, the output is what it would have been."""
+"""Summaries in a job: killed and restored at another parallelism, the output is that of a quiet run."""
 
 from __future__ import annotations
 

@@ -145,14 +145,20 @@ class SummaryOfKey(Program[KeyState]):
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
         letter = None if refused is None else Failure(refused.cause, WHY[refused.cause])
         outputs = tuple(_output(each) for each in outcomes if isinstance(each, Summary))
+        closed_ms = state.watermark_ms
         if state.idle:
-            return Step(None, outputs=outputs, letter=letter)
+            passed_ms = now.watermark_ms
+            if closed_ms is None or (passed_ms is not None and closed_ms <= passed_ms):
+                return Step(None, outputs=outputs, letter=letter)
+            # The clock has closed windows that are open for the stream: their later events are late.
+            timers = {WAKE: Timer(closed_ms), IDLE: None}
+            return Step(state, None, outputs, timers, letter)
         ask = self._program.ask(now.key, state)
         wake_ms = self._program.wake_ms(state)
         if ask is None or state.chained >= MAX_CHAIN:
             if ask is not None:
                 # The call is made in the turn of a timer that is due already.
-                wake_ms = min(state.watermark_ms or 0, LATEST_MS)
+                wake_ms = min(closed_ms or 0, LATEST_MS)
             state.chained, ask = 0, None
         timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
         if self._settings.idle_s is not None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
-from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -60,8 +60,10 @@ def run(
     settings = load_settings()
     errors = Console(stderr=True)
     url = engine or spec.engine.url
+    local = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
+    progress = ConsoleProgress(errors)
     place: Engine = (
-        nullcontext([url]) if url else local_replicas(settings=settings, progress=ConsoleProgress(errors))
+        nullcontext([url]) if url else local_replicas(options=local, settings=settings, progress=progress)
     )
     options = RunOptions(fresh=fresh, cluster=cluster)
     try:
