@@ -60,7 +60,7 @@ def test_whatever_dies_and_whenever_answers_come_the_summaries_are_the_same(seed
     machine.end(answer)
     tally = summary_tally(expected_summaries(EVENTS, SMALL), lines(machine), [], whole=True)
     assert tally.exact
-    assert tally.events == 40
+    assert tally.events == 80
     assert machine.letters == []
 
 

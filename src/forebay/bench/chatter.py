@@ -17,7 +17,7 @@ from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
 CHANNELS = 40
-A_WINDOW = 12
+A_WINDOW = 6
 """Messages of a channel in a window."""
 BEGIN_MS = 1_600_000_020_000
 

@@ -182,7 +182,8 @@ class _Runner:
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
         self._subject = SUBJECTS[config.app]
-        count = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        per_kill = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
+        count = config.events or per_kill * len(kills) + SPARE_EVENTS
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()

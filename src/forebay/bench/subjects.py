@@ -29,7 +29,9 @@ IsAnswer = Callable[[int, object], bool]
 
 
 class Subject(Protocol):
-    """A job to kill. Its events are numbered from 0."""
+    """A job to kill. Its events are numbered from 0; `events_a_call` of them, about, make one call."""
+
+    events_a_call: int
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
@@ -56,6 +58,8 @@ class Subject(Protocol):
 
 class OneByOne:
     """A job of whose events each gives one result with its fields."""
+
+    events_a_call = 1
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
         """What tells right answers from wrong ones."""
@@ -119,10 +123,11 @@ class SessionsJob(OneByOne):
 
 @dataclass(frozen=True)
 class SummaryJob:
-    """Summaries of channels, a dozen messages a window: chunks, merges and closes. Its windows are what is
+    """Summaries of channels, six messages a window: chunks, merges and closes. Its windows are what is
     counted: each must have the summary that a run without kills gives."""
 
     settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
+    events_a_call = 3
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         return list(chatter(count, seed, size_s=self.settings.size_s))

@@ -42,7 +42,9 @@ def run(
         list[str] | None,
         typer.Option(help="For an application: KEY=VALUE of its pipeline, such as application.idle_s=60."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="URL of an engine; instead of the file's.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
@@ -59,11 +61,12 @@ def run(
         raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
     settings = load_settings()
     errors = Console(stderr=True)
-    url = engine or spec.engine.url
-    local = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
-    progress = ConsoleProgress(errors)
+    local = not engine and spec.engine.replicas() is None
+    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
     place: Engine = (
-        nullcontext([url]) if url else local_replicas(options=local, settings=settings, progress=progress)
+        local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
+        if local
+        else nullcontext(engine or [])
     )
     options = RunOptions(fresh=fresh, cluster=cluster)
     try:

@@ -35,11 +35,12 @@ from forebay.operators.keying import EventText, Keying, ToEvent
 from forebay.operators.low_watermark import UNKNOWN_MS
 from forebay.operators.pace import Pace
 from forebay.records import DeadLetter
+from forebay.stateful.effects import Call as ProgramCall
+from forebay.stateful.effects import Effect, Give, Hold, LetGo, Wake
 from forebay.stateful.program import Clock as TimerClock
 from forebay.stateful.program import Program
 from forebay.stateful.stores import Stores
-from forebay.stateful.turns import Call as ProgramCall
-from forebay.stateful.turns import Effect, Give, Hold, LetGo, Limits, Times, Turns, Wake
+from forebay.stateful.turns import Limits, Times, Turns
 
 END_ROUNDS = 8
 """At the end of the input, timers fire that firings set, and so on: so many times over."""

@@ -18,6 +18,8 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
@@ -62,7 +64,7 @@ bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of 
 
 Watch = Callable[[Snapshot], None]
 Engine = AbstractContextManager[Sequence[str]]
-"""Enters with the URLs of the replicas that answer; only the first is used."""
+"""Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,16 @@ def run_pipeline(
         )
         note = read_note(home)
         with engine as urls:
-            url = str(urls[0])
+            replicas = replicas_of(spec, urls)
             model = served_model(
-                spec, url, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
+                spec,
+                replicas,
+                lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words)),
             )
             tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
-            build(spec, env, engine_url=url, model=model)
+            build(spec, env, replicas=replicas, model=model)
             if options.fresh:
                 forget(home)
             until = _ends(spec, note, options, restore_from)
@@ -164,6 +168,14 @@ def run_pipeline(
             last = written.since(last)
             watch(last)
             return last
+
+
+def replicas_of(spec: PipelineSpec, urls: Sequence[str]) -> ReplicaList:
+    """The replicas at `urls`, or those of the pipeline where there are none."""
+    given = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
+    if given is None:
+        raise SettingError("engine.url: expected the address of an engine, found none")
+    return given
 
 
 def _ends(
