@@ -17,7 +17,8 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_no_text_can_write_the_marks_it_stands_between(text: str) -> None:
-    assert re.findall(r"(?i)<\s*/?\s*message[^<>]*>", quoted("message", text)) == ["<message>", "</message>"]
+    marks = re.findall(r"(?i)<\s*/?\s*message[^<>]*>?", quoted("message", text))
+    assert marks == ["<message>", "</message>"]
 
 
 @pytest.mark.parametrize("text", ["", "a < b > c", "<b>bold</b>", "مرحبا", "👩‍👩‍👧 \u202e", "x" * 1000])

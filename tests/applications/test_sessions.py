@@ -63,10 +63,9 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
     assert min(b - a for a, b in pairwise(folds)) >= 4
     for at in folds:
         fold, before, after = asked[at].messages, asked[at - 1].messages, asked[at + 1].messages
-        assert (
-            fold[:-1] == before[: len(fold) - 1]
-            or fold[:-1] == (*before, Message("assistant", "fine"))[: len(fold) - 1]
-        )
+        # What is folded and what stays is all that was said; what is folded begins like the prompt before.
+        assert fold[0] == before[0]
+        assert (*fold[1:-1], *after[1:-1]) == (*before[1:], Message("assistant", "fine"))
         assert "summary up to" in after[0].content
         assert len(after) < len(before)
         assert after[-1].content.startswith("<message>")

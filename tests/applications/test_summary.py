@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.applications.summary import MAX_CHAIN, Summaries
-from forebay.bench.chatter import chatter, expected_summaries, summary_tally
+from forebay.bench.chatter import BEGIN_MS, chatter, expected_summaries, summary_tally
 from forebay.errors import SettingError
 from forebay.records import Request, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
@@ -47,7 +47,7 @@ def lines(machine: Machine) -> list[bytes]:
 def test_whatever_dies_and_whenever_answers_come_the_summaries_are_the_same(seed: int, pace: float) -> None:
     """Also where the watermark comes in other steps, as Flink's does."""
     rng = random.Random(seed)
-    machine = Machine(SMALL.program(event_time=True))
+    machine = Machine(SMALL.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in EVENTS:
         if rng.random() < 0.3:
             machine.pass_time(watermark_ms=event["at"] - 1)
@@ -76,7 +76,9 @@ def test_the_tally_sees_what_is_lost_doubled_or_wrong() -> None:
 
 
 def test_an_event_that_no_summary_has_is_a_dead_letter() -> None:
-    machine = Machine(Summaries(late="side", size_s=60.0, ahead_s=3600.0).program(event_time=True))
+    machine = Machine(
+        Summaries(late="side", size_s=60.0, ahead_s=3600.0).program(event_time=True), wall_ms=10**6
+    )
     machine.event("k", 1, time_ms=1_000, text="in time")
     machine.pass_time(watermark_ms=61_000)
     while machine.calls:

@@ -25,7 +25,7 @@ MAX_CHAIN = 32
 """Calls in a row before the key's other events get their turn."""
 WHY: Mapping[str, str] = {
     "late": "the event's window has closed",
-    "future": "the event's time is too far ahead of event time",
+    "future": "the event's time is too far ahead of the clock",
     "no_time": "the event has no time",
     "too_many_windows": "too many windows are open under the event's key",
 }
@@ -117,7 +117,7 @@ class SummaryOfKey(Program[KeyState]):
 
     def on_event(self, state: KeyState, event: Event, now: Moment) -> Step[KeyState]:
         arrival = Arrival(now.id, event.time_ms, self._said(event.fields))
-        outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms)
+        outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms, now.wall_ms)
         return self._step(state, outputs, now)
 
     def on_answer(self, state: KeyState, tag: str, answer: Answer, now: Moment) -> Step[KeyState]:

@@ -42,7 +42,7 @@ def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]
 
 def expected_summaries(events: Sequence[dict[str, Any]], settings: Summaries) -> dict[Window, Any]:
     """The summary of each window as it comes where nothing is ever killed and a scripted replica answers."""
-    machine = Machine(settings.program(event_time=True))
+    machine = Machine(settings.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in events:
         said = {name: event[name] for name in event if name != NUMBER}
         machine.pass_time(watermark_ms=event["at"] - 1)

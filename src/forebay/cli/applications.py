@@ -125,8 +125,13 @@ def show(report: dict[str, Any], console: Console) -> None:
             box=None,
         )
         part = report["sessions"]
-        for where, each in (("scripted replica", part), ("engine", part.get("engine"))):
-            for title, row in () if each is None else ((where, each), *each["baselines"].items()):
+        places = (
+            ("scripted replica", part),
+            ("two", part.get("two_replicas")),
+            ("engine", part.get("engine")),
+        )
+        for where, each in places:
+            for title, row in () if each is None else ((where, each), *each.get("baselines", {}).items()):
                 share = row["hit_share"]
                 named = ("sessions", "lost", "doubled", "disorder", "wrong", "seconds")
                 table.add_row(

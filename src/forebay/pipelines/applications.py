@@ -86,7 +86,7 @@ class SummarySpec(Model):
         description="So long before a window's end its events so far are summarised: a call's time, or more.",
     )
     ahead_s: NotNegativeFloat = Field(
-        SUMMARIES.ahead_s, description="An event further ahead of event time goes to the dead letters."
+        SUMMARIES.ahead_s, description="An event further ahead of the clock goes to the dead letters."
     )
     idle_s: PositiveFloat | None = Field(
         None,
