@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.applications.sessions import Sessions
+from forebay.applications.summary import Summaries
 from forebay.cli import application
 from forebay.errors import SettingError
 from forebay.pipelines.ready import READY, Wish, ready_spec
@@ -103,3 +104,21 @@ def test_all_that_are_ready_have_a_builder() -> None:
     from forebay.pipelines.streams import BUILDERS
 
     assert set(BUILDERS) == set(READY)
+
+
+def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None:
+    spec = ready_spec(
+        "summary", Wish(str(file), tmp_path, time="at", settings=["application.window=session"])
+    )
+    assert spec.application is not None
+    assert spec.application.settings() == Summaries(window="session")
+    assert (spec.key, spec.event_time is not None) == ("{{ channel }}", True)
+    for wrong, said in (
+        ("event_time=null", "event_time"),
+        ("key=null", "key"),
+        ("application.window=sliding", "step_ms"),
+        ("application.work_tokens=100", "work_tokens"),
+    ):
+        settings = [wrong, "application.step_s=1000"]
+        with pytest.raises(SettingError, match=said):
+            ready_spec("summary", Wish(str(file), tmp_path, time="at", settings=settings))

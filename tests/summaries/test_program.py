@@ -213,9 +213,10 @@ def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Win
 
 
 def test_events_without_a_time_or_far_ahead_are_refused() -> None:
-    driven = Driven(SummaryProgram(plan_of(WINDOWS[0], ahead_ms=3600 * SECOND)))
+    driven = Driven(SummaryProgram(plan_of(WINDOWS[0], ahead_ms=3600 * SECOND)), wall_ms=10**9)
     driven.event(Arrival("a", 1000, "fine"))
     driven.watermark(2000)
     driven.event(Arrival("b", None, "no time"))
     driven.event(Arrival("c", 10**15, "from the year 33658"))
+    driven.event(Arrival("d", 10**9, "after a silence of eleven days"))
     assert [(each.id, each.cause) for each in driven.refused] == [("b", "no_time"), ("c", "future")]

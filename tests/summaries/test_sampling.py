@@ -119,7 +119,7 @@ def test_one_text_of_a_megabyte_and_empty_ones() -> None:
 
 
 def test_too_many_windows_are_refused_one_by_one() -> None:
-    plan = SummaryPlan(Windows.tumbling(1000), panes=8, ahead_ms=10**9)
+    plan = SummaryPlan(Windows.tumbling(1000), panes=8)
     driven = Driven(SummaryProgram(plan), eager=0)
     for n in range(20):
         driven.event(Arrival(f"e{n}", n * 1000, f"text {n}"))

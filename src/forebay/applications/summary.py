@@ -25,7 +25,7 @@ MAX_CHAIN = 32
 """Calls in a row before the key's other events get their turn."""
 WHY: Mapping[str, str] = {
     "late": "the event's window has closed",
-    "future": "the event's time is too far ahead of event time",
+    "future": "the event's time is too far ahead of the clock",
     "no_time": "the event has no time",
     "too_many_windows": "too many windows are open under the event's key",
 }
@@ -54,6 +54,7 @@ class Summaries:
     summary_tokens: int = 400
     chunk_tokens: int = 2400
     partial_tokens: int = 200
+    fan_in: int = 4
     lead_s: float = 60.0
     ahead_s: float = DAY_MS / 1000
     idle_s: float | None = None
@@ -70,6 +71,7 @@ class Summaries:
             summary_tokens=self.summary_tokens,
             chunk_tokens=self.chunk_tokens,
             partial_tokens=self.partial_tokens,
+            fan_in=self.fan_in,
             lead_ms=_ms(self.lead_s),
             ahead_ms=_ms(self.ahead_s),
             seed=self.seed,
@@ -115,7 +117,7 @@ class SummaryOfKey(Program[KeyState]):
 
     def on_event(self, state: KeyState, event: Event, now: Moment) -> Step[KeyState]:
         arrival = Arrival(now.id, event.time_ms, self._said(event.fields))
-        outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms)
+        outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms, now.wall_ms)
         return self._step(state, outputs, now)
 
     def on_answer(self, state: KeyState, tag: str, answer: Answer, now: Moment) -> Step[KeyState]:
@@ -143,14 +145,20 @@ class SummaryOfKey(Program[KeyState]):
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
         letter = None if refused is None else Failure(refused.cause, WHY[refused.cause])
         outputs = tuple(_output(each) for each in outcomes if isinstance(each, Summary))
+        closed_ms = state.watermark_ms
         if state.idle:
-            return Step(None, outputs=outputs, letter=letter)
+            passed_ms = now.watermark_ms
+            if closed_ms is None or (passed_ms is not None and closed_ms <= passed_ms):
+                return Step(None, outputs=outputs, letter=letter)
+            # The clock has closed windows that are open for the stream: their later events are late.
+            timers = {WAKE: Timer(closed_ms), IDLE: None}
+            return Step(state, None, outputs, timers, letter)
         ask = self._program.ask(now.key, state)
         wake_ms = self._program.wake_ms(state)
         if ask is None or state.chained >= MAX_CHAIN:
             if ask is not None:
                 # The call is made in the turn of a timer that is due already.
-                wake_ms = min(state.watermark_ms or 0, LATEST_MS)
+                wake_ms = min(closed_ms or 0, LATEST_MS)
             state.chained, ask = 0, None
         timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
         if self._settings.idle_s is not None:

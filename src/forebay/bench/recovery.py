@@ -17,7 +17,7 @@ from forebay.bench.killable import EngineKind, KillableEngine, killable_engine
 from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
 from forebay.bench.places import Place, PlaceKind, place
 from forebay.bench.subjects import SUBJECTS, SubjectKind
-from forebay.bench.tally import Tally, compare
+from forebay.bench.tally import Tally
 from forebay.bench.victim import PipelineProcess, expect_gone
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed
@@ -182,7 +182,8 @@ class _Runner:
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
         self._subject = SUBJECTS[config.app]
-        count = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        per_kill = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
+        count = config.events or per_kill * len(kills) + SPARE_EVENTS
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
@@ -280,12 +281,14 @@ class _Runner:
 
     def _write_pipeline(self, parallelism: int) -> None:
         # JSON is YAML.
+        place = self._place.document()
         document = {
             "name": f"recovery-{self._mode}",
             **self._subject.document(),
             "capacity": self._config.capacity,
             "deadline_s": 1800.0,
-            **self._place.document(),
+            **place,
+            "source": {**place["source"], **self._subject.source()},
             "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
             "parallelism": parallelism,
             "mode": self._mode,
@@ -294,8 +297,8 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        judge = self._subject.judge(self._events, self._engine)
-        return compare(len(self._events), self._place.results(), self._place.letters(), judge)
+        results, letters = self._place.results(), self._place.letters()
+        return self._subject.tally(self._events, results, letters, self._engine)
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

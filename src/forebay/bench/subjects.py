@@ -1,23 +1,37 @@
-"""What a recovery run runs: the main job, or an application, with its events and what must come of each."""
+"""What a recovery run runs: the main job, or an application, with its events and what must come of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from forebay.applications.sessions import Sessions
+from forebay.applications.summary import Summaries
+from forebay.bench.chatter import chatter, expected_summaries, summary_tally
 from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
 from forebay.bench.killable import PROMPT, KillableEngine
-from forebay.bench.tally import NUMBER
+from forebay.bench.tally import NUMBER, Tally, compare
 
-SubjectKind = Literal["main", "sessions"]
+SubjectKind = Literal["main", "sessions", "summary"]
+RECOVERY_SUMMARIES = Summaries(
+    author="who",
+    size_s=60.0,
+    lead_s=5.0,
+    chunk_tokens=200,
+    partial_tokens=60,
+    summary_tokens=120,
+    fan_in=2,
+    work_tokens=1_000_000,
+)
 IsAnswer = Callable[[int, object], bool]
 """Whether a value can be the answer to the event with a number."""
 
 
 class Subject(Protocol):
-    """A job to kill. Each of its events, which are numbered from 0, gives one result with its fields."""
+    """A job to kill. Its events are numbered from 0; `events_a_call` of them, about, make one call."""
+
+    events_a_call: int
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
@@ -27,12 +41,44 @@ class Subject(Protocol):
         """The part of a pipeline file that says what is done with an event."""
         ...
 
-    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
-        """What tells right answers from wrong ones."""
+    def source(self) -> dict[str, Any]:
+        """What is said of the source of events, beside where it is."""
+        ...
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        """Hold what came out against what went in."""
         ...
 
 
-class MainJob:
+class OneByOne:
+    """A job of whose events each gives one result with its fields."""
+
+    events_a_call = 1
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        """What tells right answers from wrong ones."""
+        raise NotImplementedError
+
+    def source(self) -> dict[str, Any]:
+        return {}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        return compare(len(events), results, letters, self.judge(events, engine))
+
+
+class MainJob(OneByOne):
     """One question per event."""
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
@@ -45,8 +91,8 @@ class MainJob:
         return engine.is_answer
 
 
-@dataclass(frozen=True, slots=True)
-class SessionsJob:
+@dataclass(frozen=True)
+class SessionsJob(OneByOne):
     """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
     out of its order makes those after it wrong. The budget is small, so that turns are folded."""
 
@@ -75,4 +121,46 @@ class SessionsJob:
         return lambda number, answer: answer == expected[number]
 
 
-SUBJECTS: dict[SubjectKind, Subject] = {"main": MainJob(), "sessions": SessionsJob()}
+@dataclass(frozen=True)
+class SummaryJob:
+    """Summaries of channels, six messages a window: chunks, merges and closes. Its windows are what is
+    counted: each must have the summary that a run without kills gives."""
+
+    settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
+    events_a_call = 3
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return list(chatter(count, seed, size_s=self.settings.size_s))
+
+    def document(self) -> dict[str, Any]:
+        changed = {
+            name: getattr(self.settings, name)
+            for name in self.settings.__dataclass_fields__
+            if getattr(self.settings, name) != getattr(Summaries(), name)
+        }
+        return {
+            "application": {"type": "summary", **changed},
+            "key": "{{ channel }}",
+            "id": "e{{ " + NUMBER + " }}",
+            "event_time": {"out_of_orderness_s": 0.0},
+        }
+
+    def source(self) -> dict[str, Any]:
+        return {"time": "at", "time_format": "unix_ms"}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        expected = expected_summaries(events, self.settings)
+        return summary_tally(expected, results, letters, whole=engine.calls() is not None)
+
+
+SUBJECTS: dict[SubjectKind, Subject] = {
+    "main": MainJob(),
+    "sessions": SessionsJob(),
+    "summary": SummaryJob(),
+}

@@ -64,6 +64,7 @@ class Apps(str, Enum):
 
     main = "main"
     sessions = "sessions"
+    summary = "summary"
 
 
 BOTH: tuple[Mode, ...] = ("process", "thread")

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
-from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -62,8 +62,9 @@ def run(
     settings = load_settings()
     errors = Console(stderr=True)
     local = not engine and spec.engine.replicas() is None
+    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
     place: Engine = (
-        local_replicas(settings=settings, progress=ConsoleProgress(errors))
+        local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
         if local
         else nullcontext(engine or [])
     )

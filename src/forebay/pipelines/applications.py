@@ -80,12 +80,13 @@ class SummarySpec(Model):
     partial_tokens: PositiveInt = Field(
         SUMMARIES.partial_tokens, description="The longest summary of a chunk, or of several."
     )
+    fan_in: PositiveInt = Field(SUMMARIES.fan_in, description="How many of those are merged into one.")
     lead_s: NotNegativeFloat = Field(
         SUMMARIES.lead_s,
         description="So long before a window's end its events so far are summarised: a call's time, or more.",
     )
     ahead_s: NotNegativeFloat = Field(
-        SUMMARIES.ahead_s, description="An event further ahead of event time goes to the dead letters."
+        SUMMARIES.ahead_s, description="An event further ahead of the clock goes to the dead letters."
     )
     idle_s: PositiveFloat | None = Field(
         None,

@@ -28,10 +28,11 @@ KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A pipeline's settings but for its source and its sink. `page`: what is made of the results at the
-    end."""
+    end. `context_tokens`: the context that a local engine is given for it."""
 
     document: Mapping[str, Any]
     page: Page | None = None
+    context_tokens: int = 2048
 
 
 READY: dict[str, Ready] = {
@@ -39,6 +40,7 @@ READY: dict[str, Ready] = {
     "summary": Ready(
         {"application": {"type": "summary"}, "key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0},
         page=summaries_page,
+        context_tokens=8192,
     ),
 }
 

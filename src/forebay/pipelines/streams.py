@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
+AHEAD_MS = 24 * 3_600_000
+"""An event further ahead of the clock has a wrong time, and does not move event time."""
 BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
     "sessions": graph.stateful,
     "summary": graph_summary.build,
@@ -73,7 +75,7 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: Repl
     stream = source_stream(spec, env)
     if spec.event_time is not None:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
-        stream = with_event_time(stream, out_of_orderness_ms=late_ms)
+        stream = with_event_time(stream, out_of_orderness_ms=late_ms, ahead_ms=AHEAD_MS)
     key, id = spec.key_template(), spec.id_template()
     parts = Parts(
         call_of(spec, replicas=replicas, model=model),

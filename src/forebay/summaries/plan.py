@@ -78,8 +78,8 @@ class SummaryPlan:
     once more with that event in it; later ones go out as with `side`.
     `work_tokens`: all calls for one key and window; past it events are sampled. `summary_tokens`: the longest
     summary. `lead_ms`: so long before a window's end its events so far are summarised, so that less is left
-    at its close. `ahead_ms`: an event further in the future is refused. `panes`: most windows that are open
-    under one key.
+    at its close. `ahead_ms`: an event further ahead of the wall clock is refused. `panes`: most windows
+    that are open under one key.
     """
 
     windows: Windows

@@ -45,10 +45,17 @@ class SummaryProgram:
     def __init__(self, plan: SummaryPlan) -> None:
         self.plan = plan
 
-    def on_event(self, key: str, state: KeyState, event: Arrival, watermark_ms: int | None) -> list[Output]:
-        """Take one event."""
+    def on_event(
+        self,
+        key: str,
+        state: KeyState,
+        event: Arrival,
+        watermark_ms: int | None,
+        wall_ms: int | None = None,
+    ) -> list[Output]:
+        """Take one event. `wall_ms`: the clock that its time may not be far ahead of; None: it may."""
         self._pass(state, watermark_ms)
-        refused = self._take(key, state, event)
+        refused = self._take(key, state, event, wall_ms)
         return [*([] if refused is None else [refused]), *self._advance(key, state)]
 
     def on_watermark(self, key: str, state: KeyState, watermark_ms: int) -> list[Output]:
@@ -127,8 +134,8 @@ class SummaryProgram:
 
     # Events.
 
-    def _take(self, key: str, state: KeyState, event: Arrival) -> Refused | None:
-        plan, now_ms, time_ms = self.plan, state.watermark_ms, event.time_ms
+    def _take(self, key: str, state: KeyState, event: Arrival, wall_ms: int | None) -> Refused | None:
+        plan, time_ms = self.plan, event.time_ms
         text = clean(event.text, plan.text_tokens)
 
         def refused(cause: str) -> Refused:
@@ -136,7 +143,7 @@ class SummaryProgram:
 
         if time_ms is None:
             return refused("no_time")
-        if now_ms is not None and time_ms > now_ms + plan.ahead_ms:
+        if wall_ms is not None and time_ms > wall_ms + plan.ahead_ms:
             return refused("future")
         self._close_passed(state)
         item = item_of(event.id, time_ms, text)

@@ -29,6 +29,7 @@ class Driven:
     failing: float = 0.0
     eager: float = 0.5
     out_of_order_ms: int = 0
+    wall_ms: int | None = None
     state: KeyState = field(default_factory=KeyState)
     outputs: list[Output] = field(default_factory=list)
     asked: list[Ask] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Driven:
 
     def event(self, event: Arrival) -> None:
         self._restart()
-        self._gave(self.program.on_event(self.key, self.state, event, self.watermark_ms))
+        self._gave(self.program.on_event(self.key, self.state, event, self.watermark_ms, self.wall_ms))
 
     def watermark(self, to_ms: int) -> None:
         """Wakes the program at each moment it wants on the way, as timers do."""

@@ -1,0 +1,62 @@
+"""Summaries in a job: killed and restored at another parallelism, the output is that of a quiet run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from forebay.applications.summary import Summaries
+from forebay.bench.chatter import chatter, expected_summaries, summary_tally
+from forebay.testing.delays import Mixture
+from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay.testing.operators import Runs
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(240)]
+SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2)
+
+
+def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
+    make_runs: Callable[..., Runs],
+) -> None:
+    from forebay.testing.operators import kill_tree
+
+    runs = make_runs(
+        program=SMALL.program(event_time=True),
+        keyed=True,
+        event_time=True,
+        delay=Mixture(((0.9, 0.05), (0.1, 0.4))),
+    )
+    events = list(chatter(1200, 1, size_s=60.0))
+    runs.feed({**event, "key": event["channel"]} for event in events)
+    process = runs.spawn(mode="thread")
+    wait_until(lambda: len(runs.results()) > 40)
+    assert process.poll() is None
+    kill_tree(process)
+    runs.run(mode="thread", restore=True, parallelism=2)
+
+    results = runs.results()
+    ids = {result["id"] for result in results}
+    assert len(ids) == len(results)
+    expected = expected_summaries(events, SMALL)
+    # The job's ids are positions, lines counted from 1; those expected are numbers.
+    lines = [_POSITION.sub(_id, orjson.dumps(result)) for result in results]
+    tally = summary_tally(
+        expected, lines, [orjson.dumps(letter) for letter in runs.dead_letters()], whole=True
+    )
+    assert tally.exact, tally
+    assert tally.events == len(results) == 200
+    assert any(tries > 1 for tries in Counter(id for id, _, _ in runs.calls()).values())
+
+
+_POSITION = re.compile(rb'"id":"in@(\d+)"')
+
+
+def _id(found: re.Match[bytes]) -> bytes:
+    return b'"id":"e%d"' % (int(found[1]) - 1)
