@@ -60,7 +60,10 @@ const word=box.value.toLowerCase();for(const one of document.querySelectorAll(".
 one.hidden=!one.textContent.toLowerCase().includes(word)})
 """.strip()
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 class Html(str):
