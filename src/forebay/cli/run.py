@@ -1,10 +1,11 @@
-"""`forebay run`: run a pipeline file."""
+"""`forebay run`: run a pipeline file, or a ready application on a source."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,21 +15,43 @@ from forebay.engine.launch import ConsoleProgress, local_replicas
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
+if TYPE_CHECKING:
+    from forebay.pipelines.spec import PipelineSpec
+
+WISHES = ("source", "out", "key", "time", "set")
+
 
 def run(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline file (YAML).")],
+    pipeline: Annotated[
+        str, typer.Argument(help="A pipeline file (YAML), or an application: sessions.", metavar="PIPELINE")
+    ],
     *,
+    source: Annotated[
+        str | None,
+        typer.Option(help="For an application: a JSONL or CSV file, or wikimedia, jetstream, generator."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="For an application: folder of its results; out/NAME otherwise.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="For an application: the field with the key.")] = None,
+    time: Annotated[str | None, typer.Option(help="For an application: the field with the time.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(help="For an application: KEY=VALUE of its pipeline, such as application.idle_s=60."),
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="URL of an engine; instead of the file's.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
-    from forebay.pipelines.load import load_spec
+    from forebay.pipelines.ready import READY
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
     from forebay.pipelines.spec import StdoutSink
 
-    spec = load_spec(pipeline)
+    ready = READY.get(pipeline)
+    folder = out or Path("out", pipeline)
+    spec = _spec(pipeline, {"source": source, "out": out, "key": key, "time": time, "set": set}, folder)
     if json and isinstance(spec.sink, StdoutSink):
         raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
     settings = load_settings()
@@ -45,3 +68,26 @@ def run(
         errors.print("stopped; the same command goes on from the newest checkpoint", highlight=False)
         raise
     report(last, json=json, console=errors)
+    if ready is not None and ready.page is not None:
+        from forebay.connectors.sinks import read_jsonl_sink
+
+        page = folder / "page.html"
+        page.write_text(ready.page(read_jsonl_sink(folder / "results")), encoding="utf-8")
+        errors.print(f"the results as a page: {page}", highlight=False)
+
+
+def _spec(pipeline: str, given: Mapping[str, Any], out: Path) -> PipelineSpec:
+    from forebay.pipelines.load import load_spec
+    from forebay.pipelines.ready import READY, Wish, ready_spec
+
+    if pipeline not in READY:
+        named = [f"--{name}" for name in WISHES if given[name]]
+        if named:
+            raise SettingError(
+                f"{', '.join(named)}: only with an application ({', '.join(READY)}); a pipeline file says it"
+            )
+        return load_spec(Path(pipeline))
+    if given["source"] is None:
+        raise SettingError(f"forebay run {pipeline}: name what to read with --source")
+    wish = Wish(given["source"], out, given["key"], given["time"], given["set"] or ())
+    return ready_spec(pipeline, wish)

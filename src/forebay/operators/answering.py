@@ -22,13 +22,15 @@ from forebay.records import JSON, Completion, DeadLetter, KeyedEvent, Message, R
 class Call:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
+    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`).
+
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up.
     """
 
     engine: EngineFactory
     model: str
-    prompt: PromptTemplate
+    prompt: PromptTemplate | None = None
     schema: Mapping[str, JSON] | None = None
     sampling: Sampling = field(default_factory=Sampling)
     timeout_s: float = 60.0
@@ -104,6 +106,8 @@ class Answering:
 
     def _request(self, item: KeyedEvent) -> Request:
         event = item.event
+        if self._call.prompt is None:
+            raise RecordError("the call has no prompt template to make a request of an event")
         rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
         return Request(

@@ -20,6 +20,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.operators.shards import MAX_PARALLELISM
+from forebay.pipelines.applications import Application
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -230,6 +231,9 @@ class PipelineSpec(Model):
     messages: Annotated[tuple[MessageSpec, ...], Field(max_length=64)] = Field(
         (), description="Templates of the messages of a chat. Either this or `prompt`."
     )
+    application: Application | None = Field(
+        None, description="A stateful application instead of one question per event; it writes the prompts."
+    )
     output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
     engine: EngineSpec = Field(EngineSpec(), description="The engine that answers.")
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
@@ -303,7 +307,9 @@ class PipelineSpec(Model):
 
     def _problems(self) -> Any:
         source = self.source
-        if self.prompt is None and not self.messages:
+        if self.application is not None:
+            yield from self._problems_of_application()
+        elif self.prompt is None and not self.messages:
             yield "prompt", "expected a template here or under 'messages', found neither"
         if self.prompt is not None and self.messages:
             yield "messages", "expected either 'prompt' or 'messages', found both"
@@ -354,6 +360,15 @@ class PipelineSpec(Model):
                 if _read_with(path, read):
                     yield key, "expected a place apart from source.path, found one within what is read"
 
+    def _problems_of_application(self) -> Any:
+        for name in ("prompt", "messages", "output"):
+            if getattr(self, name):
+                yield name, "expected none with 'application', which writes the prompts itself"
+        if self.engine.api == "completions":
+            yield "engine.api", "expected chat with 'application', found completions"
+        if self.ordering != "unordered":
+            yield "ordering", "expected none with 'application', which keeps the order of each key"
+
     def directories(self) -> dict[str, str]:
         """The directories that results and dead letters are written to, by the keys that name them."""
         sinks = {"sink.path": self.sink, "dead_letters.path": self.dead_letters}
@@ -364,7 +379,10 @@ class PipelineSpec(Model):
         sinks = {"sink": self.sink, "dead_letters": self.dead_letters}
         return {key: sink for key, sink in sinks.items() if isinstance(sink, KafkaSink)}
 
-    def prompt_template(self) -> PromptTemplate:
+    def prompt_template(self) -> PromptTemplate | None:
+        """None where an application writes the prompts."""
+        if self.application is not None:
+            return None
         messages = tuple(Message(m.role, m.content) for m in self.messages)
         return PromptTemplate(self.prompt, messages, api=self.engine.api)
 

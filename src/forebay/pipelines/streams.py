@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from forebay.applications.parts import Parts
 from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
 from forebay.connectors.files import Files, file_source
@@ -23,7 +25,7 @@ from forebay.connectors.sse import SseFeed
 from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
 from forebay.operators.answering import Call
-from forebay.operators.infer import infer
+from forebay.operators.infer import Inferred, infer
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.sources import (
     CsvSource,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
+BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {}
+"""What puts each application into a job, by its `type`."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +64,21 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: st
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
         stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
-    answered = infer(
-        stream,
+    parts = Parts(
         call_of(spec, engine_url=engine_url, model=model),
         key=None if key is None else TextOf(key),
         id=None if id is None else TextOf(id),
         capacity=spec.capacity,
-        ordering=spec.ordering,
         shards=spec.shards,
         event_time=spec.event_time is not None,
         parallelism=spec.parallelism,
         name=OPERATOR,
     )
+    if spec.application is None:
+        answered = infer(stream, ordering=spec.ordering, **vars(parts))
+    else:
+        application = spec.application
+        answered = BUILDERS[application.type](application.settings(), stream, parts)
     if isinstance(spec.sink, KafkaSink):
         kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
     elif isinstance(spec.sink, JsonlSink):
