@@ -206,3 +206,11 @@ def moment(time_ms: float | None, *, seconds: bool = True) -> str:
     except (ValueError, OverflowError, OSError):
         return "–"
     return at.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+
+
+def readable(time_ms: int) -> str:
+    """A time as ISO 8601 in UTC, to the second; the milliseconds themselves outside years 1 to 9999."""
+    try:
+        return datetime.fromtimestamp(time_ms // 1000, timezone.utc).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)

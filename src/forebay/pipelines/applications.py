@@ -1,17 +1,19 @@
 """The applications as a pipeline file names them: one class per `type`, with its settings.
 
-A new application is a class here, its name in `Application`, a pure module in `forebay.applications`, a line in
-`forebay.pipelines.streams.BUILDERS`, and its defaults in `forebay.pipelines.ready`.
+A new application is a class here, its name in `Application`, a pure module in `forebay.applications`, a line
+in `forebay.pipelines.streams.BUILDERS`, and its defaults in `forebay.pipelines.ready`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from forebay.applications.sessions import SYSTEM, Sessions
-from forebay.pipelines.fields import Model, PositiveFloat, PositiveInt
+from forebay.applications.trends import Trends
+from forebay.detect.trend_values import TrendSettings
+from forebay.pipelines.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, Switch
 
 SESSIONS = Sessions()
 
@@ -38,4 +40,36 @@ class SessionsSpec(Model):
         return Sessions(**{name: value for name, value in self if name != "type"})
 
 
-Application = SessionsSpec
+TRENDS, FIND = Trends(), TrendSettings()
+
+
+class TrendsSpec(Model):
+    """What is going viral, and why. Needs a source with times."""
+
+    type: Literal["trends"]
+    text: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        TRENDS.text, description="The field with the post, dots for nesting."
+    )
+    late_s: NotNegativeFloat = Field(
+        TRENDS.late_s, description="A post farther behind the stream's clock becomes a dead letter (`late`)."
+    )
+    ahead_s: NotNegativeFloat = Field(
+        TRENDS.ahead_s, description="A post farther ahead of it becomes a dead letter (`ahead`)."
+    )
+    labels: Switch = Field(TRENDS.labels, description="Whether the model is asked why.")
+    least_nats: PositiveFloat = Field(FIND.least_nats, description="Least evidence that makes a trend.")
+    least_ratio: Annotated[float, Strict(), Field(ge=1)] = Field(
+        FIND.least_ratio, description="Least ratio of a term's share of the posts to what it was."
+    )
+    least_posts: PositiveFloat = Field(
+        FIND.least_posts, description="Least posts with a term, old ones weighing less."
+    )
+
+    def settings(self) -> Trends:
+        find = TrendSettings(
+            least_nats=self.least_nats, least_ratio=self.least_ratio, least_posts=self.least_posts
+        )
+        return Trends(self.text, self.late_s, self.ahead_s, self.labels, find)
+
+
+Application = Annotated[SessionsSpec | TrendsSpec, Field(discriminator="type")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay.applications.graph_trends import trends
 from forebay.applications.parts import Parts
 from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 OPERATOR = "infer"
-BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {}
+BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
+    "trends": trends,
+}
 """What puts each application into a job, by its `type`."""
 
 
