@@ -11,8 +11,11 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from forebay.applications.sessions import SYSTEM, Sessions
+from forebay.applications.topics import Embeddings, Topics
 from forebay.applications.trends import Trends
+from forebay.detect.topic_values import TopicSettings
 from forebay.detect.trend_values import TrendSettings
+from forebay.operators.shards import MAX_PARALLELISM
 from forebay.pipelines.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, Switch
 
 SESSIONS = Sessions()
@@ -72,4 +75,40 @@ class TrendsSpec(Model):
         return Trends(self.text, self.late_s, self.ahead_s, self.labels, find)
 
 
-Application = Annotated[SessionsSpec | TrendsSpec, Field(discriminator="type")]
+TOPICS, CLUSTERS = Topics(), TopicSettings()
+
+
+class TopicsSpec(Model):
+    """Which topics emerge, and what they are about."""
+
+    type: Literal["topics"]
+    text: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        TOPICS.text, description="The field with the text, dots for nesting."
+    )
+    embeddings: Embeddings = Field(
+        TOPICS.embeddings,
+        description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are alike "
+        "by their words.",
+    )
+    threads: PositiveInt = Field(TOPICS.threads, description="Threads of the embedding.")
+    wait_s: PositiveFloat = Field(
+        TOPICS.wait_s, description="Longest wait of a text until its batch of 64 is full."
+    )
+    topic_shards: PositiveInt = Field(
+        TOPICS.topic_shards,
+        le=MAX_PARALLELISM,
+        description="Parts of the stream that have topics of their own, by the hash of `key`; they run side "
+        "by side.",
+    )
+    labels: Switch = Field(TOPICS.labels, description="Whether the model is asked for labels.")
+    birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Texts that make a topic.")
+    idle_s: PositiveFloat = Field(CLUSTERS.idle_s, description="A topic without a text for so long dies.")
+
+    def settings(self) -> Topics:
+        find = TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
+        return Topics(
+            self.text, self.embeddings, self.threads, self.wait_s, self.topic_shards, self.labels, find
+        )
+
+
+Application = Annotated[SessionsSpec | TrendsSpec | TopicsSpec, Field(discriminator="type")]

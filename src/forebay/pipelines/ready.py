@@ -36,6 +36,7 @@ class Ready:
 
 READY: dict[str, Ready] = {
     "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}, keyed=True),
+    "topics": Ready({"application": {"type": "topics"}}),
     "trends": Ready({"application": {"type": "trends"}}),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay.applications.graph_topics import topics
 from forebay.applications.graph_trends import trends
 from forebay.applications.parts import Parts
 from forebay.connectors import kafka
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 OPERATOR = "infer"
 BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
+    "topics": topics,
     "trends": trends,
 }
 """What puts each application into a job, by its `type`."""
