@@ -30,11 +30,12 @@ def pick(texts: Sequence[str], count: int) -> list[str]:
     left = list(dict.fromkeys(text for text in texts if text.strip()))
     words = {text: set(distinct_words(text)) for text in left}
     common = Counter(word for each in words.values() for word in each)
+    total = len(left)
     picked: list[str] = []
 
     def worth(text: str) -> float:
         mine = words[text]
-        relevance = sum(common[word] for word in mine) / (len(left) * max(len(mine), 4))
+        relevance = sum(common[word] for word in mine) / (total * max(len(mine), 4))
         alike = max((_jaccard(mine, words[other]) for other in picked), default=0.0)
         return RELEVANCE * relevance - (1 - RELEVANCE) * alike
 
