@@ -35,7 +35,7 @@ STYLE = """
 --card:#1a222b;--a:#58b4dd;--b:#e98a70;--c:#a3c777;--d:#c09ada;--e:#dfba56}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1120px;padding:24px 20px 60px;background:var(--back);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif,"Segoe UI Emoji","Noto Color Emoji"}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 8px}h3{font-size:15px;margin:0 0 2px}
 p{margin:4px 0}.lead,.soft,small{color:var(--soft)}
 a{color:var(--a)}ul{margin:4px 0;padding-left:20px}blockquote{margin:4px 0;padding:2px 10px;
@@ -48,7 +48,8 @@ overflow-wrap:anywhere}
 .card:target{border-color:var(--a)}.tag{display:inline-block;border:1px solid var(--line);
 border-radius:10px;padding:0 8px;margin:0 4px 2px 0;font-size:13px;color:var(--soft)}
 .scroll{overflow-x:auto}svg{display:block;max-width:100%;height:auto}svg text{fill:var(--ink);
-font:12px system-ui,sans-serif}svg .soft{fill:var(--soft)}svg .grid{stroke:var(--line)}
+font:12px system-ui,-apple-system,"Segoe UI",sans-serif,"Segoe UI Emoji","Noto Color Emoji"}
+svg .soft{fill:var(--soft)}svg .grid{stroke:var(--line)}
 svg a:hover *{opacity:.75}input.filter{font:inherit;width:100%;max-width:420px;padding:6px 10px;margin:8px 0;
 color:inherit;background:var(--card);border:1px solid var(--line);border-radius:6px}
 """.strip()

@@ -109,7 +109,7 @@ def _take(track: Track, answer: dict[str, Any], found: dict[str, Track]) -> None
 
 def _map(tracks: list[Track]) -> Html:
     last = max(track.last_ms for track in tracks)
-    axis = axis_over([t for track in tracks for t in (track.born_ms or 0, track.last_ms)], LEFT, WIDTH - 10)
+    axis = axis_over([t for track in tracks for t in (track.born_ms or 0, track.last_ms)], LEFT, WIDTH - 30)
     height = TOP + ROW * len(tracks) + 6
     rows = {track.name: TOP + ROW * (at + 0.5) for at, track in enumerate(tracks)}
     most = max(track.size for track in tracks)

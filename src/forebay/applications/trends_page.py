@@ -104,7 +104,7 @@ def _take(line: Line, answer: dict[str, Any], found: dict[int, Line]) -> None:
 
 def _timeline(lines: list[Line]) -> Html:
     last = max(line.end_ms or line.peak_ms for line in lines)
-    axis = axis_over([t for line in lines for t in (line.onset_ms, line.end_ms or last)], LEFT, WIDTH - 10)
+    axis = axis_over([t for line in lines for t in (line.onset_ms, line.end_ms or last)], LEFT, WIDTH - 30)
     height = TOP + ROW * len(lines) + 6
     most = max(line.rate for line in lines) or 1.0
     rows = (part for at, line in enumerate(lines) for part in _row(line, TOP + ROW * at, axis, most, last))

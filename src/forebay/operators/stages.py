@@ -57,8 +57,8 @@ class Stage(Protocol):
 @dataclass(slots=True)
 class _Held:
     stage: Stage
+    most_bytes: int
     log_bytes: int = 0
-    most_bytes: int = LEAST_LOG_BYTES
     due: set[int] = field(default_factory=set)
     waits_ms: int | None = None
 
@@ -139,7 +139,7 @@ class StageFunction(KeyedProcessFunction):
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
         """First touch of a shard in this run."""
-        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]))
+        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
             held.stage.restore(_snapshot_of(bytes(found)))
