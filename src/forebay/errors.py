@@ -48,6 +48,18 @@ class TemplateFailed(RecordError):
     cause = "template_failed"
 
 
+class ProgramFailed(RecordError):
+    """A stateful program raised, or returned what cannot be done, at a step that this record led to."""
+
+    cause = "program_failed"
+
+
+class StateTooLarge(RecordError):
+    """The state that a stateful program wanted to keep for a key exceeds the size limit."""
+
+    cause = "state_too_large"
+
+
 class EngineError(ForebayError):
     """A call to a replica failed. `retry_after_s` is the replica's own wish, where it stated one."""
 

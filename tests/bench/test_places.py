@@ -15,7 +15,7 @@ from forebay.settings import Settings
 
 
 def test_events_are_numbered_lines(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.jsonl", 3)
+    write_events(tmp_path / "events.jsonl", [{"n": n} for n in range(3)])
     assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
 
 

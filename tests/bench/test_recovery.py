@@ -23,7 +23,7 @@ KILLS = (
 
 
 def recovery(*runs: Run) -> Recovery:
-    return Recovery("fake", "files", 1, 12.34, runs)
+    return Recovery("fake", "files", "main", 1, 12.34, runs)
 
 
 def test_figures_are_sums_over_the_runs_with_times_by_kind() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import orjson
 
 from forebay.applications.page import readable
-from forebay.applications.prompting import RULE, quoted
+from forebay.applications.quoting import RULE, quoted_posts
 from forebay.detect.samples import pick
 from forebay.detect.topic_stages import ShardEvent, topic_name
 from forebay.detect.topic_values import TopicSettings
@@ -77,7 +77,7 @@ def question(found: ShardEvent) -> Event | None:
     event = found.event
     if event.kind not in ASKED:
         return None
-    posts = quoted(pick(event.texts, SHOWN_TEXTS))
+    posts = quoted_posts(pick(event.texts, SHOWN_TEXTS))
     asked: dict[str, JSON] = {
         "kind": event.kind,
         "topic": found.name,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 import orjson
 
 from forebay.applications.page import readable
-from forebay.applications.prompting import RULE, quoted, quoted_words
+from forebay.applications.quoting import RULE, quoted_posts, quoted_words
 from forebay.detect.trend_values import TrendEvent, TrendSettings
 from forebay.engine.prompt import PromptTemplate
 from forebay.records import JSON, Event, Message, Result, Usage
@@ -67,7 +67,7 @@ def question(event: TrendEvent) -> Event | None:
     """What the model is asked about a trend that is new or has changed; None for other events."""
     if event.kind not in ASKED:
         return None
-    words, posts = quoted_words(event.terms[:8]), quoted(event.texts)
+    words, posts = quoted_words(event.terms[:8]), quoted_posts(event.texts)
     asked: dict[str, JSON] = {
         "kind": event.kind,
         "trend": event.trend,

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from forebay.bench.chats import measure_chats
+from forebay.bench.sessions import SessionsPlan, measure_sessions
 from forebay.bench.topics import measure_topics, read_labelled
 from forebay.bench.trends import find_trends, measure_trends
 from forebay.detect.trends import TrendSettings
@@ -20,20 +22,23 @@ from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
 from forebay.testing.bursts import BurstPlan
 
-APPLICATIONS = ("topics", "trends")
+APPLICATIONS = ("topics", "trends", "summary", "sessions")
 TOPIC_FILES = ("mstream_tweets.jsonl", "mstream_news_t.jsonl")
 FIGHT_FILE = "tweets_fight_2017.jsonl"
+CHATS = "irc_ubuntu"
 EMBEDDING_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsOptions:
-    """What is measured. `files`: labelled files to score instead of those of `data`."""
+    """What is measured. `files`: labelled files to score instead of those of `data`. `engine`: summaries come
+    from the engine at this URL, otherwise from a simulated one; sessions are measured on it, too."""
 
     apps: Sequence[str] = APPLICATIONS
     data: Path | None = None
     files: Sequence[Path] = ()
     seed: int = 1
+    engine: str | None = None
     plan: BurstPlan = field(default_factory=BurstPlan)
 
 
@@ -56,6 +61,14 @@ def measure_applications(
             report["trends"]["fight"] = fight_trends(fight)
         else:
             skipped[FIGHT_FILE] = "not there; --data names its folder"
+    if "summary" in options.apps:
+        chats = options.data / CHATS if options.data else None
+        if chats is not None and chats.is_dir():
+            report["summary"] = measure_chats(chats, options.engine, skipped, say)
+        else:
+            skipped[CHATS] = "not there; --data names its folder"
+    if "sessions" in options.apps:
+        report["sessions"] = measure_sessions(SessionsPlan(seed=options.seed), options.engine, skipped, say)
     return {**report, "skipped": skipped}
 
 

@@ -25,8 +25,8 @@ PARTITIONS = 4
 class Place(Protocol):
     """The input and the sinks of one pipeline."""
 
-    def prepare(self, events: int) -> None:
-        """Make the input: `events` JSON objects, numbered from 0."""
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
+        """Make the input: JSON objects, numbered from 0."""
         ...
 
     def document(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class FilesPlace:
         self.look = self._watch.look
         self.written_after = self._watch.written_after
 
-    def prepare(self, events: int) -> None:
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
         write_events(self._folder / "events.jsonl", events)
 
     def document(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class TopicsPlace:
         self._lines: list[bytes] = []
         self._behind = Behind(PARTITIONS)
 
-    def prepare(self, events: int) -> None:
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
         from forebay.testing.topics import make_topic, produce
 
         for topic in self._topics.values():
@@ -120,7 +120,7 @@ class TopicsPlace:
         produce(
             self._node.bootstrap,
             self._topics["events"],
-            ({"value": orjson.dumps({NUMBER: n}), "partition": n % PARTITIONS} for n in range(events)),
+            ({"value": orjson.dumps(event), "partition": event[NUMBER] % PARTITIONS} for event in events),
         )
 
     def document(self) -> dict[str, Any]:
@@ -231,6 +231,6 @@ def kafka_to_start(settings: Settings) -> Path:
     return settings.kafka_home
 
 
-def write_events(path: Path, events: int) -> None:
-    """A file of `events` JSON lines, numbered from 0."""
-    path.write_bytes(b"".join(orjson.dumps({NUMBER: number}) + b"\n" for number in range(events)))
+def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
+    """A file of JSON lines."""
+    path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

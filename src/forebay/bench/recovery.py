@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 import psutil
 
-from forebay.bench.killable import PROMPT, EngineKind, KillableEngine, killable_engine
+from forebay.bench.killable import EngineKind, KillableEngine, killable_engine
 from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
 from forebay.bench.places import Place, PlaceKind, place
-from forebay.bench.tally import NUMBER, Tally, compare
+from forebay.bench.subjects import SUBJECTS, SubjectKind
+from forebay.bench.tally import Tally, compare
 from forebay.bench.victim import PipelineProcess, expect_gone
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed
@@ -42,6 +43,7 @@ class RecoveryConfig:
     modes: tuple[Mode, ...] = ("process", "thread")
     engine: EngineKind = "fake"
     sink: PlaceKind = "files"
+    app: SubjectKind = "main"
     events: int | None = None
     capacity: int = 16
     checkpoint_interval_s: float = 1.0
@@ -87,6 +89,7 @@ class Recovery:
 
     engine: EngineKind
     sink: PlaceKind
+    app: SubjectKind
     seed: int
     seconds: float
     runs: tuple[Run, ...] = field(default=())
@@ -114,6 +117,7 @@ class Recovery:
             "mode": "+".join(run.mode for run in self.runs),
             "engine": self.engine,
             "sink": self.sink,
+            "app": self.app,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "runs": [asdict(run) for run in self.runs],
@@ -154,7 +158,9 @@ def measure_recovery(
             place(config.sink, folder, settings) as where,
         ):
             runs.append(_Runner(config, mode, kills, engine=engine, where=where, say=say).run())
-    return Recovery(config.engine, config.sink, config.seed, time.monotonic() - begin_s, tuple(runs))
+    return Recovery(
+        config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, tuple(runs)
+    )
 
 
 class _Runner:
@@ -175,7 +181,9 @@ class _Runner:
         self._say = say
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
-        self._events = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        self._subject = SUBJECTS[config.app]
+        count = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
 
@@ -274,8 +282,7 @@ class _Runner:
         # JSON is YAML.
         document = {
             "name": f"recovery-{self._mode}",
-            "prompt": PROMPT + "{{ " + NUMBER + " }}",
-            "sampling": {"max_tokens": 8},
+            **self._subject.document(),
             "capacity": self._config.capacity,
             "deadline_s": 1800.0,
             **self._place.document(),
@@ -287,7 +294,8 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        return compare(self._events, self._place.results(), self._place.letters(), self._engine.is_answer)
+        judge = self._subject.judge(self._events, self._engine)
+        return compare(len(self._events), self._place.results(), self._place.letters(), judge)
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

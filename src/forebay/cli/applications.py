@@ -1,4 +1,4 @@
-"""`forebay bench applications`: topics and trends on data with known answers."""
+"""`forebay bench applications`: topics, trends, summaries and sessions, each beside a plain baseline."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Application(str, Enum):
 
     topics = "topics"
     trends = "trends"
+    summary = "summary"
+    sessions = "sessions"
 
 
 def applications(
@@ -31,6 +33,10 @@ def applications(
     file: Annotated[
         list[Path] | None,
         typer.Option(help="Score this labelled file: JSON lines with textCleaned and clusterNo."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="URL of an engine for summaries, otherwise a simulated one; and for sessions."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up streams.")] = 1,
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
@@ -47,7 +53,7 @@ def applications(
         raise SettingError("--file gives topics to score; add --app topics")
     console = Console(stderr=True)
     report = measure_applications(
-        ApplicationsOptions(apps, data, tuple(file or ()), seed),
+        ApplicationsOptions(apps, data, tuple(file or ()), seed, engine),
         load_settings(),
         ConsoleProgress(console),
         lambda line: console.print(line, highlight=False, soft_wrap=True),
@@ -86,6 +92,49 @@ def show(report: dict[str, Any], console: Console) -> None:
                 f"{each['events_per_s']:.0f}" if "events_per_s" in each else "–",
                 f"{each['state_mib']:.0f} MiB" if "state_mib" in each else "–",
             )
+        console.print(table)
+    if "summary" in report:
+        part = report["summary"]
+        table = Table("summaries", "close p50", "close p90", "close ratio", "tokens", "token ratio", box=None)
+        for title, each in (("while windows are open", part), *part["baselines"].items()):
+            own = each is part
+            table.add_row(
+                title,
+                f"{each['close_s_p50']:.2f} s",
+                f"{each['close_s_p90']:.2f} s",
+                "" if own else f"{each['close_ratio']:.3f}",
+                str(each["prompt_tokens"] + each["completion_tokens"]),
+                "" if own else f"{each['token_ratio']:.3f}",
+            )
+        console.print(table)
+        console.print(
+            f"{part['engine']}: {part['events']} events in {part['windows']} windows, {part['missed']} missed, "
+            f"{part['doubled']} doubled, {part['over_budget']} over their budget",
+            highlight=False,
+        )
+    if "sessions" in report:
+        table = Table(
+            "sessions",
+            "sessions",
+            "hit share",
+            "lost",
+            "doubled",
+            "out of order",
+            "wrong",
+            "seconds",
+            box=None,
+        )
+        part = report["sessions"]
+        for where, each in (("scripted replica", part), ("engine", part.get("engine"))):
+            for title, row in () if each is None else ((where, each), *each["baselines"].items()):
+                share = row["hit_share"]
+                named = ("sessions", "lost", "doubled", "disorder", "wrong", "seconds")
+                table.add_row(
+                    title if row is each else f"  {title}",
+                    str(row.get(named[0], "–")),
+                    "–" if share is None else f"{share:.3f}",
+                    *(str(row.get(name, "–")) for name in named[1:]),
+                )
         console.print(table)
     for name, reason in report["skipped"].items():
         console.print(f"skipped: {name}: {reason}", highlight=False, soft_wrap=True)

@@ -55,6 +55,13 @@ class Sinks(str, Enum):
     kafka = "kafka"
 
 
+class Apps(str, Enum):
+    """What runs."""
+
+    main = "main"
+    sessions = "sessions"
+
+
 BOTH: tuple[Mode, ...] = ("process", "thread")
 
 
@@ -75,6 +82,7 @@ def recovery(
     sink: Annotated[
         Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
     ] = Sinks.files,
+    app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
     events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
@@ -95,6 +103,7 @@ def recovery(
             modes=BOTH if mode is Modes.both else (mode.value,),
             engine=engine.value,
             sink=sink.value,
+            app=app.value,
             events=events,
             flink=_options(flink or []),
         )

@@ -54,6 +54,7 @@ class Answering:
         """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
         try:
             request = self._request(item)
+            check = self._check_of(request)
         except RecordError as error:
             return dead_letter(item, error.cause, str(error))
         hash = request_hash(request) if self._journal is not None else ""
@@ -61,7 +62,7 @@ class Answering:
             known = await self._journal.get(hash)
             if known is not None:
                 try:
-                    answer = self._parse(known)
+                    answer = _parse(known, check)
                 except InvalidAnswer:
                     pass
                 else:
@@ -74,7 +75,7 @@ class Answering:
             policy=self._call.retry,
             timeout_s=self._call.timeout_s,
             deadline_s=self._call.deadline_s,
-            check=self._check,
+            check=check,
             clock=self._clock,
             sleep=asyncio.sleep,
             on_retry=self._count_retry,
@@ -119,13 +120,17 @@ class Answering:
             schema=self._call.schema,
         )
 
-    def _parse(self, completion: Completion) -> JSON:
-        if self._check is None:
-            return completion.text
-        return self._check(completion.text, finish_reason=completion.finish_reason)
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        return self._check
 
     def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
+
+
+def _parse(completion: Completion, check: AnswerCheck | None) -> JSON:
+    if check is None:
+        return completion.text
+    return check(completion.text, finish_reason=completion.finish_reason)
 
 
 @dataclass(frozen=True)

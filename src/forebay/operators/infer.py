@@ -55,6 +55,36 @@ def infer(
     The operator's `uid` is `name`: it must be unique in the job, and stay for state to be found again.
     Raises `SettingError` where the settings contradict each other.
     """
+    if ordering == "key" and key is None:
+        raise SettingError("ordering by key needs a key")
+    function = InferenceFunction(
+        OpenAnswering(call), capacity=capacity, ordering=ordering, pace=pace, event_time=event_time
+    )
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
+    return attach(
+        stream,
+        keying,
+        function,
+        capacity=capacity,
+        shards=shards,
+        event_time=event_time,
+        parallelism=parallelism,
+        name=name,
+    )
+
+
+def attach(
+    stream: DataStream,
+    keying: Keying,
+    function: InferenceFunction,
+    *,
+    capacity: int,
+    shards: int,
+    event_time: bool,
+    parallelism: int | None,
+    name: str,
+) -> Inferred:
+    """Put `function` behind `stream`, keyed by the shards of `keying`. Raises `SettingError` like `infer`."""
     wanted = parallelism or stream.get_execution_environment().get_parallelism()
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
@@ -62,17 +92,11 @@ def infer(
         raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
     if capacity < 1:
         raise SettingError(f"capacity must be at least 1, found {capacity}")
-    if ordering == "key" and key is None:
-        raise SettingError("ordering by key needs a key")
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
     keys = stream.flat_map(keying, Types.PICKLED_BYTE_ARRAY())
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())
-    function = InferenceFunction(
-        OpenAnswering(call), capacity=capacity, ordering=ordering, pace=pace, event_time=event_time
-    )
     answered = keyed.process(function, TIMED if event_time else BYTES).name(name).uid(name)
     answered.set_parallelism(wanted)
     answered.set_max_parallelism(MAX_PARALLELISM)

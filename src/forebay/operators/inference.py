@@ -190,7 +190,7 @@ class InferenceFunction(KeyedProcessFunction):
         for seq, id, data in sorted(_unpack(entry) for _, entry in self._state.items()):
             item: KeyedEvent = decode(data)
             shard.next_seq = seq + 1
-            self._hold(shard, id, item)
+            self._hold(shard, id, item.event.time_ms, item.read_ms)
             self._counts.reissued += 1
             self._calls.submit(key, replace(item, id=id), reissued=True)
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
@@ -204,15 +204,15 @@ class InferenceFunction(KeyedProcessFunction):
             item = replace(item, id=id)
         self._state.put(id, msgpack.packb((STATE_VERSION, shard.next_seq, id, data)))
         shard.next_seq += 1
-        self._hold(shard, id, item)
+        self._hold(shard, id, item.event.time_ms, item.read_ms)
         self._counts.accepted += 1
         self._calls.submit(key, item)
 
-    def _hold(self, shard: Shard, id: str, item: KeyedEvent) -> None:
-        shard.live[id] = (item.event.time_ms, item.read_ms)
-        self._low.hold(item.event.time_ms)
+    def _hold(self, shard: Shard, id: str, time_ms: int | None, read_ms: int) -> None:
+        shard.live[id] = (time_ms, read_ms)
+        self._low.hold(time_ms)
         first = self._read.lowest is None
-        self._read.add(item.read_ms)
+        self._read.add(read_ms)
         if first:
             # Flink must not believe for longer than this event takes that nothing is awaited.
             self._metrics.tell_oldest()
@@ -290,10 +290,9 @@ class InferenceFunction(KeyedProcessFunction):
             if not answer.journaled:
                 self._counts.engine_s.add(answer.called_s)
             self._counts.event_s.add((self._clock.wall_ms() - answer.read_ms) / 1000)
-            yield self._output(answer, ctx)
+            yield self._output(answer, encode(answer), ctx)
 
-    def _output(self, answer: Result, ctx: KeyedProcessFunction.Context) -> object:
-        data = encode(answer)
+    def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
         if not self._event_time:
             return data
         low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))

@@ -112,3 +112,5 @@ class TopicsSpec(Model):
 
 
 Application = Annotated[SessionsSpec | TrendsSpec | TopicsSpec, Field(discriminator="type")]
+KEYED = frozenset(("sessions",))
+"""Applications that keep something for each key, and so need one."""

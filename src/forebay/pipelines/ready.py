@@ -28,16 +28,15 @@ KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A pipeline's settings but for its source and its sink. `keyed`: events must have a key. `page`: what
-    is made of the results at the end."""
+    """A pipeline's settings but for its source and its sink. `page`: what is made of the results at the
+    end."""
 
     document: Mapping[str, Any]
-    keyed: bool = False
     page: Page | None = None
 
 
 READY: dict[str, Ready] = {
-    "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}, keyed=True),
+    "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}),
     "topics": Ready({"application": {"type": "topics"}}, page=topics_page),
     "trends": Ready({"application": {"type": "trends"}}, page=trends_page),
 }

@@ -20,7 +20,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.operators.shards import MAX_PARALLELISM
-from forebay.pipelines.applications import Application
+from forebay.pipelines.applications import KEYED, Application
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -366,6 +366,8 @@ class PipelineSpec(Model):
                 yield name, "expected none with 'application', which writes the prompts itself"
         if self.engine.api == "completions":
             yield "engine.api", "expected chat with 'application', found completions"
+        if self.application is not None and self.application.type in KEYED and self.key is None:
+            yield "key", f"expected a template with application {self.application.type}, found none"
         if self.ordering != "unordered":
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 

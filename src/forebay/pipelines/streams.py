@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forebay.applications import graph
 from forebay.applications.graph_topics import topics
 from forebay.applications.graph_trends import trends
 from forebay.applications.parts import Parts
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 OPERATOR = "infer"
 BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
+    "sessions": graph.stateful,
     "topics": topics,
     "trends": trends,
 }

@@ -36,10 +36,12 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.operators.answering import Call
 from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
-from forebay.operators.infer import infer
+from forebay.operators.infer import Inferred, infer
 from forebay.operators.job import RunningJob, free_port, submit
 from forebay.operators.release import Ordering
+from forebay.operators.stateful import infer_stateful
 from forebay.records import JSON, Completion, Event, Request
+from forebay.stateful.program import Program
 from forebay.testing.answers import request_text
 from forebay.testing.delays import Delay, Fixed
 from forebay.testing.engine import ScriptedEngineFactory
@@ -106,7 +108,8 @@ class Pipeline:
 
     Each line has `text`, which is the prompt; where `keyed`, `key`; where `event_time`, `at` in milliseconds.
     `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
-    the output is one line per window with its start and its number of results.
+    the output is one line per window with its start and its number of results. `program`: it asks, instead of
+    one question per event; at most `queue` events of a key wait for its call.
     """
 
     folder: Path
@@ -117,6 +120,8 @@ class Pipeline:
     follow: bool = False
     event_time: bool = False
     window_ms: int | None = None
+    program: Program[Any] | None = None
+    queue: int = 64
     delay: Delay = field(default_factory=lambda: Fixed(0.005))
     schema: Mapping[str, JSON] | None = None
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
@@ -136,27 +141,31 @@ class Pipeline:
         events = file_source(env, source)
         if self.event_time:
             events = with_event_time(events, out_of_orderness_ms=0)
-        inferred = infer(
-            events,
-            Call(
-                engine=GatedEngineFactory(self.folder, ScriptedEngineFactory(self.delay)),
-                model="scripted",
-                prompt=PromptTemplate("{{ text }}"),
-                schema=self.schema,
-                retry=self.retry,
-            ),
-            key=FieldText(FieldTemplate("{{ key }}")) if self.keyed else None,
-            capacity=self.capacity,
-            ordering=self.ordering,
-            shards=self.shards,
-            event_time=self.event_time,
-        )
+        inferred = self._inferred(events)
         results = inferred.results.map(_Seen(self.folder), Types.PICKLED_BYTE_ARRAY())
         lines = _windows(results, self.window_ms) if self.window_ms else results.map(_Line(), Types.STRING())
         jsonl_sink(lines, JsonlFiles(self.folder / "results"))
         letters = inferred.dead_letters.map(_LetterLine(), Types.STRING())
         jsonl_sink(letters, JsonlFiles(self.folder / "dead-letters"))
         return submit(env, "test", f"http://localhost:{port}")
+
+    def _inferred(self, events: DataStream) -> Inferred:
+        call = Call(
+            engine=GatedEngineFactory(self.folder, ScriptedEngineFactory(self.delay)),
+            model="scripted",
+            prompt=PromptTemplate("{{ text }}"),
+            schema=self.schema,
+            retry=self.retry,
+        )
+        shared: dict[str, Any] = {
+            "key": FieldText(FieldTemplate("{{ key }}")) if self.keyed else None,
+            "capacity": self.capacity,
+            "shards": self.shards,
+            "event_time": self.event_time,
+        }
+        if self.program is None:
+            return infer(events, call, ordering=self.ordering, **shared)
+        return infer_stateful(events, self.program, call, queue=self.queue, **shared)
 
 
 class Runs:

@@ -1,7 +1,8 @@
-"""Posts in prompts: as data, between marks that no post can hold."""
+"""Text of events in prompts: always between marks that it cannot write itself."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import orjson
@@ -13,7 +14,14 @@ RULE = (
 )
 
 
-def quoted(posts: Iterable[str]) -> str:
+def quoted(tag: str, text: str) -> str:
+    """`text` between `<tag>` and `</tag>`; such a mark within it gets the brackets `‹` and `›`."""
+    mark = re.compile(rf"<(\s*/?\s*{re.escape(tag)}\b[^<>]*)>", re.IGNORECASE)
+    inner = mark.sub(lambda found: f"‹{found[1]}›", text)
+    return f"<{tag}>\n{inner}\n</{tag}>"
+
+
+def quoted_posts(posts: Iterable[str]) -> str:
     """The posts between `<posts>` and `</posts>`, each a JSON string on a line of its own.
 
     `<`, `>` and `&` are written as JSON escapes, so no post can end the block; line ends within a post are

@@ -1,0 +1,78 @@
+"""What a recovery run runs: the main job, or an application, with its events and what must come of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from forebay.applications.sessions import Sessions
+from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
+from forebay.bench.killable import PROMPT, KillableEngine
+from forebay.bench.tally import NUMBER
+
+SubjectKind = Literal["main", "sessions"]
+IsAnswer = Callable[[int, object], bool]
+"""Whether a value can be the answer to the event with a number."""
+
+
+class Subject(Protocol):
+    """A job to kill. Each of its events, which are numbered from 0, gives one result with its fields."""
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
+        ...
+
+    def document(self) -> dict[str, Any]:
+        """The part of a pipeline file that says what is done with an event."""
+        ...
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        """What tells right answers from wrong ones."""
+        ...
+
+
+class MainJob:
+    """One question per event."""
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return [{NUMBER: number} for number in range(count)]
+
+    def document(self) -> dict[str, Any]:
+        return {"prompt": PROMPT + "{{ " + NUMBER + " }}", "sampling": {"max_tokens": 8}}
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        return engine.is_answer
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsJob:
+    """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
+    out of its order makes those after it wrong. The budget is small, so that turns are folded."""
+
+    sessions: int = 40
+    settings: Sessions = field(default_factory=lambda: Sessions(budget_tokens=512, idle_s=None))
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return list(messages(count, self.sessions, seed, words=12))
+
+    def document(self) -> dict[str, Any]:
+        settings = self.settings
+        application = {"budget_tokens": settings.budget_tokens, "idle_s": settings.idle_s}
+        return {
+            "application": {"type": "sessions", **application},
+            "key": "{{ user }}",
+            "sampling": {"max_tokens": MAX_TOKENS},
+        }
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        if engine.calls() is None:
+            # A real engine: what it says cannot be foretold, the number of the turn can.
+            return lambda number, answer: (
+                isinstance(answer, dict) and answer.get("turn") == number // self.sessions + 1
+            )
+        expected = expected_answers(list(events), self.settings)
+        return lambda number, answer: answer == expected[number]
+
+
+SUBJECTS: dict[SubjectKind, Subject] = {"main": MainJob(), "sessions": SessionsJob()}

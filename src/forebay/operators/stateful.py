@@ -1,0 +1,291 @@
+"""The stateful inference operator: a program sees its key's state before each call and the answer after it.
+
+It is the continuous inference operator with another idea of what rests in a shard's state: the machine of
+`forebay.stateful.turns` decides, this function does. Flink's key is the shard; the program's keys lie in the
+shard's map states, so that one timer wakes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+from pyflink.common import Types
+from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, TimeDomain
+from pyflink.datastream.state import MapStateDescriptor
+
+from forebay.clock import Clock
+from forebay.codec import decode
+from forebay.errors import SettingError
+from forebay.operators.answering import Call
+from forebay.operators.asking import AskedEvent, OpenAsking
+from forebay.operators.calls import Answerer
+from forebay.operators.counts import CallCounts
+from forebay.operators.infer import DEFAULT_SHARDS, Inferred, attach
+from forebay.operators.inference import (
+    BYTES,
+    DEAD_LETTERS,
+    END_OF_INPUT_MS,
+    ROOM_WAIT_S,
+    WAIT_S,
+    InferenceFunction,
+    Shard,
+)
+from forebay.operators.keying import EventText, Keying, ToEvent
+from forebay.operators.low_watermark import UNKNOWN_MS
+from forebay.operators.pace import Pace
+from forebay.records import DeadLetter
+from forebay.stateful.program import Clock as TimerClock
+from forebay.stateful.program import Program
+from forebay.stateful.stores import Stores
+from forebay.stateful.turns import Call as ProgramCall
+from forebay.stateful.turns import Effect, Give, Hold, LetGo, Limits, Times, Turns, Wake
+
+END_ROUNDS = 8
+"""At the end of the input, timers fire that firings set, and so on: so many times over."""
+QUEUES = 16
+"""A shard's events that wait for calls of their keys: at most so many times the capacity."""
+
+
+class StatefulFunction(InferenceFunction):
+    """Takes what `InferenceFunction` takes and gives the results and dead letters of `program`.
+
+    Of one key, one call at a time is in flight; at most `queue` of its events wait meanwhile, in state. Past
+    that, or where `capacity` calls are in flight in this subtask, `process_element` blocks, as
+    `InferenceFunction` does and with the same bound on how long: what waits grows with the logarithm of the
+    time for which there has been no room.
+    """
+
+    def __init__(
+        self,
+        open_answerer: Callable[[CallCounts], Awaitable[Answerer]],
+        program: Program[Any],
+        *,
+        limits: Limits | None = None,
+        capacity: int,
+        queue: int = 64,
+        pace: Pace | None = None,
+        event_time: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(open_answerer, capacity=capacity, pace=pace, event_time=event_time, clock=clock)
+        self._program = program
+        self._limits = limits or Limits()
+        self._queue = queue
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        def store(name: str) -> Any:
+            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
+
+        super().open(runtime_context)
+        self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
+        self._turns: dict[int, Turns[Any]] = {}
+        self._heads: dict[tuple[int, str], int | None] = {}
+        self._full: dict[tuple[int, str], float] = {}
+        self._rounds: dict[int, int] = {}
+
+    def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        key, data = value
+        shard = self._shards.get(key) or self._recover(key, ctx)
+        if data:
+            record = decode(data)
+            if isinstance(record, DeadLetter):
+                self._counts.dead_letters += 1
+                yield DEAD_LETTERS, data
+            else:
+                yield from self._make_room(key, shard, record.key, ctx)
+                self._counts.accepted += 1
+                effects = self._turns[key].event(record, data, self._times(ctx))
+                yield from self._do(key, shard, effects, ctx)
+        self._arm(shard, ctx)
+        yield from self._emit(key, shard, ctx)
+        if self._ended:
+            yield from self._complete(key, shard, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        if timestamp < END_OF_INPUT_MS:
+            key = ctx.get_current_key()
+            shard = self._shards.get(key) or self._recover(key, ctx)
+            clock: TimerClock = "event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall"
+            effects = self._turns[key].fire(clock, timestamp, self._times(ctx))
+            yield from self._do(key, shard, effects, ctx)
+        yield from super().on_timer(timestamp, ctx)
+
+    def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
+        shard = self._shards[key] = Shard()
+        turns = self._turns[key] = Turns(self._program, self._limits, self._stores)
+        for _ in self._do(key, shard, turns.restore(), ctx):
+            raise AssertionError("a restore gives nothing")
+        ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        self._arm(shard, ctx, always=True)
+        return shard
+
+    def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        for _, answer in self._calls.take(key):
+            if not isinstance(answer, DeadLetter) and not answer.journaled:
+                self._counts.engine_s.add(answer.called_s)
+            assert answer.key is not None
+            effects = self._turns[key].answered(answer.key, answer, self._times(ctx))
+            yield from self._do(key, shard, effects, ctx)
+
+    def _do(
+        self, key: int, shard: Shard, effects: Iterable[Effect], ctx: KeyedProcessFunction.Context
+    ) -> Iterator[Any]:
+        for effect in effects:
+            match effect:
+                case ProgramCall(item, ask, again):
+                    self._counts.reissued += again
+                    asked = AskedEvent(item.id, item.key, item.event, item.read_ms, ask)
+                    self._calls.submit(key, asked, reissued=again)
+                case Give(record, data):
+                    if isinstance(record, DeadLetter):
+                        self._counts.dead_letters += 1
+                        yield DEAD_LETTERS, data
+                    else:
+                        self._counts.results += 1
+                        self._counts.event_s.add((self._clock.wall_ms() - record.read_ms) / 1000)
+                        yield self._output(record, data, ctx)
+                case Wake(clock, time_ms):
+                    self._wake(clock, time_ms, ctx)
+                case Hold(name, time_ms, read_ms):
+                    self._hold_back(key, shard, name, time_ms, read_ms)
+                case LetGo(name):
+                    if name in shard.live:
+                        self._let_go(shard, name)
+                    else:
+                        self._low.let_go(self._heads.pop((key, name)))
+
+    def _hold_back(self, key: int, shard: Shard, name: str, time_ms: int | None, read_ms: int | None) -> None:
+        if read_ms is None:
+            # A timer that is set: event time waits for it, but nobody waits for an answer.
+            self._heads[key, name] = time_ms
+            self._low.hold(time_ms)
+        else:
+            self._hold(shard, name, time_ms, read_ms)
+
+    def _wake(self, clock: str, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        if clock == "wall":
+            timers.register_processing_time_timer(time_ms)
+        elif timers.current_watermark() < END_OF_INPUT_MS:
+            # After the final watermark it would fire at once, and what a program sets each time without end.
+            timers.register_event_time_timer(time_ms)
+
+    def _make_room(self, key: int, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Block while there is no room for an event of the program's key `of`."""
+        turns = self._turns[key]
+        if self._has_room(turns, of):
+            self._full.pop((key, of), None)
+            return
+        blocked_s = seen_s = self._clock.monotonic_s()
+        while not self._has_room(turns, of):
+            if turns.awaits(of):
+                self._calls.wait_ready(key, ROOM_WAIT_S)
+            elif self._calls.wait_for_room(ROOM_WAIT_S) or self._calls.may_queue():
+                break
+            seen_s = self._note_wait(seen_s)
+            self._refuse_if_cancelled()
+            yield from self._emit(key, shard, ctx)
+            full_since_s = self._full.setdefault((key, of), blocked_s)
+            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - full_since_s:
+                return
+        self._note_wait(seen_s)
+        self._full.pop((key, of), None)
+
+    def _has_room(self, turns: Turns[Any], of: str) -> bool:
+        if turns.awaits(of):
+            return turns.waits_of(of) < self._queue and turns.waits < QUEUES * self._capacity
+        return self._calls.has_room()
+
+    def _finish(
+        self, timestamp: int, key: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
+    ) -> Iterator[Any]:
+        self._ended = True
+        yield from self._emit(key, shard, ctx)
+        if not self._embedded:
+            yield from self._complete(key, shard, ctx)
+        elif shard.live:
+            self._refuse_if_cancelled()
+            self._calls.wait_any_ready(WAIT_S)
+            yield from self._emit(key, shard, ctx)
+            ctx.timer_service().register_event_time_timer(timestamp + 1)
+        elif self._may_fire(key):
+            yield from self._fire_all(key, shard, ctx)
+            ctx.timer_service().register_event_time_timer(timestamp + 1)
+        self._metrics.flush(self._clock.monotonic_s())
+
+    def _complete(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        yield from super()._complete(key, shard, ctx)
+        while self._may_fire(key):
+            yield from self._fire_all(key, shard, ctx)
+            yield from super()._complete(key, shard, ctx)
+
+    def _may_fire(self, key: int) -> bool:
+        return self._turns[key].timers and self._rounds.get(key, 0) < END_ROUNDS
+
+    def _fire_all(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        self._rounds[key] = self._rounds.get(key, 0) + 1
+        yield from self._do(key, shard, self._turns[key].fire_all(self._times(ctx)), ctx)
+
+    def _times(self, ctx: KeyedProcessFunction.Context) -> Times:
+        watermark_ms = ctx.timer_service().current_watermark()
+        return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
+
+
+def infer_stateful(
+    stream: DataStream,
+    program: Program[Any],
+    call: Call,
+    *,
+    key: EventText | None,
+    to_event: ToEvent | None = None,
+    id: EventText | None = None,
+    capacity: int = 64,
+    queue: int = 64,
+    ttl_s: float | None = None,
+    max_state_bytes: int = 262_144,
+    shards: int = DEFAULT_SHARDS,
+    event_time: bool = False,
+    parallelism: int | None = None,
+    pace: Pace | None = None,
+    name: str = "infer",
+) -> Inferred:
+    """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
+
+    Steps of one `key` are made one after another, in the order of its events; keys go side by side, each
+    change of state, its outputs and its next call in one go, exactly once as far as Flink's state goes. A
+    call in flight is in state; after a restore it is made again with the same id and the same messages.
+
+    At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
+    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never), and may keep
+    `max_state_bytes` as saved. `call.prompt` and `call.schema` are not used: a program writes its own.
+
+    The rest is as for `infer`; `shards` may not change for the life of the state. Raises `SettingError` where
+    the settings contradict each other.
+    """
+    if key is None:
+        raise SettingError("a stateful program needs a key")
+    if queue < 1:
+        raise SettingError(f"queue must be at least 1, found {queue}")
+    if ttl_s is not None and ttl_s <= 0:
+        raise SettingError(f"ttl_s must be positive, found {ttl_s:g}")
+    function = StatefulFunction(
+        OpenAsking(call),
+        program,
+        limits=Limits(ttl_s, max_state_bytes),
+        capacity=capacity,
+        queue=queue,
+        pace=pace,
+        event_time=event_time,
+    )
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
+    return attach(
+        stream,
+        keying,
+        function,
+        capacity=capacity,
+        shards=shards,
+        event_time=event_time,
+        parallelism=parallelism,
+        name=name,
+    )

@@ -1,0 +1,190 @@
+"""What a shard's stores hold, as bytes: a key's memory, and a turn that waits or is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+import msgpack
+
+from forebay.codec import decode
+from forebay.errors import ForebayError
+from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
+from forebay.stateful.program import Ask, Clock
+
+FORMAT = 1
+
+
+@dataclass(slots=True)
+class SetTimer:
+    """A timer of a key. `fired`: its firing waits in the key's queue."""
+
+    clock: Clock
+    time_ms: int
+    fired: bool = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is kept for a key: the program's state as it saved it, and its timers by name.
+
+    `noted`: for each clock, the time at which the key is going to be looked at.
+    """
+
+    version: int
+    saved: JSON
+    timers: dict[str, SetTimer] = field(default_factory=dict)
+    noted: dict[str, int] = field(default_factory=dict)
+    touched_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A timer that is due."""
+
+    name: str
+    clock: Clock
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An event or a firing, on its way through the program: waiting, or with a call that is awaited.
+
+    `seq` orders the turns of a shard. `calls` and `outputs` count those made; `usage` and `attempts` are
+    what was spent since the last output.
+    """
+
+    seq: int
+    key: str
+    read_ms: int
+    data: bytes = b""
+    firing: Firing | None = None
+    watermark_ms: int | None = None
+    ask: Ask | None = None
+    calls: int = 0
+    outputs: int = 0
+    usage: Usage = field(default_factory=Usage)
+    attempts: int = 0
+
+    @property
+    def item(self) -> KeyedEvent:
+        """The event as it came in; for a firing, one without content that carries its id, key and time."""
+        if self.firing is None:
+            item: KeyedEvent = decode(self.data)
+            return item
+        firing = self.firing
+        name = f"{firing.time_ms}\0{firing.name}\0{self.key}".encode("utf-8", "surrogatepass")
+        id = f"timer-{blake2b(name, digest_size=12).hexdigest()}"
+        time_ms = firing.time_ms if firing.clock == "event" else None
+        return KeyedEvent(id, self.key, Event(b"", {}, time_ms), self.read_ms)
+
+    def spend(self, usage: Usage, attempts: int) -> Turn:
+        """This turn after a call that cost so much."""
+        total = Usage(
+            self.usage.prompt_tokens + usage.prompt_tokens,
+            self.usage.completion_tokens + usage.completion_tokens,
+            self.usage.cached_tokens + usage.cached_tokens,
+        )
+        return replace(self, usage=total, attempts=self.attempts + attempts)
+
+
+def numbered(id: str, number: int) -> str:
+    """The id of a turn's call or output: the first has the turn's own."""
+    return id if number == 0 else f"{id}/{number + 1}"
+
+
+def pack_memory(memory: Memory) -> bytes:
+    timers = {name: (timer.clock, timer.time_ms, timer.fired) for name, timer in memory.timers.items()}
+    packed: bytes = msgpack.packb(
+        (FORMAT, memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
+    )
+    return packed
+
+
+def unpack_memory(data: bytes) -> Memory:
+    version, saved, timers, noted, touched_ms = _checked(data)
+    return Memory(
+        version, saved, {name: SetTimer(*timer) for name, timer in timers.items()}, noted, touched_ms
+    )
+
+
+def pack_turn(turn: Turn) -> bytes:
+    firing, ask, usage = turn.firing, turn.ask, turn.usage
+    packed: bytes = msgpack.packb(
+        (
+            FORMAT,
+            turn.seq,
+            turn.key,
+            turn.read_ms,
+            turn.data,
+            None if firing is None else (firing.name, firing.clock, firing.time_ms),
+            turn.watermark_ms,
+            None if ask is None else _ask_fields(ask),
+            turn.calls,
+            turn.outputs,
+            (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            turn.attempts,
+        )
+    )
+    return packed
+
+
+def unpack_turn(data: bytes) -> Turn:
+    seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = _checked(data)
+    return Turn(
+        seq,
+        key,
+        read_ms,
+        event,
+        None if firing is None else Firing(*firing),
+        watermark_ms,
+        None if ask is None else _ask(ask),
+        calls,
+        outputs,
+        Usage(*usage),
+        attempts,
+    )
+
+
+def _ask_fields(ask: Ask) -> tuple[Any, ...]:
+    sampling = ask.sampling
+    return (
+        [(message.role, message.content) for message in ask.messages],
+        ask.tag,
+        None if ask.schema is None else dict(ask.schema),
+        None if sampling is None else _sampling_fields(sampling),
+    )
+
+
+def _ask(fields: Any) -> Ask:
+    messages, tag, schema, sampling = fields
+    return Ask(
+        tuple(Message(role, content) for role, content in messages),
+        tag,
+        schema,
+        None if sampling is None else _sampling(sampling),
+    )
+
+
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    names = ("max_tokens", "temperature", "top_p", "seed")
+    values = {name: getattr(sampling, name) for name in names}
+    return {**values, "stop": list(sampling.stop), "extra": dict(sampling.extra)}
+
+
+def _sampling(values: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{**values, "stop": tuple(values["stop"])})
+
+
+def _checked(data: bytes) -> list[Any]:
+    format, *values = msgpack.unpackb(data, strict_map_key=False)
+    rest: list[Any] = values
+    if format != FORMAT:
+        raise ForebayError(
+            f"the checkpoint holds keys' state in format {format}, this Forebay reads {FORMAT}: go on with "
+            f"the version that wrote it, or start over"
+        )
+    return rest

@@ -1,0 +1,531 @@
+"""The machine that runs a program over one shard: one turn after another for a key, keys side by side.
+
+All that it knows lies in its stores; what it holds in memory is made from them after a restore. A method
+makes its whole change before it returns, and gives back what is to be done outside: calls, results, wakings.
+So whoever saves the stores between two methods and throws the rest away loses nothing and repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import msgpack
+import orjson
+
+from forebay.codec import encode
+from forebay.errors import ForebayError, ProgramFailed, RecordError, StateTooLarge, detail_text
+from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
+from forebay.stateful.due import STEP_MS, Due, rounded_up_ms
+from forebay.stateful.entries import (
+    Firing,
+    Memory,
+    SetTimer,
+    Turn,
+    numbered,
+    pack_memory,
+    pack_turn,
+    unpack_memory,
+    unpack_turn,
+)
+from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Output, Program, Step, Timer
+from forebay.stateful.stores import Stores
+
+S = TypeVar("S")
+CALL, WAITING = "c", "q"
+CLOCKS: tuple[Clock, Clock] = ("event", "wall")
+MAX_CALLS = 64
+"""Calls of one turn; a program that asks more often would never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`ttl_s`: a key is forgotten after so long without a step (wall clock; None: never).
+    `max_state_bytes`: the longest saved state of a key."""
+
+    ttl_s: float | None = None
+    max_state_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to be made: `item` carries its id, the key and the record; `again` after a restore."""
+
+    item: KeyedEvent
+    ask: Ask
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """A record that leaves, and its bytes."""
+
+    record: Result | DeadLetter
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """`Turns.fire` is to be called once `clock` has reached `time_ms`."""
+
+    clock: Clock
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Something begins that event time must not pass: `name` stays until it is let go. `read_ms` None:
+    nothing was read for it."""
+
+    name: str
+    time_ms: int | None
+    read_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """What was held is over."""
+
+    name: str
+
+
+Effect = Call | Give | Wake | Hold | LetGo
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The wall clock, and the watermark (None where it promises nothing)."""
+
+    wall_ms: int
+    watermark_ms: int | None = None
+
+
+class Turns(Generic[S]):
+    """One shard. Not for several threads."""
+
+    def __init__(self, program: Program[S], limits: Limits, stores: Stores) -> None:
+        self._program = program
+        self._limits = limits
+        self._stores = stores
+        self._due = Due(stores.work, stores.due)
+        self._awaited: dict[str, Turn] = {}
+        self._waiting: dict[str, deque[int]] = {}
+        self._waits = 0
+        self._next_seq = 0
+        self._ending = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is awaited; nothing waits where none is."""
+        return bool(self._awaited)
+
+    @property
+    def timers(self) -> bool:
+        """Whether a timer is set."""
+        return bool(self._due.heads)
+
+    @property
+    def waits(self) -> int:
+        """Turns that wait for a call of their key."""
+        return self._waits
+
+    def awaits(self, key: str) -> bool:
+        """Whether a call of `key` is awaited."""
+        return key in self._awaited
+
+    def waits_of(self, key: str) -> int:
+        """Turns of `key` that wait."""
+        return len(self._waiting.get(key, ()))
+
+    def restore(self) -> list[Effect]:
+        """Once, before all else: take up what the stores hold, and the calls that were awaited."""
+        effects: list[Effect] = []
+        waiting: list[Turn] = []
+        for name, value in self._stores.work.items():
+            if self._due.restore(name, value):
+                continue
+            turn = unpack_turn(value)
+            self._next_seq = max(self._next_seq, turn.seq + 1)
+            if name.startswith(CALL):
+                self._awaited[turn.key] = turn
+            else:
+                waiting.append(turn)
+        for turn in sorted(waiting, key=lambda each: each.seq):
+            self._wait(turn)
+        awaited = sorted(self._awaited.values(), key=lambda each: each.seq)
+        for turn in (*awaited, *waiting):
+            effects.append(_hold(turn))
+        for clock, time_ms in self._due.heads:
+            effects += _head(clock, time_ms)
+        for turn in awaited:
+            assert turn.ask is not None
+            effects.append(Call(_call_item(turn), turn.ask, again=True))
+        return effects
+
+    def event(self, item: KeyedEvent, data: bytes, now: Times) -> list[Effect]:
+        """An event came in; `data` is `item`'s encoding."""
+        turn = Turn(self._seq(), item.key, item.read_ms, data, watermark_ms=now.watermark_ms)
+        effects: list[Effect] = [_hold(turn)]
+        self._offer(turn, now, effects)
+        return effects
+
+    def answered(self, key: str, answer: Result | DeadLetter, now: Times) -> list[Effect]:
+        """The call of `key` that is awaited was answered, or given up."""
+        turn = self._awaited.pop(key)
+        self._stores.work.remove(CALL + key)
+        assert turn.ask is not None
+        tag = turn.ask.tag
+        effects: list[Effect] = []
+        memory, state = self._recall(key)
+        moment = self._moment(turn, now)
+        if isinstance(answer, DeadLetter):
+            turn = turn.spend(Usage(), answer.attempts)
+            failure = Failure(answer.cause, answer.detail, turn.attempts)
+            step = self._guarded(
+                lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment)
+            )
+            self._settle(turn, memory, step, now, effects)
+        else:
+            turn = turn.spend(answer.usage, answer.attempts)
+            told = Answer(answer.answer, answer.usage, answer.finish_reason)
+            step = self._guarded(lambda: self._program.on_answer(self._or_new(state, key), tag, told, moment))
+            self._settle(turn, memory, step, now, effects, carrier=answer)
+        self._go_on(key, now, effects)
+        return effects
+
+    def fire(self, clock: Clock, time_ms: int, now: Times) -> list[Effect]:
+        """Time has come to `time_ms`; without effect where nothing is due then."""
+        if (clock, time_ms) not in self._due.heads:
+            return []
+        effects: list[Effect] = []
+        fired: list[Turn] = []
+        for key in self._due.take(clock, time_ms):
+            fired += self._look_at(key, clock, time_ms, now, effects)
+        # Before the first of them gives something: event time must not pass the others.
+        effects += [_hold(turn) for turn in fired]
+        if clock == "event":
+            effects.append(LetGo(_head_name(time_ms)))
+        for turn in fired:
+            self._offer(turn, now, effects)
+        return effects
+
+    def fire_all(self, now: Times) -> list[Effect]:
+        """At the end of the input: every timer that is set is due, those of a key in the order of their
+        times. Keys are not forgotten then, though their time to live may be over."""
+        effects: list[Effect] = []
+        self._ending = True
+        for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
+            effects += self.fire(clock, time_ms, now)
+        return effects
+
+    # -- what waits
+
+    def _offer(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
+        if turn.key in self._awaited:
+            self._stores.work.put(_waiting_name(turn.seq), pack_turn(turn))
+            self._wait(turn)
+        else:
+            self._step(turn, now, effects)
+            self._go_on(turn.key, now, effects)
+
+    def _wait(self, turn: Turn) -> None:
+        self._waiting.setdefault(turn.key, deque()).append(turn.seq)
+        self._waits += 1
+
+    def _go_on(self, key: str, now: Times, effects: list[Effect]) -> None:
+        """A turn of `key` is over: those that wait follow, until one of them awaits a call."""
+        while key not in self._awaited and key in self._waiting:
+            seqs = self._waiting[key]
+            name = _waiting_name(seqs.popleft())
+            self._waits -= 1
+            if not seqs:
+                del self._waiting[key]
+            data = self._stores.work.get(name)
+            assert data is not None
+            self._stores.work.remove(name)
+            self._step(unpack_turn(data), now, effects)
+
+    # -- a turn
+
+    def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
+        """The first step of a turn. It may be its last one: then the caller goes on with the key."""
+        key = turn.key
+        memory, state = self._recall(key)
+        moment = self._moment(turn, now)
+        firing = turn.firing
+        if firing is None:
+            event = turn.item.event
+            step = self._guarded(lambda: self._program.on_event(self._or_new(state, key), event, moment))
+        else:
+            timer = None if memory is None else memory.timers.get(firing.name)
+            if memory is None or timer is None or not timer.fired:
+                # Set anew or taken away since it fired.
+                effects.append(LetGo(str(turn.seq)))
+                return
+            del memory.timers[firing.name]
+            name, at_ms = firing.name, firing.time_ms
+            step = self._guarded(
+                lambda: self._program.on_timer(self._or_new(state, key), name, at_ms, moment)
+            )
+        self._settle(turn, memory, step, now, effects)
+
+    def _settle(
+        self,
+        turn: Turn,
+        memory: Memory | None,
+        step: Step[S] | RecordError,
+        now: Times,
+        effects: list[Effect],
+        *,
+        carrier: Result | None = None,
+    ) -> None:
+        """Do what `step` says, or nothing of it. `carrier`: the answer that led to it."""
+        key = turn.key
+        try:
+            if isinstance(step, RecordError):
+                raise step
+            kept = self._changed(memory, step, now)
+            following, given = _outputs(turn, step, carrier)
+            if step.ask is not None:
+                following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
+                if following.calls > MAX_CALLS:
+                    raise ProgramFailed(f"the program asked more than {MAX_CALLS} times in one turn")
+                self._stores.work.put(CALL + key, pack_turn(following))
+        except Exception as error:
+            failed = error if isinstance(error, RecordError) else ProgramFailed(_said(error))
+            letter = _letter(turn, Failure(failed.cause, str(failed), turn.attempts))
+            effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
+            if turn.firing is not None and memory is not None:
+                # The timer has fired, whatever came of it.
+                self._remember(key, memory, effects)
+            return
+        self._remember(key, kept, effects)
+        effects += given
+        if step.ask is None:
+            effects.append(LetGo(str(turn.seq)))
+            return
+        self._awaited[key] = following
+        effects.append(Call(_call_item(following), step.ask))
+
+    # -- memory
+
+    def _recall(self, key: str) -> tuple[Memory | None, Any]:
+        data = self._stores.keys.get(key)
+        if data is None:
+            return None, None
+        memory = unpack_memory(data)
+        if memory.saved is None:
+            return memory, None
+        try:
+            return memory, self._program.load(memory.version, memory.saved)
+        except ForebayError:
+            raise
+        except Exception as error:
+            raise ForebayError(
+                f"the program cannot load the state of key {key!r} that its version {memory.version} saved: "
+                f"{_said(error)}"
+            ) from error
+
+    def _or_new(self, state: Any, key: str) -> S:
+        return self._program.initial(key) if state is None else state
+
+    def _changed(self, memory: Memory | None, step: Step[S], now: Times) -> Memory | None:
+        """What is kept after `step`; None where the key is forgotten. Raises `StateTooLarge`."""
+        if step.state is None:
+            return None
+        saved = self._program.save(step.state)
+        if saved is None:
+            raise ProgramFailed("save() gave None for a state")
+        size = len(msgpack.packb(saved))
+        if size > self._limits.max_state_bytes:
+            raise StateTooLarge(
+                f"the program wants to keep {size} bytes for the key; at most "
+                f"{self._limits.max_state_bytes} are taken"
+            )
+        timers = {} if memory is None else dict(memory.timers)
+        for name, timer in step.timers.items():
+            before = timers.pop(name, None)
+            if timer is not None:
+                wanted = _set(timer)
+                # Set to the same time again, a timer that has fired stays so.
+                same = before is not None and replace(before, fired=False) == wanted
+                timers[str(name)] = before if before is not None and same else wanted
+        noted = {} if memory is None else dict(memory.noted)
+        return Memory(self._program.version, saved, timers, noted, now.wall_ms)
+
+    def _remember(self, key: str, kept: Memory | None, effects: list[Effect]) -> None:
+        if kept is not None:
+            self._note(key, kept, effects)
+            self._stores.keys.put(key, pack_memory(kept))
+        elif self._stores.keys.get(key) is not None:
+            self._stores.keys.remove(key)
+
+    def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
+        """See to it that the key is looked at when its next timer of each clock is due."""
+        for clock in CLOCKS:
+            times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
+            if clock == "wall" and self._limits.ttl_s is not None and not self._ending:
+                times.append(self._expires_ms(memory))
+            if not times:
+                continue
+            wanted = rounded_up_ms(min(times))
+            noted = memory.noted.get(clock)
+            if noted is not None and noted <= wanted:
+                # A timer that was put off is found when its key is looked at; each event puts one off.
+                continue
+            memory.noted[clock] = wanted
+            if self._due.add(clock, wanted, key):
+                effects += _head(clock, wanted)
+
+    def _expires_ms(self, memory: Memory) -> int:
+        assert self._limits.ttl_s is not None
+        return memory.touched_ms + round(self._limits.ttl_s * 1000)
+
+    def _look_at(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
+        """The turns of the key's timers that are due, in the order of their times."""
+        data = self._stores.keys.get(key)
+        memory = None if data is None else unpack_memory(data)
+        if memory is None or memory.noted.get(clock) != time_ms:
+            return []
+        del memory.noted[clock]
+        if self._ending:
+            memory.noted.clear()
+        due = sorted(
+            (timer.time_ms, name)
+            for name, timer in memory.timers.items()
+            if not timer.fired and (self._ending or (timer.clock == clock and timer.time_ms <= time_ms))
+        )
+        if clock == "wall" and not due and self._limits.ttl_s is not None and not self._ending:
+            if key in self._awaited:
+                memory.touched_ms = now.wall_ms
+            elif self._expires_ms(memory) <= time_ms:
+                self._stores.keys.remove(key)
+                return []
+        firings = [Firing(name, memory.timers[name].clock, at_ms) for at_ms, name in due]
+        for firing in firings:
+            memory.timers[firing.name].fired = True
+        self._remember(key, memory, effects)
+        return [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
+
+    def _seq(self) -> int:
+        self._next_seq += 1
+        return self._next_seq - 1
+
+    def _moment(self, turn: Turn, now: Times) -> Moment:
+        return Moment(turn.key, turn.item.id, now.wall_ms, turn.watermark_ms)
+
+    @staticmethod
+    def _guarded(make: Any) -> Step[S] | RecordError:
+        """The step, or what a program's mistake or refusal comes to."""
+        try:
+            step: Any = make()
+        except RecordError as refusal:
+            return refusal
+        except Exception as error:
+            return ProgramFailed(_said(error))
+        return (
+            step if isinstance(step, Step) else ProgramFailed(f"expected a Step, found {type(step).__name__}")
+        )
+
+
+def _outputs(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, list[Effect]]:
+    """What leaves with `step`, and the turn after it. Raises where it cannot be written."""
+    given: list[Effect] = []
+    for output in step.outputs:
+        result = _result(turn, output, carrier)
+        given.append(Give(result, encode(result)))
+        turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
+    if step.letter is not None:
+        letter = _letter(turn, step.letter)
+        given.append(Give(letter, encode(letter)))
+    return turn, given
+
+
+def _checked(ask: Ask) -> Ask:
+    if not ask.messages or not all(isinstance(message, Message) for message in ask.messages):
+        raise ProgramFailed("an Ask needs messages")
+    if not all(isinstance(message.content, str) for message in ask.messages):
+        raise ProgramFailed("a message's content must be text")
+    return ask
+
+
+def _set(timer: Timer) -> SetTimer:
+    if timer.clock not in CLOCKS:
+        raise ProgramFailed(f"a timer's clock is event or wall, found {timer.clock!r}")
+    return SetTimer(timer.clock, int(timer.time_ms))
+
+
+def _waiting_name(seq: int) -> str:
+    return f"{WAITING}{seq}"
+
+
+def _head_name(time_ms: int) -> str:
+    return f"until:{time_ms}"
+
+
+def _head(clock: Clock, time_ms: int) -> list[Effect]:
+    if clock == "wall":
+        return [Wake(clock, time_ms)]
+    # What a timer leads to may carry its time, which is at most a step before.
+    return [Hold(_head_name(time_ms), time_ms - STEP_MS + 1, None), Wake(clock, time_ms)]
+
+
+def _hold(turn: Turn) -> Hold:
+    return Hold(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
+
+
+def _call_item(turn: Turn) -> KeyedEvent:
+    item = turn.item
+    return replace(item, id=numbered(item.id, turn.calls - 1))
+
+
+def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
+    item = turn.item
+    # The JSON of a sink takes less than the bytes of the codec.
+    orjson.dumps((output.answer, output.fields))
+    result = Result(
+        id=numbered(item.id, turn.outputs),
+        key=item.key,
+        fields=item.event.fields if output.fields is None else output.fields,
+        answer=output.answer,
+        usage=turn.usage,
+        attempts=turn.attempts,
+        read_ms=item.read_ms,
+        elapsed_s=0.0,
+        called_s=0.0,
+        time_ms=item.event.time_ms if output.time_ms is None else int(output.time_ms),
+        position=item.event.position,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
+    )
+    if carrier is None:
+        return result
+    return replace(
+        result,
+        elapsed_s=carrier.elapsed_s,
+        called_s=carrier.called_s,
+        finish_reason=carrier.finish_reason,
+        reissued=carrier.reissued,
+        journaled=carrier.journaled,
+    )
+
+
+def _letter(turn: Turn, failure: Failure) -> DeadLetter:
+    item = turn.item
+    return DeadLetter(
+        raw=item.event.raw,
+        cause=failure.cause,
+        detail=detail_text(failure.detail),
+        attempts=failure.attempts,
+        id=item.id,
+        key=item.key,
+        time_ms=item.event.time_ms,
+        position=item.event.position,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,131 @@
+"""A stateful program without Flink and without an engine: tests answer its calls, and let it die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.codec import encode
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
+from forebay.stateful.stores import DictStore, Stores
+from forebay.stateful.turns import Call, Give, Hold, LetGo, Limits, Times, Turns, Wake
+
+
+@dataclass(frozen=True)
+class Remember(Program[list[int]]):
+    """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
+    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much."""
+
+    idle_ms: int | None = None
+
+    def initial(self, key: str) -> list[int]:
+        return []
+
+    def on_event(self, state: list[int], event: Event, now: Moment) -> Step[list[int]]:
+        number, text = event.fields["n"], event.fields.get("text", "")
+        timers: dict[str, Timer | None] = {}
+        if self.idle_ms is not None and event.time_ms is not None:
+            timers = {"idle": Timer(event.time_ms + self.idle_ms)}
+        question = Ask((Message("user", f"{now.key}: {[*state, number]} {text}"),), str(number))
+        return Step(state, question, timers=timers)
+
+    def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
+        seen = [*state, int(tag)]
+        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),))
+
+    def on_timer(self, state: list[int], name: str, time_ms: int, now: Moment) -> Step[list[int]]:
+        return Step(None, outputs=(Output({"ended": state}, {"key": now.key}, time_ms - 1),))
+
+
+class Machine:
+    """One shard that runs `program`, as the operator would.
+
+    `calls` are awaited, by key, until a test answers them; `results` and `letters` have left, `asked` are all
+    calls so far. `held` are times that event time must not pass, by what holds them; `wakes` the times at
+    which the shard wants to be woken.
+    """
+
+    def __init__(self, program: Program[Any], limits: Limits | None = None, wall_ms: int = 0) -> None:
+        self.program = program
+        self.limits = limits or Limits()
+        self.stores = Stores(DictStore(), DictStore(), DictStore())
+        self.wall_ms = wall_ms
+        self.watermark_ms: int | None = None
+        self.results: list[Result] = []
+        self.letters: list[DeadLetter] = []
+        self.asked: list[Call] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.turns: Turns[Any] = Turns(self.program, self.limits, self.stores)
+        self.calls: dict[str, Call] = {}
+        self.held: dict[str, int | None] = {}
+        self.wakes: set[tuple[Clock, int]] = set()
+        self._do(self.turns.restore())
+
+    def event(self, key: str, number: int, *, time_ms: int | None = None, **fields: Any) -> None:
+        """An event of `key` with the id `eNUMBER`; its fields are `n`, the number, and `fields`."""
+        event = Event(str(number).encode(), {"n": number, **fields}, time_ms)
+        item = KeyedEvent(f"e{number}", key, event, self.wall_ms)
+        self._do(self.turns.event(item, encode(item), self._times()))
+
+    def answer(self, key: str, value: Any = "yes", usage: Usage | None = None) -> None:
+        """The call of `key` is answered."""
+        item = self.calls.pop(key).item
+        result = Result(item.id, key, {}, value, usage or Usage(10, 2, 5), 1, item.read_ms, 0.1, 0.1)
+        self._do(self.turns.answered(key, result, self._times()))
+
+    def give_up(self, key: str, cause: str = "timeout") -> None:
+        """The call of `key` has failed after all tries."""
+        item = self.calls.pop(key).item
+        letter = DeadLetter(item.event.raw, cause, "too slow", 3, item.id, key)
+        self._do(self.turns.answered(key, letter, self._times()))
+
+    def pass_time(self, *, wall_ms: int | None = None, watermark_ms: int | None = None) -> None:
+        """Clocks go to these times; timers that are due fire in the order of their times."""
+        self.wall_ms = self.wall_ms if wall_ms is None else wall_ms
+        self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
+        low_ms = -(2**63) if self.watermark_ms is None else self.watermark_ms
+        now: dict[Clock, int] = {"wall": self.wall_ms, "event": low_ms}
+        while due := sorted((t, c) for c, t in self.wakes if t <= now[c]):
+            time_ms, clock = due[0]
+            self.wakes.discard((clock, time_ms))
+            self._do(self.turns.fire(clock, time_ms, self._times()))
+
+    def end(self, answer: Callable[[Machine], None] | None = None, rounds: int = 8) -> None:
+        """The input ends: all calls are answered, then the timers fire."""
+        respond = answer or (lambda machine: machine.answer(next(iter(machine.calls))))
+        for _ in range(rounds):
+            while self.calls:
+                respond(self)
+            if not self.turns.timers:
+                return
+            self._do(self.turns.fire_all(self._times()))
+
+    def restart(self) -> None:
+        """Everything that is not in the stores is lost."""
+        self._begin()
+
+    def _times(self) -> Times:
+        return Times(self.wall_ms, self.watermark_ms)
+
+    def _do(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Call(item):
+                    assert item.key not in self.calls, "two calls of one key"
+                    self.calls[item.key] = effect
+                    self.asked.append(effect)
+                case Give(Result() as result):
+                    self.results.append(result)
+                case Give(DeadLetter() as letter):
+                    self.letters.append(letter)
+                case Wake(clock, time_ms):
+                    self.wakes.add((clock, time_ms))
+                case Hold(name, time_ms, _):
+                    assert name not in self.held
+                    self.held[name] = time_ms
+                case LetGo(name):
+                    del self.held[name]

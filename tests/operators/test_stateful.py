@@ -1,0 +1,113 @@
+"""The stateful operator in jobs on an embedded cluster: serial, in order, exactly once through kills."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forebay.testing.answers import echo
+from forebay.testing.delays import Mixture
+from forebay.testing.stateful import Remember
+from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay.testing.operators import Runs
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(240)]
+KEYS = 6
+
+
+def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, Any]]:
+    """Events `n` of `KEYS` keys by turns, 20 ms apart in event time."""
+    held = f"[[hold:{hold}]]" if hold else ""
+    return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once_and_in_order(
+    make_runs: Callable[..., Runs], mode: str
+) -> None:
+    from forebay.testing.operators import kill_tree
+
+    total = 240
+    runs = make_runs(
+        program=Remember(idle_ms=60_000),
+        keyed=True,
+        event_time=True,
+        queue=4,
+        delay=Mixture(((0.9, 0.01), (0.1, 0.1))),
+    )
+    fed = [*events(0, 60), *events(60, 66, hold="a"), *events(66, total)]
+    runs.feed(fed)
+    process = runs.spawn(mode=mode)
+    # Each key has a call in flight and others waiting for it, and a part of the results is committed.
+    wait_until(lambda: len(runs.calls()) >= 66 and len(runs.results()) > 0)
+    kill_tree(process)
+    runs.release("a")
+    runs.run(mode=mode, restore=True, parallelism=2)
+
+    said: dict[str, list[list[int]]] = defaultdict(list)
+    ended: dict[str, list[int]] = {}
+    for result in runs.results():
+        answer = result["answer"]
+        if "ended" in answer:
+            assert result["key"] not in ended
+            ended[result["key"]] = answer["ended"]
+            continue
+        number = result["fields"]["n"]
+        assert result["id"] == result["position"]
+        assert answer["said"] == echo(f"{result['key']}: {answer['seen']} {fed[number]['text']}")
+        said[result["key"]].append(answer["seen"])
+    for at in range(KEYS):
+        numbers = list(range(at, total, KEYS))
+        # What it knew at each turn: all turns before it, in order.
+        assert sorted(said[f"k{at}"], key=len) == [numbers[: i + 1] for i in range(len(numbers))]
+        assert ended[f"k{at}"] == numbers
+    assert runs.dead_letters() == []
+    calls = Counter(id for id, _, _ in runs.calls())
+    assert len(calls) == total
+    assert any(result["reissued"] for result in runs.results())
+
+
+def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(
+    make_runs: Callable[..., Runs],
+) -> None:
+    runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
+    hot = [{"n": n, "text": "[[hold:hot]]" if n == 0 else "", "key": "hot"} for n in range(400)]
+    runs.feed(hot[:50])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 1)
+    wait_until(lambda: job.counts().get("accepted", 0) >= 5)
+    # Checkpoints go on while the hot key's call is awaited and its queue is full.
+    runs.await_checkpoint(job)
+    assert job.counts()["accepted"] < 50
+    runs.release("hot")
+    runs.feed([*hot[50:], {"n": 1000, "text": "", "key": "other"}])
+    wait_until(lambda: len(runs.results()) == 401)
+    runs.stop(job)
+    lengths = sorted(len(r["answer"]["seen"]) for r in runs.results() if r["key"] == "hot")
+    assert lengths == list(range(1, 401))
+
+
+def test_windows_behind_it_count_every_answer(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(
+        program=Remember(idle_ms=1),
+        keyed=True,
+        event_time=True,
+        window_ms=1000,
+        delay=Mixture(((1.0, 0.02),)),
+    )
+    runs.feed(events(0, 120))
+    runs.run(parallelism=2)
+    windows = Counter[int]()
+    for window in runs.results():
+        windows[window["start"]] += window["count"]
+    # Every event's answer, and the ends that timers gave, each in the window of its own time.
+    ends = windows.total() - 120
+    assert ends >= KEYS
+    assert windows[0] >= 50
+    assert windows[1000] >= 50
+    assert windows[2000] >= 20

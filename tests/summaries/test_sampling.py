@@ -1,0 +1,128 @@
+"""Over the budget events are sampled: by seed, from all of the window, and the result says how many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+from forebay.summaries.plan import SummaryPlan, Windows
+from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.state import KeyState
+from forebay.testing.driven import Driven
+
+MINUTE = 60_000
+PLAN = SummaryPlan(
+    Windows.tumbling(60 * MINUTE),
+    chunk_tokens=200,
+    partial_tokens=60,
+    summary_tokens=200,
+    work_tokens=24_000,
+    lead_ms=MINUTE,
+)
+
+
+def many(count: int, length_ms: int = 60 * MINUTE) -> list[Arrival]:
+    return [
+        Arrival(f"e{n}", n * length_ms // count, f"user{n % 50}: line {n} of a very busy hour")
+        for n in range(count)
+    ]
+
+
+def test_a_busy_hour_is_heard_to_its_end() -> None:
+    driven = Driven(SummaryProgram(PLAN), eager=0.9, restarts=False).run(many(20_000))
+    (summary,) = driven.summaries
+    assert summary.events == 20_000
+    assert summary.summarised + summary.left_out == 20_000
+    assert summary.summarised == sum(len(ask.items) for ask in driven.asked) > 100
+    heard = [item.time_ms // (15 * MINUTE) for ask in driven.asked for item in ask.items]
+    for quarter in range(4):
+        assert heard.count(quarter) > 20
+    # The last chunk of each quarter is a sample of all of it, not its first seconds.
+    last = [item.time_ms for ask in driven.asked for item in ask.items if item.time_ms > 55 * MINUTE]
+    assert last
+    assert summary.prompt_tokens + summary.completion_tokens <= PLAN.work_tokens
+
+
+def test_the_sample_follows_from_the_seed() -> None:
+    def heard(seed: int) -> list[str]:
+        plan = SummaryPlan(PLAN.windows, chunk_tokens=200, partial_tokens=60, work_tokens=12_000, seed=seed)
+        driven = Driven(SummaryProgram(plan), restarts=False).run(many(3000))
+        return [item.id for ask in driven.asked for item in ask.items]
+
+    assert heard(1) == heard(1)
+    assert heard(1) != heard(2)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(
+        (
+            Windows.tumbling(60 * MINUTE),
+            Windows.sliding(60 * MINUTE, 15 * MINUTE),
+            Windows.session(30 * MINUTE),
+        )
+    ),
+    st.integers(1, 1200),
+    st.sampled_from(("word ", "<<[[", "語", "x")),
+    st.integers(1, 300),
+    st.integers(0, 2**32),
+)
+def test_the_work_stays_within_its_budget(
+    windows: Windows, count: int, text: str, length: int, seed: int
+) -> None:
+    plan = SummaryPlan(windows, chunk_tokens=200, partial_tokens=60, summary_tokens=200, work_tokens=16_000)
+    events = [Arrival(f"e{n}", n * 3600_000 // count, f"{n} {text * length}") for n in range(count)]
+    driven = Driven(SummaryProgram(plan), seed=seed, eager=0.9, restarts=False).run(events)
+    for ask in driven.asked:
+        assert sum(item.tokens for item in ask.items) <= plan.chunk_tokens
+    for summary in driven.summaries:
+        assert summary.prompt_tokens + summary.completion_tokens <= plan.work_tokens
+        assert summary.events == summary.summarised + summary.left_out
+
+
+def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
+    with pytest.raises(SettingError, match="work_tokens"):
+        SummaryPlan(Windows.tumbling(MINUTE), work_tokens=3000)
+
+
+@pytest.mark.parametrize(
+    "windows", [Windows.tumbling(60 * MINUTE), Windows.session(MINUTE), Windows.rolling(10 * MINUTE)]
+)
+def test_a_key_with_very_many_events_and_no_answer_is_bounded(windows: Windows) -> None:
+    """The engine never answers while a flood comes: the state is bounded, and nothing is uncounted."""
+    plan = SummaryPlan(windows)
+    program, state = SummaryProgram(plan), KeyState()
+    for n in range(30_000):
+        arrival = Arrival(f"e{n}", n * 120, f"user{n % 50}: line {n} of a flood that does not end")
+        assert program.on_event("k", state, arrival, n * 120 - 1) == []
+    assert len(state.to_bytes()) < 600_000
+    assert sum(pane.seen for pane in state.panes) == 30_000
+
+
+def test_ten_thousand_copies_are_one_line() -> None:
+    plan = SummaryPlan(Windows.tumbling(60 * MINUTE))
+    events = [Arrival(f"e{n}", n, "buy now") for n in range(10_000)]
+    driven = Driven(SummaryProgram(plan), restarts=False, eager=0).run(events)
+    (summary,) = driven.summaries
+    assert summary.events == summary.summarised == 10_000
+    assert any("buy now (×10000)" in message.content for ask in driven.asked for message in ask.messages())
+    assert summary.statements[0].more == 9_999
+
+
+def test_one_text_of_a_megabyte_and_empty_ones() -> None:
+    events = [Arrival("big", 1, "x" * 1_000_000), Arrival("none", 2, ""), Arrival("emoji", 3, "🎉" * 5000)]
+    driven = Driven(SummaryProgram(SummaryPlan(Windows.tumbling(MINUTE)))).run(events)
+    assert driven.summaries[0].events == 3
+    assert driven.most_bytes < 10_000
+
+
+def test_too_many_windows_are_refused_one_by_one() -> None:
+    plan = SummaryPlan(Windows.tumbling(1000), panes=8, ahead_ms=10**9)
+    driven = Driven(SummaryProgram(plan), eager=0)
+    for n in range(20):
+        driven.event(Arrival(f"e{n}", n * 1000, f"text {n}"))
+    assert {each.cause for each in driven.refused} == {"too_many_windows"}
+    assert len(driven.state.panes) == 8
+    assert len(driven.refused) == 12

@@ -1,0 +1,49 @@
+"""Texts of events: on one line, bounded, and unable to leave their place."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.summaries.text import NO_TEXT, clean, escape, tokens, unescape
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))
+def test_a_clean_text_is_one_bounded_line(text: str, most: int) -> None:
+    line = clean(text, most)
+    assert line
+    assert len(line.splitlines()) == 1
+    assert tokens(line) <= most
+    assert line.encode()
+    assert not any(ord(char) < 32 or 0x202A <= ord(char) <= 0x202E for char in line)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "\x00\x01", "\u202e", "\U000e0041"])
+def test_an_empty_text_says_so(text: str) -> None:
+    assert clean(text, 50) == NO_TEXT
+
+
+def test_a_megabyte_is_clipped_and_says_how_long_it_was() -> None:
+    begin = time.process_time()
+    line = clean("x" * 1_000_000, 100)
+    assert line.endswith("… (1,000,000 characters)")
+    assert tokens(line) <= 100
+    assert time.process_time() - begin < 1
+
+
+def test_emoji_and_right_to_left_scripts_stay() -> None:
+    for text in ("👩‍👩‍👧 ok", "שלום עולם", "می‌خواهم", "日本語"):
+        assert clean(text, 50) == text
+
+
+@given(st.text())
+def test_an_escaped_text_has_no_mark_of_the_prompt(text: str) -> None:
+    assert not set("<>[]") & set(escape(text))
+
+
+@given(st.text(st.sampled_from("<>[]&;#ltgamp913 ")))
+def test_escaping_can_be_undone(text: str) -> None:
+    assert unescape(escape(text)) == text
