@@ -17,10 +17,10 @@ from forebay.bench.killable import EngineKind, KillableEngine, killable_engine
 from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
 from forebay.bench.places import Place, PlaceKind, place
 from forebay.bench.subjects import SUBJECTS, SubjectKind
-from forebay.bench.tally import Tally, compare
+from forebay.bench.tally import Tally
 from forebay.bench.victim import PipelineProcess, expect_gone
 from forebay.engine.launch import Progress, Silent
-from forebay.errors import PipelineFailed
+from forebay.errors import PipelineFailed, SettingError
 from forebay.settings import Settings
 
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
@@ -147,6 +147,11 @@ def measure_recovery(
     `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
     behind. Nothing that was started outlives the call.
     """
+    if config.sink == "kafka" and SUBJECTS[config.app].in_order:
+        raise SettingError(
+            f"--app {config.app} --sink kafka: what comes out depends on the order over all partitions, "
+            f"which is another in each run; use --sink files"
+        )
     begin_s = time.monotonic()
     runs = []
     for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
@@ -182,7 +187,8 @@ class _Runner:
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
         self._subject = SUBJECTS[config.app]
-        count = config.events or EVENTS_PER_KILL[config.engine] * len(kills) + SPARE_EVENTS
+        per_kill = self._subject.events_per_kill or EVENTS_PER_KILL[config.engine]
+        count = config.events or per_kill * len(kills) + SPARE_EVENTS
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
@@ -280,12 +286,14 @@ class _Runner:
 
     def _write_pipeline(self, parallelism: int) -> None:
         # JSON is YAML.
+        place = self._place.document()
         document = {
             "name": f"recovery-{self._mode}",
             **self._subject.document(),
             "capacity": self._config.capacity,
             "deadline_s": 1800.0,
-            **self._place.document(),
+            **place,
+            "source": {**place["source"], **self._subject.source()},
             "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
             "parallelism": parallelism,
             "mode": self._mode,
@@ -294,8 +302,7 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        judge = self._subject.judge(self._events, self._engine)
-        return compare(len(self._events), self._place.results(), self._place.letters(), judge)
+        return self._subject.tally(self._events, self._place.results(), self._place.letters(), self._engine)
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from forebay.applications.sessions import Sessions
 from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
+from forebay.bench.happenings import TopicsJob, TrendsJob
 from forebay.bench.killable import PROMPT, KillableEngine
-from forebay.bench.tally import NUMBER
+from forebay.bench.tally import NUMBER, Tally, compare
 
-SubjectKind = Literal["main", "sessions"]
+SubjectKind = Literal["main", "sessions", "topics", "trends"]
 IsAnswer = Callable[[int, object], bool]
 """Whether a value can be the answer to the event with a number."""
 
 
 class Subject(Protocol):
-    """A job to kill. Each of its events, which are numbered from 0, gives one result with its fields."""
+    """A job to kill."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether what comes out depends on the order of all events, which partitions do not keep."""
+        ...
+
+    @property
+    def events_per_kill(self) -> int | None:
+        """How many events a kill takes; None: as many as one question per event takes."""
+        ...
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
@@ -27,12 +38,45 @@ class Subject(Protocol):
         """The part of a pipeline file that says what is done with an event."""
         ...
 
-    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
-        """What tells right answers from wrong ones."""
+    def source(self) -> dict[str, Any]:
+        """What is said of the source beside where it is."""
+        ...
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        """The lines of the sinks against what must come of the events."""
         ...
 
 
-class MainJob:
+class OnePerEvent:
+    """Each event, numbered from 0, gives one result with its fields."""
+
+    in_order = False
+    events_per_kill = None
+
+    def source(self) -> dict[str, Any]:
+        return {}
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        """What tells right answers from wrong ones."""
+        raise NotImplementedError
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        return compare(len(events), results, letters, self.judge(events, engine))
+
+
+class MainJob(OnePerEvent):
     """One question per event."""
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
@@ -45,8 +89,8 @@ class MainJob:
         return engine.is_answer
 
 
-@dataclass(frozen=True, slots=True)
-class SessionsJob:
+@dataclass(frozen=True)
+class SessionsJob(OnePerEvent):
     """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
     out of its order makes those after it wrong. The budget is small, so that turns are folded."""
 
@@ -75,4 +119,9 @@ class SessionsJob:
         return lambda number, answer: answer == expected[number]
 
 
-SUBJECTS: dict[SubjectKind, Subject] = {"main": MainJob(), "sessions": SessionsJob()}
+SUBJECTS: dict[SubjectKind, Subject] = {
+    "main": MainJob(),
+    "sessions": SessionsJob(),
+    "topics": TopicsJob(),
+    "trends": TrendsJob(),
+}

@@ -60,6 +60,8 @@ class Apps(str, Enum):
 
     main = "main"
     sessions = "sessions"
+    topics = "topics"
+    trends = "trends"
 
 
 BOTH: tuple[Mode, ...] = ("process", "thread")
