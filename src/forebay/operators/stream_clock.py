@@ -18,7 +18,7 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.codec import decode, encode
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
-from forebay.errors import RecordError, detail_text
+from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
 from forebay.operators.inference import BYTES, END_OF_INPUT_MS
 from forebay.operators.orphans import end_with_jvm, is_worker
 from forebay.operators.sampling import stop_state_sampling
@@ -67,7 +67,7 @@ class StreamClock(KeyedProcessFunction):
         if isinstance(record, DeadLetter):
             yield REFUSED, data
         elif record.time_ms is None:
-            yield REFUSED, _refused(record, "no_time", "the event has no time; name its field in the source")
+            yield REFUSED, refused(record, NoTime("the event has no time; name its field in the source"))
         else:
             yield from self._messages(time.see(record.time_ms, data))
             self._state.update(time.to_bytes())
@@ -80,19 +80,20 @@ class StreamClock(KeyedProcessFunction):
     def _messages(self, judged: Iterable[Judged]) -> Iterator[Any]:
         for each in judged:
             event: Event = decode(each.data)
-            if each.verdict == "late":
-                yield REFUSED, _refused(event, "late", f"{-each.ahead_ms / 1000:.0f} s behind the stream")
-                continue
-            if each.verdict == "ahead":
-                yield REFUSED, _refused(event, "ahead", f"{each.ahead_ms / 1000:.0f} s ahead of the stream")
-                continue
             try:
-                data = self._to_message(event)
+                data = self._message(event, each)
             except RecordError as error:
-                yield REFUSED, _refused(event, error.cause, str(error))
+                yield REFUSED, refused(event, error)
                 continue
             shard = shard_of(event.position or event.raw.hex(), self._shards)
             yield message(self._keys[shard], data), each.clock_ms
+
+    def _message(self, event: Event, judged: Judged) -> bytes:
+        if judged.verdict == "late":
+            raise TooLate(f"{-judged.ahead_ms / 1000:.0f} s behind the stream")
+        if judged.verdict == "ahead":
+            raise TooFarAhead(f"{judged.ahead_ms / 1000:.0f} s ahead of the stream")
+        return self._to_message(event)
 
     def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:
         time = self._time = StreamTime(self._tolerance)
@@ -127,11 +128,12 @@ def clocked(
     return Clocked(DataStream(plain), refused)
 
 
-def _refused(event: Event, cause: str, detail: str) -> bytes:
+def refused(event: Event, error: RecordError) -> bytes:
+    """The encoded dead letter of an event that went no further."""
     letter = DeadLetter(
         raw=event.raw,
-        cause=cause,
-        detail=detail_text(detail),
+        cause=error.cause,
+        detail=detail_text(str(error)),
         time_ms=event.time_ms,
         position=event.position,
         record_key=event.record_key,

@@ -8,18 +8,18 @@ from typing import Any
 
 from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
 
-from forebay.codec import decode, encode
+from forebay.codec import decode
 from forebay.detect.topic_stages import TopicStage, text_bytes
 from forebay.detect.topic_values import TopicSettings
 from forebay.embed.base import OpenEmbedder
-from forebay.errors import RecordError, detail_text
+from forebay.errors import RecordError
 from forebay.operators.inference import BYTES
 from forebay.operators.keying import EventText
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.operators.stages import StageFunction, message, staged
-from forebay.operators.stream_clock import REFUSED, Clocked
+from forebay.operators.stream_clock import REFUSED, Clocked, refused
 from forebay.operators.texts import TextField
-from forebay.records import DeadLetter, Event
+from forebay.records import DeadLetter
 
 
 class Texts(ProcessFunction):
@@ -44,7 +44,7 @@ class Texts(ProcessFunction):
             key = "" if self._key is None else self._key(record)
             text = self._text(record)
         except RecordError as error:
-            yield REFUSED, encode(_letter(record, error))
+            yield REFUSED, refused(record, error)
             return
         shard = shard_of(key, self._shards)
         yield message(self._keys[shard], text_bytes(record.time_ms, text))
@@ -86,15 +86,3 @@ def topic_events(
     function = StageFunction(OpenStage(settings, embedder), shards=shards, next_shards=1, wait_ms=wait_ms)
     events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
     return Clocked(events, texts.get_side_output(REFUSED))
-
-
-def _letter(event: Event, error: RecordError) -> DeadLetter:
-    return DeadLetter(
-        raw=event.raw,
-        cause=error.cause,
-        detail=detail_text(str(error)),
-        time_ms=event.time_ms,
-        position=event.position,
-        record_key=event.record_key,
-        headers=event.headers,
-    )

@@ -112,5 +112,7 @@ class TopicsSpec(Model):
 
 
 Application = Annotated[SessionsSpec | TrendsSpec | TopicsSpec, Field(discriminator="type")]
+COUNTING = frozenset(("topics", "trends"))
+"""Applications that ask the engine about what they found, not about each event, and have their own clock."""
 KEYED = frozenset(("sessions",))
 """Applications that keep something for each key, and so need one."""

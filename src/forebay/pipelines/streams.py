@@ -29,6 +29,7 @@ from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
 from forebay.operators.answering import Call
 from forebay.operators.infer import Inferred, infer
+from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.sources import (
     CsvSource,
@@ -67,7 +68,8 @@ class TextOf:
 def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: str, model: str) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed."""
     stream = source_stream(spec, env)
-    if spec.event_time is not None:
+    has_clock = spec.application is not None and spec.application.type in COUNTING
+    if spec.event_time is not None and not has_clock:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
         stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
