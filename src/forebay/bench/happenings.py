@@ -24,6 +24,7 @@ from forebay.testing.answers import answer_to
 SPEED = 5.0
 """Replay so many times faster than recorded: the input must outlast the kills."""
 PER_S = 20
+BACKGROUND_PER_S = 13
 SHARDS = 8
 MAX_TOKENS = 64
 END_MS = 2**53
@@ -46,10 +47,10 @@ class TrendsJob:
         draw = random.Random(f"trends:{seed}")
         words = [f"word{index}" for index in range(300)]
         posts: list[tuple[int, str]] = []
-        for second in range(count // PER_S + 1):
+        for second in range(count // BACKGROUND_PER_S + 1):
             posts += [
                 (second * 1000 + draw.randrange(1000), " ".join(draw.choices(words, k=6)))
-                for _ in range(PER_S * 2 // 3)
+                for _ in range(BACKGROUND_PER_S)
             ]
             if second % 2 == 0 and second > 60:
                 posts += [
