@@ -20,7 +20,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.operators.shards import MAX_PARALLELISM
-from forebay.pipelines.applications import KEYED, Application
+from forebay.pipelines.applications import KEYED, Application, TopicsSpec, TrendsSpec
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -368,6 +368,11 @@ class PipelineSpec(Model):
             yield "engine.api", "expected chat with 'application', found completions"
         if self.application is not None and self.application.type in KEYED and self.key is None:
             yield "key", f"expected a template with application {self.application.type}, found none"
+        recorded = isinstance(self.source, FileSource) and self.source.time is None
+        if isinstance(self.application, TrendsSpec) and recorded:
+            yield "source.time", "expected the field with the time with application trends, found none"
+        if isinstance(self.application, TopicsSpec) and self.application.topic_shards > 1 and not self.key:
+            yield "key", "expected a template with application.topic_shards above 1, found none"
         if self.ordering != "unordered":
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 
