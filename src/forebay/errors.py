@@ -79,14 +79,18 @@ class TooFarAhead(RecordError):
 
 
 class EngineError(ForebayError):
-    """A call to a replica failed. `retry_after_s` is the replica's own wish, where it stated one."""
+    """A call to a replica failed. `retry_after_s` is the replica's own wish, where it stated one.
+
+    Not `sent`: the request has waited for a replica in vain, and was sent to none.
+    """
 
     cause: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, sent: bool = True) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.sent = sent
 
 
 class BadRequest(EngineError):

@@ -92,6 +92,7 @@ class Request:
 
     `id` is derived from the record, never from a random number or the clock: the same record has the same
     id after a recovery. `schema` is the JSON schema that the answer must satisfy, None for free text.
+    `session` and `priority` (lower goes first) are a fleet's: what belongs together, and what is urgent.
     """
 
     id: str
@@ -100,6 +101,8 @@ class Request:
     prompt: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
     schema: Mapping[str, JSON] | None = None
+    session: str | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(module, "ensure_embedding_model", lambda *arguments: Path())
     monkeypatch.setattr(module, "measure_topics", topics)
     monkeypatch.setattr(module, "measure_trends", trends)
+    monkeypatch.setattr(module, "measure_sessions", lambda plan, *rest: {"seed": plan.seed})
     monkeypatch.setattr(module, "fight_trends", lambda path: [path.name])
     return found
 
@@ -55,15 +56,16 @@ def test_what_is_there_is_measured_and_the_rest_is_named(tmp_path: Path, measure
     line(tmp_path / "mstream_tweets.jsonl")
     report = measure(tmp_path, data=tmp_path, seed=7)
     assert measured == ["mstream_tweets.jsonl", 7]
+    assert report["sessions"] == {"seed": 7}
     assert report["topics"] == {"mstream_tweets.jsonl": {"nmi": 1.0}}
-    assert report["skipped"].keys() == {"mstream_news_t.jsonl", "tweets_fight_2017.jsonl"}
+    assert report["skipped"].keys() == {"mstream_news_t.jsonl", "tweets_fight_2017.jsonl", "irc_ubuntu"}
 
 
 def test_without_data_the_made_up_stream_is_left(tmp_path: Path, measured: list[Any]) -> None:
     report = measure(tmp_path)
     assert measured == [1]
     assert report["topics"] == {}
-    assert len(report["skipped"]) == 3
+    assert len(report["skipped"]) == 4
 
 
 def test_files_are_scored_instead_of_the_data(tmp_path: Path, measured: list[Any]) -> None:

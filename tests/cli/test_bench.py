@@ -123,4 +123,4 @@ def test_applications_are_shown_with_what_was_skipped(
     ):
         assert text in shown.stdout
     CliRunner().invoke(application(), ["bench", "applications", "--file", "mine.jsonl"])
-    assert asked == [(("topics", "trends"), 4, []), (("topics",), 1, ["mine.jsonl"])]
+    assert asked == [(("topics", "trends", "summary", "sessions"), 4, []), (("topics",), 1, ["mine.jsonl"])]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.engine.load import ReplicaCounters, parse_load_header, parse_metrics
+from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.records import ReplicaLoad
 
 VLLM = """\
@@ -97,3 +97,20 @@ def test_a_header_without_load_is_none(value: str | None) -> None:
 @given(st.text())
 def test_any_header_is_read(value: str) -> None:
     parse_load_header("TEXT " + value, observed_s=0.0)
+
+
+CONFIG = 'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000"} 1.0\n'
+
+
+def test_the_size_of_the_cache() -> None:
+    assert parse_cache_tokens(VLLM + CONFIG) == 16_000
+    assert parse_cache_tokens(CONFIG * 2) == 32_000, "of all engines"
+    assert parse_cache_tokens(VLLM) is None
+    assert parse_cache_tokens(CONFIG.replace('"1000"', '"None"')) is None
+    assert parse_cache_tokens(CONFIG.replace("num_gpu_blocks", "num_gpu_blocks_override")) is None
+
+
+@given(st.text(alphabet='vllm:cache_config_info{}",=block_size1 \n', max_size=200))
+def test_the_size_of_the_cache_is_read_leniently(text: str) -> None:
+    found = parse_cache_tokens(text)
+    assert found is None or found > 0

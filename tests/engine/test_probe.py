@@ -7,7 +7,14 @@ from aiohttp import web
 from forebay import errors
 from forebay.engine.client import HttpEngine
 from forebay.engine.load import ReplicaCounters
-from forebay.engine.probe import ServedModel, fetch_metrics, is_healthy, list_models
+from forebay.engine.probe import (
+    ServedModel,
+    check_health,
+    fetch_cache_tokens,
+    fetch_metrics,
+    is_healthy,
+    list_models,
+)
 from forebay.records import ReplicaLoad, Request
 from forebay.testing.clock import ManualClock
 from forebay.testing.delays import Fixed
@@ -93,3 +100,24 @@ async def test_health() -> None:
         assert await is_healthy(replica.url)
     async with answering(b"", status=503) as url:
         assert not await is_healthy(url)
+
+
+@pytest.mark.parametrize("status", [200, 401, 404])
+async def test_a_server_that_answers_is_well_though_it_has_no_such_path(status: int) -> None:
+    async with answering(b"", status) as url:
+        await check_health(url)
+
+
+@pytest.mark.parametrize(("status", "error"), [(500, errors.ServerFault), (503, errors.Overloaded)])
+async def test_a_server_that_fails_is_ill(status: int, error: type[Exception]) -> None:
+    async with answering(b"", status) as url:
+        with pytest.raises(error):
+            await check_health(url)
+
+
+async def test_the_size_of_a_cache_is_asked_for() -> None:
+    config = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
+    async with FakeReplica(ReplicaScript(metrics=config)) as replica:
+        assert await fetch_cache_tokens(replica.url) == 1600
+    async with FakeReplica(ReplicaScript()) as replica:
+        assert await fetch_cache_tokens(replica.url) is None

@@ -122,7 +122,9 @@ class Replay:
         self.outcomes = list(outcomes)
         self.timeouts_s: list[float] = []
 
-    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+    ) -> Completion:
         self.timeouts_s.append(timeout_s)
         outcome = self.outcomes.pop(0)
         sent_s = self.clock.monotonic_s()
@@ -229,7 +231,9 @@ async def test_cancellation_and_bugs_pass_through() -> None:
             super().__init__(ManualClock(), [])
             self.error = error
 
-        async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Completion:
             raise self.error
 
     for error in (asyncio.CancelledError(), ZeroDivisionError()):

@@ -218,3 +218,71 @@ def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
             assert one.requests.any()
     assert sorted(seen) == list(range(len(coming)))
     assert one.requests.tolist() == [0.0] * count
+
+
+def test_a_request_avoids_where_it_failed_while_there_is_another() -> None:
+    one = fleet(2, hold_s=1.0)
+    admission: Admission[str] = Admission(one)
+    admission.add("a", Demand(100, avoid=(0,)), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    assert ticket.replica == 1
+    one.set_available(1, False)
+    admission.add("b", Demand(100, avoid=(0,)), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    assert ticket.replica == 0, "there is no other"
+
+
+def test_at_once_avoids_it_too() -> None:
+    dispatcher: Dispatcher[str] = AtOnce(fleet(2), make_policy("least_requests"))
+    for name in "ab":
+        dispatcher.add(name, Demand(100, avoid=(0,)), 0.0)
+    assert [ticket.replica for _, ticket in dispatcher.ready(0.0)] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["admission", "at once"])
+def test_what_is_removed_is_not_sent(kind: str) -> None:
+    one = fleet(hold_s=10.0)
+    one.set_available(0, False)
+    dispatcher: Dispatcher[str] = (
+        Admission(one) if kind == "admission" else AtOnce(one, make_policy("random"))
+    )
+    items = ["a", "b", "c"]
+    for name in items:
+        dispatcher.add(name, Demand(100, tenant=name), 0.0)
+    dispatcher.remove(items[1])
+    dispatcher.remove("never there")
+    assert len(dispatcher) == 2
+    one.set_available(0, True)
+    assert names(dispatcher.ready(0.0)) == ["a", "c"]
+    assert dispatcher.expired() == []
+
+
+def test_what_requests_spend_side_by_side_is_room() -> None:
+    one = fleet(hold_s=0.1)
+    one.lag_s[:] = 0.3
+    admission: Admission[int] = Admission(one)
+    for number in range(20):
+        admission.add(number, Demand(100), 0.0)
+    assert len(admission.ready(0.0)) == 5, "until more than 0.4 s are queued"
+
+
+def test_no_report_of_others_stops_the_stream() -> None:
+    one = fleet(hold_s=0.1)
+    one.foreign_s[:] = 1e6
+    admission: Admission[str] = Admission(one)
+    for name in "ab":
+        admission.add(name, Demand(100), 0.0)
+    [(first, ticket)] = admission.ready(0.0)
+    assert first == "a"
+    one.first_token(ticket, 0.1)
+    assert names(admission.ready(0.1)) == ["b"]
+
+
+def test_one_that_starts_slowly_gets_one_and_the_rest_waits() -> None:
+    one = fleet(hold_s=10.0)
+    one.limit[0] = 1
+    admission: Admission[str] = Admission(one)
+    for name in "ab":
+        admission.add(name, Demand(100), 0.0)
+    assert names(admission.ready(0.0)) == ["a"]
+    assert len(admission) == 1

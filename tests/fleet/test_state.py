@@ -203,3 +203,67 @@ def test_a_request_fits_where_memory_and_places_are_left(
         take(one, 0, Demand(100), 0.0)
     assert fits(one, 100.0, 0) is free
     assert fits(one, 1e9, 1), "an idle replica may be asked for anything"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
+def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[int, int]]) -> None:
+    one = fleet(0)
+    here: dict[int, list[Ticket]] = {}
+    for at, (kind, which) in enumerate(steps):
+        now_s = at * 0.1
+        if kind == 0:
+            number = one.add(ReplicaLimits(f"r{at}", 1e4))
+            assert number not in here
+            assert one.names[number] == f"r{at}"
+            assert one.requests[number] == one.foreign[number] == one.lag_s[number] == 0
+            assert (one.pace[number], one.hold_s[number]) == (1.0, math.inf)
+            assert one.cached(Demand(32, (1, 2)))[number] == 0
+            here[number] = []
+        elif here and kind == 1:
+            number = sorted(here)[which % len(here)]
+            here[number].append(take(one, number, Demand(32, (1, 2)), now_s))
+            one.report(number, ReplicaLoad(now_s, 9.0, 9.0, 0.5))
+            one.lag_s[number] = 1.0
+        elif here and kind == 2:
+            number = sorted(here)[which % len(here)]
+            for ticket in here[number]:
+                one.first_token(ticket, now_s)
+                one.finish(ticket, now_s, 5)
+            here[number] = []
+        elif here:
+            number = sorted(here)[which % len(here)]
+            if here[number]:
+                with pytest.raises(ValueError, match="in flight"):
+                    one.remove(number)
+            else:
+                one.remove(number)
+                del here[number]
+        assert sorted(one.numbers()) == sorted(here)
+        assert one.count <= sum(kind == 0 for kind, _ in steps)
+        assert all(len(queue) == one.count for queue in (one.requests, one.available, one.nothing))
+
+
+def test_with_as_many_requests_as_its_limit_a_replica_is_not_available() -> None:
+    one = fleet(2)
+    one.limit[0] = 1
+    take(one, 0, Demand(10), 0.0)
+    assert list(one.numbers()) == [1]
+
+
+def test_a_request_that_overtakes_shows_that_the_replica_works() -> None:
+    one = fleet(1)
+    take(one, 0, Demand(1000), 0.0)
+    second = take(one, 0, Demand(1000), 0.0)
+    assert queue_s(one, 11.0)[0] == pytest.approx(11.0), "ten seconds late, and one behind it"
+    one.first_token(second, 11.0)
+    assert queue_s(one, 11.0)[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_within_it_some_replicas_are_not_available_unless_there_is_no_other() -> None:
+    one = fleet(2)
+    with one.without([1]):
+        assert list(one.numbers()) == [0]
+    assert list(one.numbers()) == [0, 1]
+    one.set_available(0, False)
+    with one.without([1]):
+        assert list(one.numbers()) == [1]

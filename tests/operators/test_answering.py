@@ -11,8 +11,9 @@ import pytest
 
 from forebay.codec import decode, encode
 from forebay.engine.journal import JournalConfig
-from forebay.engine.prompt import PromptTemplate
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
+from forebay.errors import Overloaded
 from forebay.operators.answering import Answering, Call, OpenAnswering
 from forebay.operators.counts import CallCounts
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
@@ -71,7 +72,9 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
     seen: list[Request] = []
 
     class Spy(ScriptedEngine):
-        async def complete(self, request: Request, *, timeout_s: float) -> Any:
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Any:
             seen.append(request)
             return await super().complete(request, timeout_s=timeout_s)
 
@@ -82,6 +85,40 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
     assert chat.messages == (Message("system", "for ann"), Message("user", "hello"))
     assert (chat.id, chat.model, chat.prompt) == ("r1", "m", None)
     assert (plain.messages, plain.prompt) == ((), "hello")
+
+
+async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_it_is_switched_on() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s)
+
+    priority = FieldTemplate("{{ text | length }}", what="priority")
+    await answer(item(), call(Spy(Fixed(0.0)), priority=priority))
+    await answer(item(), call(Spy(Fixed(0.0)), priority=priority, send_priority=True))
+    kept, sent = seen
+    assert (kept.priority, kept.session, dict(kept.sampling.extra)) == (5, "ann", {})
+    assert (sent.priority, dict(sent.sampling.extra)) == (5, {"priority": 5})
+    found = await answer(item(), call(priority=FieldTemplate("{{ text }}", what="priority")))
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts) == ("template_failed", 0)
+    assert "priority: expected a whole number, found 'hello'" in found.detail
+
+
+async def test_what_was_never_sent_counts_no_call() -> None:
+    class Full(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Any:
+            raise Overloaded("no replica had room", sent=False)
+
+    found = await answer(item(), call(Full(), deadline_s=0.1))
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts) == ("overloaded", 0)
 
 
 async def test_an_answer_that_keeps_its_schema_is_parsed() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.testing.answers import echo
-from forebay.testing.delays import Mixture
+from forebay.testing.delays import Fixed, Mixture
 from forebay.testing.stateful import Remember
 from forebay.testing.waiting import wait_until
 
@@ -70,6 +70,32 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     calls = Counter(id for id, _, _ in runs.calls())
     assert len(calls) == total
     assert any(result["reissued"] for result in runs.results())
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_timers_of_both_clocks_fire_while_the_input_goes_on(
+    make_runs: Callable[..., Runs], mode: str
+) -> None:
+    runs = make_runs(
+        program=Remember(idle_ms=1000, woken_ms=50),
+        keyed=True,
+        event_time=True,
+        follow=True,
+        delay=Fixed(0.01),
+    )
+    runs.feed(events(0, KEYS))
+    job = runs.start(mode=mode, parallelism=2)
+
+    def given(what: str) -> set[str]:
+        return {result["key"] for result in runs.results() if what in result["answer"]}
+
+    # Nothing comes meanwhile, and event time stands still.
+    wait_until(lambda: len(given("woken")) == KEYS)
+    assert given("ended") == set()
+    # Event time goes on with another key's events.
+    runs.feed([{"n": 1000 + n, "text": "", "key": "other", "at": 5000 + n} for n in range(3)])
+    wait_until(lambda: len(given("ended")) == KEYS)
+    runs.stop(job)
 
 
 def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(

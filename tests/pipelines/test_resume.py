@@ -133,6 +133,17 @@ def test_state_of_the_other_mode_is_refused(place: Place) -> None:
     assert place.prepare(mode="thread") is None
 
 
+def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place: Place) -> None:
+    sessions = {"application": {"type": "sessions"}, "key": "{{ user }}", "prompt": None}
+    place.checkpoint("a", 50)
+    place.submitted(40, **sessions)
+    assert place.prepare(**sessions, parallelism=2) is not None
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**sessions, shards=4)
+    with pytest.raises(SettingError, match=r"application\.type"):
+        place.prepare()
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:

@@ -8,6 +8,7 @@ import pytest
 
 from forebay.engine.probe import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.pipelines import served as module
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.served import served_model
@@ -24,6 +25,7 @@ class FakeEngine:
     ) -> None:
         self.failures, self.names, self.for_ever = list(failures), names, for_ever
         self.asked = 0
+        self.urls: tuple[str, ...] = (URL,)
         self.clock = ManualClock()
         self.said: list[tuple[str, float]] = []
 
@@ -38,7 +40,11 @@ class FakeEngine:
         usual = {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
         spec = parse_spec({**usual, "deadline_s": 100.0, **document})
         return served_model(
-            spec, URL, lambda *said: self.said.append(said), clock=self.clock, sleep=self.clock.advance
+            spec,
+            FixedReplicas(self.urls),
+            lambda *said: self.said.append(said),
+            clock=self.clock,
+            sleep=self.clock.advance,
         )
 
 
@@ -53,7 +59,7 @@ def test_the_only_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("a", "b"), None, "expected a name: the engine at http://engine serves a, b"),
         ((), None, "serves nothing"),
-        (("a",), "b", "does not serve 'b'; it serves a"),
+        (("a",), "b", "'b' is not served: the engine at http://engine serves a"),
     ],
 )
 def test_a_model_that_cannot_be_told_or_is_not_there(
@@ -87,3 +93,25 @@ def test_what_does_not_pass_is_a_wrong_setting_at_once(monkeypatch: pytest.Monke
     with pytest.raises(SettingError, match=r"engine\.url: .* check the API key"):
         engine.served(monkeypatch)
     assert engine.asked == 1
+
+
+def test_of_several_replicas_one_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(Unreachable("no connection"))
+    engine.urls = ("http://away", URL)
+    assert engine.served(monkeypatch) == "m"
+    assert engine.said == []
+
+
+def test_replicas_that_serve_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    engine.urls = ("http://a", "http://b")
+    by_url = {"http://a": "x", "http://b": "y"}
+
+    async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
+        return (ServedModel(by_url[url]),)
+
+    engine.list_models = list_models  # type: ignore[method-assign]
+    assert engine.served(monkeypatch, engine={"model": "y"}) == "y"
+    words = "expected a name: the engine at http://a serves x; the engine at http://b serves y"
+    with pytest.raises(SettingError, match=words):
+        engine.served(monkeypatch)

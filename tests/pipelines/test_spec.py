@@ -7,9 +7,15 @@ from typing import Any, get_args
 import pytest
 
 from forebay.connectors.posts import TOPICS
+from forebay.engine.client import HttpEngineFactory
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.replicas.dns import DnsReplicas
+from forebay.fleet.replicas.file import FileReplicas
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.sources import Burst
 from forebay.pipelines.spec import PipelineSpec
+from forebay.pipelines.streams import call_of
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
 
@@ -68,3 +74,39 @@ def test_every_field_says_what_it_is() -> None:
 
 def test_a_burst_may_speak_of_every_topic_that_posts_have() -> None:
     assert get_args(Burst.model_fields["topic"].annotation) == tuple(TOPICS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "replicas"),
+    [
+        ("http://a:1", FixedReplicas(("http://a:1",))),
+        ({"url": "http://a:1"}, FixedReplicas(("http://a:1",))),
+        (["http://a:1", "http://b:1"], FixedReplicas(("http://a:1", "http://b:1"))),
+        ({"url": ["http://a:1"], "model": "m"}, FixedReplicas(("http://a:1",))),
+        ({"file": "/replicas"}, FileReplicas("/replicas")),
+        ({"dns": "http://name:1"}, DnsReplicas("http://name:1")),
+        ({}, None),
+        ({"url": None}, None),
+    ],
+)
+def test_an_engine_is_one_url_several_a_file_or_a_name(engine: Any, replicas: Any) -> None:
+    assert parse_spec({**DATA, "engine": engine}).engine.replicas() == replicas
+
+
+def test_one_url_is_asked_directly_and_several_are_a_fleet() -> None:
+    spec = parse_spec(
+        {**DATA, "engine": ["http://a:1", "http://b:1"], "routing": "round_robin", "timeout_s": 20.0}
+    )
+    fleet = call_of(spec, replicas=FixedReplicas(("http://a:1", "http://b:1")), model="m").engine
+    assert isinstance(fleet, FleetEngineFactory)
+    assert (fleet.config.routing, fleet.config.stall_s, fleet.config.model) == ("round_robin", 5.0, "m")
+    one = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m").engine
+    assert isinstance(one, HttpEngineFactory)
+
+
+def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:
+    spec = parse_spec({**DATA, "priority": "{{ level }}", "engine": {"priority": True}})
+    call = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m")
+    assert call.send_priority
+    assert call.priority is not None
+    assert call.priority.render({"level": 3}) == "3"

@@ -94,7 +94,9 @@ def test_any_answer_gives_statements_whose_sources_were_there(
 
 
 def test_the_scripted_summariser_keeps_the_form() -> None:
-    for ask in (CLOSE, replace(CLOSE, statements=()), replace(CLOSE, items=())):
+    many = tuple(item_of(f"e{n}", n, f"says {n} " * 9) for n in range(200))
+    asks = (CLOSE, replace(CLOSE, statements=()), replace(CLOSE, items=()), replace(CLOSE, items=many))
+    for ask in asks:
         said = summarise("\n".join(message.content for message in ask.messages()), ask.schema())
         AnswerCheck(ask.schema())(said)
         assert len(said) // 4 < ask.max_tokens

@@ -15,10 +15,9 @@ RULE = (
 
 
 def quoted(tag: str, text: str) -> str:
-    """`text` between `<tag>` and `</tag>`; such a mark within it gets the brackets `‹` and `›`."""
-    mark = re.compile(rf"<(\s*/?\s*{re.escape(tag)}\b[^<>]*)>", re.IGNORECASE)
-    inner = mark.sub(lambda found: f"‹{found[1]}›", text)
-    return f"<{tag}>\n{inner}\n</{tag}>"
+    """`text` between `<tag>` and `</tag>`; where it begins such a mark itself, `<` becomes `‹`."""
+    mark = re.compile(rf"<(?=\s*/?\s*{re.escape(tag)})", re.IGNORECASE)
+    return f"<{tag}>\n{mark.sub('‹', text)}\n</{tag}>"
 
 
 def quoted_posts(posts: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 
 from forebay.applications.quoting import quoted
-from forebay.errors import RecordError
+from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
 from forebay.stateful.program import (
     Answer,
@@ -55,7 +55,7 @@ class Sessions:
 
     text: str = "text"
     system: str = SYSTEM
-    budget_tokens: int = 2048
+    budget_tokens: int = 1536
     idle_s: float | None = 1800.0
     clock: Clock = "wall"
 
@@ -134,6 +134,9 @@ class Conversation(Program[Session]):
             # The conversation goes on without what would have been summed up.
             folded = self._folded(state, state.summary)
             return Step(folded, self._ask_turn(folded))
+        if failure.cause == PromptTooLong.cause and state.turns:
+            # The model's context is shorter than the budget.
+            return Step(state, self._ask_fold(state))
         return Step(replace(state, asked="", cut=False), letter=failure)
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from forebay.errors import SettingError
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
 from forebay.summaries.plan import DAY_MS, Late, SummaryPlan, WindowKind, Windows
@@ -16,8 +17,12 @@ from forebay.summaries.results import Refused, Summary
 from forebay.summaries.state import VERSION, KeyState
 
 WAKE = "wake"
+LATEST_MS = 2**62
 IDLE = "idle"
-MAX_STATE_BYTES = 16 << 20
+MAX_STATE_BYTES = 4 << 20
+"""Far more than the budgets let come together: at its defaults a window keeps some 100 KiB."""
+MAX_CHAIN = 32
+"""Calls in a row before the key's other events get their turn."""
 WHY: Mapping[str, str] = {
     "late": "the event's window has closed",
     "future": "the event's time is too far ahead of event time",
@@ -70,8 +75,10 @@ class Summaries:
             seed=self.seed,
         )
 
-    def program(self) -> SummaryOfKey:
-        """The program that makes these summaries."""
+    def program(self, *, event_time: bool) -> SummaryOfKey:
+        """The program that makes these summaries. Raises `SettingError` without event time."""
+        if not event_time:
+            raise SettingError("summaries need event time: name the field with it, and set event_time")
         return SummaryOfKey(self)
 
     def _windows(self) -> Windows:
@@ -112,9 +119,11 @@ class SummaryOfKey(Program[KeyState]):
         return self._step(state, outputs, now)
 
     def on_answer(self, state: KeyState, tag: str, answer: Answer, now: Moment) -> Step[KeyState]:
+        state.chained += 1
         return self._step(state, self._program.on_answer(now.key, state, answer.value, answer.usage), now)
 
     def on_failure(self, state: KeyState, tag: str, failure: Failure, now: Moment) -> Step[KeyState]:
+        state.chained += 1
         return self._step(state, self._program.on_failure(now.key, state), now)
 
     def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
@@ -138,6 +147,11 @@ class SummaryOfKey(Program[KeyState]):
             return Step(None, outputs=outputs, letter=letter)
         ask = self._program.ask(now.key, state)
         wake_ms = self._program.wake_ms(state)
+        if ask is None or state.chained >= MAX_CHAIN:
+            if ask is not None:
+                # The call is made in the turn of a timer that is due already.
+                wake_ms = min(state.watermark_ms or 0, LATEST_MS)
+            state.chained, ask = 0, None
         timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
         if self._settings.idle_s is not None:
             timers[IDLE] = Timer(now.wall_ms + _ms(self._settings.idle_s), "wall")

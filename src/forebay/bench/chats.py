@@ -19,8 +19,10 @@ from forebay.summaries.plan import HOUR_MS, SummaryPlan, Windows
 SPEED = 120.0
 """How many times faster than recorded a real engine hears the chats."""
 LONGEST_MS = 7 * HOUR_MS
-"""A real engine hears no chat longer than that: three minutes and a half at that speed, and three times over."""
-LEAD_MS = 60_000
+"""A real engine hears no chat longer than that: three minutes and a half at that speed, three times over."""
+LEAD_S = 60.0
+REAL_LEAD_S = 3.0
+"""At that speed a minute would be most of a window."""
 TIMEOUT_S = 120.0
 
 
@@ -35,7 +37,7 @@ def measure_chats(
     channels: Channels = read_channels(folder)
     windows = Windows.tumbling(HOUR_MS)
     if engine is None:
-        plan = SummaryPlan(windows, lead_ms=LEAD_MS)
+        plan = SummaryPlan(windows, lead_ms=round(LEAD_S * 1000))
         report = measure_summaries(channels, lambda: SimulatedStage(LLAMA_8B), plan, say)
         return {"engine": f"simulated: {LLAMA_8B.name}", "speed": 1.0, **report}
     model = _model(engine)
@@ -43,7 +45,7 @@ def measure_chats(
         skipped[f"{folder.name}/{name}"] = f"longer than {LONGEST_MS // HOUR_MS} h, for a real engine"
     channels = {name: said for name, said in channels.items() if _length_ms(said) <= LONGEST_MS}
     # The lead is time for a call, and a call is no faster where the chat is.
-    plan = SummaryPlan(windows, lead_ms=round(LEAD_MS / 6 * SPEED))
+    plan = SummaryPlan(windows, lead_ms=round(REAL_LEAD_S * 1000 * SPEED))
 
     def open_stage() -> Stage:
         return RealStage(HttpEngineFactory(engine), model, speed=SPEED, timeout_s=TIMEOUT_S)

@@ -83,6 +83,9 @@ class ConstantCapacity:
             )
         return sent
 
+    def remove(self, item: Simulated) -> None:
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not item)
+
     def expired(self) -> list[Simulated]:
         expired, self._expired = self._expired, []
         return expired

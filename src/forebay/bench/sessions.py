@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ class SessionsPlan:
 def measure_sessions(
     plan: SessionsPlan, engine: str | None, skipped: dict[str, str], say: Say = lambda _: None
 ) -> dict[str, Any]:
-    """The figures on the scripted replica, and under `engine` those on the engine at that URL.
+    """The figures on a scripted replica, under `two_replicas` those on two of them, and under `engine` those
+    on the engine at that URL.
 
     `hit_share`: of the tokens that repeat, those that came out of the prefix cache. A token repeats where its
     session has sent it before: all of a turn's prompts but the new message; first turns do not count. Takes a
@@ -60,13 +61,15 @@ def measure_sessions(
     # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
     script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
     with ReplicaProcess(script) as replica:
-        report = _measured(plan, plan.scripted, replica.url, say, scripted=True)
+        report = _measured(plan, plan.scripted, [replica.url], say, scripted=True)
+    with ReplicaProcess(script) as first, ReplicaProcess(script) as second:
+        report["two_replicas"] = _measured(plan, plan.scripted, [first.url, second.url], say, scripted=True)
     with ReplicaProcess(script) as replica:
         report["baselines"] = {BASELINE: _baseline(plan, plan.scripted, replica.url, say)}
     if engine is None:
         skipped["sessions on a real engine"] = "--engine names its URL"
     else:
-        real = _measured(plan, plan.real, engine, say, scripted=False)
+        real = _measured(plan, plan.real, [engine], say, scripted=False)
         report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan, plan.real, engine, say)}}
         if not real["cached_tokens"]:
             skipped["hit_share on the engine"] = (
@@ -75,21 +78,28 @@ def measure_sessions(
     return report
 
 
-def _measured(plan: SessionsPlan, sessions: int, url: str, say: Say, *, scripted: bool) -> dict[str, Any]:
+def _measured(
+    plan: SessionsPlan, sessions: int, urls: Sequence[str], say: Say, *, scripted: bool
+) -> dict[str, Any]:
     events = list(messages(sessions * TURNS, sessions, plan.seed))
     settings = Sessions(budget_tokens=plan.budget_tokens, idle_s=None)
     with tempfile.TemporaryDirectory(prefix="forebay-sessions-") as folder:
         began_s = time.monotonic()
-        rows = _run(Path(folder), events, settings, url, capacity=sessions)
+        rows = _run(Path(folder), events, settings, urls, capacity=sessions)
         seconds = time.monotonic() - began_s
     figures = judged(events, rows, expected_answers(events, settings) if scripted else None)
     figures |= {"sessions": sessions, "turns": len(events), "seconds": round(seconds, 1)}
-    say(f"{sessions} sessions of {TURNS} turns: {figures}")
+    say(f"{sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
     return figures
 
 
 def _run(
-    folder: Path, events: list[dict[str, Any]], settings: Sessions, url: str, *, capacity: int
+    folder: Path,
+    events: list[dict[str, Any]],
+    settings: Sessions,
+    urls: Sequence[str],
+    *,
+    capacity: int,
 ) -> list[dict[str, Any]]:
     """The lines of the results of a pipeline over `events`."""
     (folder / "events.jsonl").write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
@@ -108,7 +118,8 @@ def _run(
         "checkpoint": {"interval_s": 1.0},
     }
     (folder / "pipeline.yaml").write_bytes(orjson.dumps(document))
-    command = [sys.executable, "-m", "forebay", "run", str(folder / "pipeline.yaml"), "--engine", url]
+    command = [sys.executable, "-m", "forebay", "run", str(folder / "pipeline.yaml")]
+    command += [word for url in urls for word in ("--engine", url)]
     done = subprocess.run(
         command,
         env={**os.environ, "FOREBAY_HOME": str(folder / "home")},

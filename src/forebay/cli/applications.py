@@ -108,8 +108,8 @@ def show(report: dict[str, Any], console: Console) -> None:
             )
         console.print(table)
         console.print(
-            f"{part['engine']}: {part['events']} events in {part['windows']} windows, {part['missed']} missed, "
-            f"{part['doubled']} doubled, {part['over_budget']} over their budget",
+            f"{part['engine']}: {part['events']} events in {part['windows']} windows, "
+            f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
             highlight=False,
         )
     if "sessions" in report:
@@ -125,8 +125,13 @@ def show(report: dict[str, Any], console: Console) -> None:
             box=None,
         )
         part = report["sessions"]
-        for where, each in (("scripted replica", part), ("engine", part.get("engine"))):
-            for title, row in () if each is None else ((where, each), *each["baselines"].items()):
+        places = (
+            ("scripted replica", part),
+            ("two", part.get("two_replicas")),
+            ("engine", part.get("engine")),
+        )
+        for where, each in places:
+            for title, row in () if each is None else ((where, each), *each.get("baselines", {}).items()):
                 share = row["hit_share"]
                 named = ("sessions", "lost", "doubled", "disorder", "wrong", "seconds")
                 table.add_row(

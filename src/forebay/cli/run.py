@@ -24,7 +24,10 @@ WISHES = ("source", "out", "key", "time", "set")
 
 def run(
     pipeline: Annotated[
-        str, typer.Argument(help="A pipeline file (YAML), or an application: sessions.", metavar="PIPELINE")
+        str,
+        typer.Argument(
+            help="A pipeline file (YAML), or an application: sessions, summary.", metavar="PIPELINE"
+        ),
     ],
     *,
     source: Annotated[
@@ -40,7 +43,9 @@ def run(
         list[str] | None,
         typer.Option(help="For an application: KEY=VALUE of its pipeline, such as application.idle_s=60."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="URL of an engine; instead of the file's.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
@@ -57,9 +62,11 @@ def run(
         raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
     settings = load_settings()
     errors = Console(stderr=True)
-    url = engine or spec.engine.url
+    local = not engine and spec.engine.replicas() is None
     place: Engine = (
-        nullcontext([url]) if url else local_replicas(settings=settings, progress=ConsoleProgress(errors))
+        local_replicas(settings=settings, progress=ConsoleProgress(errors))
+        if local
+        else nullcontext(engine or [])
     )
     options = RunOptions(fresh=fresh, cluster=cluster)
     try:

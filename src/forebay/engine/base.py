@@ -8,12 +8,16 @@ from forebay.records import Completion, Request
 
 
 class Engine(Protocol):
-    """One place that answers requests: a replica over HTTP, a scripted one in tests, later a fleet."""
+    """One place that answers requests: a replica over HTTP, a scripted one in tests, a fleet."""
 
-    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+    ) -> Completion:
         """Answer `request`, or raise an `EngineError` of the cause.
 
-        Raises `AttemptTimeout` after `timeout_s`. Cancelling the task aborts the request at the engine.
+        Raises `AttemptTimeout` after `timeout_s`. An engine that holds requests back until a replica has room
+        counts that from the moment at which one is sent, and gives up `deadline_s` from now in any case
+        (None: `timeout_s`). Cancelling the task aborts the request at the engine.
         The answer is not checked against `request.schema`. Safe to call from many tasks of one loop.
         """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote as percent_encode
 
@@ -65,7 +66,15 @@ class HttpEngine:
     def __repr__(self) -> str:
         return f"HttpEngine({self.url!r})"
 
-    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+    async def complete(
+        self,
+        request: Request,
+        *,
+        timeout_s: float,
+        deadline_s: float | None = None,
+        on_content: Callable[[], None] | None = None,
+    ) -> Completion:
+        """As `Engine` has it. `on_content` is called each time that content of a streamed answer came."""
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
         body = request_body(request, stream=self._stream)
@@ -81,7 +90,7 @@ class HttpEngine:
                 allow_redirects=False,
             )
             try:
-                return await self._read(request, response, sent_s)
+                return await self._read(request, response, sent_s, on_content or _nothing)
             except BaseException:
                 # Cancelled or broken: a closed connection is what makes the replica drop the request.
                 response.close()
@@ -102,25 +111,27 @@ class HttpEngine:
         if self._session is not None:
             await self._session.close()
 
-    async def _read(self, request: Request, response: aiohttp.ClientResponse, sent_s: float) -> Completion:
+    async def _read(
+        self,
+        request: Request,
+        response: aiohttp.ClientResponse,
+        sent_s: float,
+        on_content: Callable[[], None],
+    ) -> Completion:
         first_byte_s = self._clock.monotonic_s()
         load = parse_load_header(response.headers.get(LOAD_HEADER), observed_s=first_byte_s)
         if response.status != 200:
             raise await self._refusal(request, response)
         reader = AnswerReader(request, replica=self.url, quote=self._quote)
         if self._stream:
-            return await self._read_stream(response, reader, sent_s, first_byte_s, load)
+            seen = _Seen(sent_s, first_byte_s, load, on_content)
+            return await self._read_stream(response, reader, seen)
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
         timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
         return Completion(reader.text, reader.finish_reason, reader.usage, timing, load)
 
     async def _read_stream(
-        self,
-        response: aiohttp.ClientResponse,
-        reader: AnswerReader,
-        sent_s: float,
-        first_byte_s: float,
-        load: ReplicaLoad | None,
+        self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen
     ) -> Completion:
         kind = response.headers.get("Content-Type", "")
         if not kind.startswith("text/event-stream"):
@@ -147,6 +158,7 @@ class HttpEngine:
                         break
                     if reader.take_chunk(data):
                         chunks_s.append(now_s)
+                        seen.on_content()
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
             # Cut after its last token: the answer is whole, at most its token counts are missing.
             if reader.finish_reason is None:
@@ -162,8 +174,10 @@ class HttpEngine:
         if not content.at_eof():
             # The connection goes back to the pool by itself once the body ends, unless that takes too long.
             asyncio.get_running_loop().call_later(CLOSE_GRACE_S, response.close)
-        timing = Timing(sent_s, done_s, first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s))
-        return Completion(reader.text, reader.finish_reason, reader.usage, timing, load)
+        timing = Timing(
+            seen.sent_s, done_s, seen.first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s)
+        )
+        return Completion(reader.text, reader.finish_reason, reader.usage, timing, seen.load)
 
     async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> EngineError:
         try:
@@ -185,6 +199,19 @@ class HttpEngine:
         if self._session is None:
             self._session = open_session(self._headers)
         return self._session
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen of an answer before its body, and who is told of its content."""
+
+    sent_s: float
+    first_byte_s: float
+    load: ReplicaLoad | None
+    on_content: Callable[[], None]
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ WAITING = "vllm:num_requests_waiting"
 KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 """Share of the KV cache in use, 0 to 1, despite the name. The second is what older servers say."""
 
+CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^\n]{0,8192})\}[ \t]", re.MULTILINE)
+SIZE_LABEL = re.compile(r'(?:^|,)(block_size|num_gpu_blocks)="([0-9]{1,12})"')
+
 SAMPLE = re.compile(
     r'^(vllm:[a-zA-Z0-9_:]+)(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+([^ \t\r\n]{1,40})', re.MULTILINE
 )
@@ -80,6 +83,15 @@ def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, Replica
             prefix_cache_hits=total.get("vllm:prefix_cache_hits_total"),
         ),
     )
+
+
+def parse_cache_tokens(text: str) -> float | None:
+    """Tokens that the KV cache holds, from `cache_config_info` in `/metrics`; the sum of all engines."""
+    total = 0.0
+    for config in CACHE_CONFIG.finditer(text):
+        sizes = dict(SIZE_LABEL.findall(config[1]))
+        total += float(sizes.get("block_size", 0)) * float(sizes.get("num_gpu_blocks", 0))
+    return total or None
 
 
 def _samples(text: str) -> Iterator[tuple[str, float]]:

@@ -22,8 +22,15 @@ from forebay.engine.client import (
     transport_error,
 )
 from forebay.engine.failures import Quoter, error_from_status
-from forebay.engine.load import ReplicaCounters, parse_metrics
-from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation
+from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
+from forebay.errors import (
+    AttemptTimeout,
+    BadRequest,
+    EngineError,
+    ModelNotFound,
+    ProtocolViolation,
+    Unauthorized,
+)
 from forebay.records import ReplicaLoad
 
 MAX_MODELS_BYTES = 1 << 20
@@ -67,6 +74,25 @@ async def is_healthy(url: str, *, timeout_s: float = 2.0) -> bool:
     except EngineError:
         return False
     return True
+
+
+async def check_health(url: str, *, timeout_s: float = 2.0) -> None:
+    """Raises the `EngineError` of the cause where `/health` does not answer in time, or with a failure.
+
+    A server that answers but knows no such path, or wants a key for it, is well.
+    """
+    try:
+        await _get(url, "/health", None, timeout_s, MAX_MODELS_BYTES)
+    except (BadRequest, ModelNotFound, Unauthorized):
+        return
+
+
+async def fetch_cache_tokens(
+    url: str, *, api_key: str | None = None, timeout_s: float = 10.0
+) -> float | None:
+    """How many tokens the replica's KV cache holds, from `/metrics`; None where it does not say."""
+    body = await _get(url, "/metrics", api_key, timeout_s, MAX_METRICS_BYTES)
+    return parse_cache_tokens(body.decode("utf-8", "replace"))
 
 
 async def _get(url: str, path: str, api_key: str | None, timeout_s: float, limit: int) -> bytes:

@@ -135,21 +135,23 @@ async def complete_with_retry(
     started_s = time.monotonic_s()
     if deadline_s is not None and deadline_s <= 0:
         return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
-    attempt = 0
+    attempt = calls = 0
     failed: Counter[type[EngineError] | None] = Counter()
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
-        left_s = timeout_s if deadline_s is None else min(timeout_s, deadline_s - (sent_s - started_s))
+        left_s = None if deadline_s is None else deadline_s - (sent_s - started_s)
+        call_s = timeout_s if left_s is None else min(timeout_s, left_s)
         try:
-            completion = await engine.complete(request, timeout_s=left_s)
+            completion = await engine.complete(request, timeout_s=call_s, deadline_s=left_s)
             answer: JSON = completion.text
             if check is not None:
                 answer = check(completion.text, finish_reason=completion.finish_reason)
             ended_s = time.monotonic_s()
-            return Outcome(attempt, ended_s - started_s, completion.timing.latency_s, completion, answer)
+            return Outcome(calls + 1, ended_s - started_s, completion.timing.latency_s, completion, answer)
         except EngineError as error:
             failed_s = time.monotonic_s()
+            calls += error.sent
             kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
             failed[kind] += policy.limit(error) < inf
             delay_s = policy.next_delay_s(
@@ -161,7 +163,7 @@ async def complete_with_retry(
                 jitter_unit=jitter_unit(request.id, attempt),
             )
             if delay_s is None:
-                return Outcome(attempt, failed_s - started_s, failed_s - sent_s, error=error)
+                return Outcome(calls, failed_s - started_s, failed_s - sent_s, error=error)
             if on_retry is not None:
                 on_retry(error, attempt, delay_s)
         await sleep(delay_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic
 
 import numpy as np
@@ -28,10 +28,13 @@ class Admission(Generic[Item]):
     """The default dispatcher: sends a request when the replica that suits it best has room for it.
 
     A replica has room while the prefill queued there is shorter than one of its steps takes
-    (`Fleet.hold_s`, learned): it always has its next step's work, and hardly more. What waits is ordered by
-    the moment it is due, then priority, then arrival. A tenant's requests are due the later the more of its
-    own wait before them, by the time they take at its fair share. What can no longer get its first token
-    when it is due waits until nothing else can be sent; what has passed its deadline is given up.
+    (`Fleet.hold_s`, learned) and its lag: it always has its next step's work, and hardly more. What waits is
+    ordered by the moment it is due, then priority, then arrival. A tenant's requests are due the later the
+    more of its own wait before them, by the time they take at its fair share. What can no longer get its
+    first token when it is due waits until nothing else can be sent; what has passed its deadline is given up.
+
+    Whatever a replica says of others' requests, it has room for one of ours: nothing that it reports can stop
+    the stream, and our own first token shows whether it is true.
 
     A request whose best replica has no room waits for it, and its work counts there for those behind it: so
     many wait for a cached prefix as it is worth, the others go elsewhere.
@@ -77,7 +80,8 @@ class Admission(Generic[Item]):
                 self._give_up(heappop(heap))
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
-        has_room = queues <= fleet.hold_s
+        room_s = fleet.hold_s + fleet.lag_s
+        has_room = (queues <= room_s) | (fleet.busy == 0)
         fleet.changed.clear()
         if not fleet.all_available:
             has_room &= fleet.available
@@ -94,7 +98,7 @@ class Admission(Generic[Item]):
                 work_s = prefill_s(fleet, demand, cached)
                 firsts = work_s + queues
                 costs = stall_s(fleet, work_s) + firsts
-                best = int(costs.argmin())
+                best = self._best(costs, demand)
                 if heap is self._waiting and now_s + float(firsts[best]) > demand.due_s:
                     heappush(self._late, (float(entry[2]), *entry[1:]))
                     continue
@@ -104,7 +108,7 @@ class Admission(Generic[Item]):
                         ticket = fleet.take(best, demand, cached, now_s)
                         sent.append((item, ticket))
                         queues[best] += ticket.work_s
-                        has_room[best] = queues[best] <= fleet.hold_s[best]
+                        has_room[best] = fleet.available[best] and queues[best] <= room_s[best]
                         continue
                     has_room[best] = False
                 queues[best] = firsts[best]
@@ -113,8 +117,29 @@ class Admission(Generic[Item]):
             heappush(heap, entry)
         self.wake_s = self._closed_until_s = math.inf
         if self._waiting or self._late:
-            self._set_wake(queue_s(fleet, now_s) if sent or aside else queues, now_s)
+            touched = sent or aside or not fleet.all_available
+            self._set_wake(queue_s(fleet, now_s) if touched else queues, now_s)
         return sent
+
+    def remove(self, item: Item) -> None:
+        for heap in (self._waiting, self._late):
+            for at, entry in enumerate(heap):
+                if entry[3] is item:
+                    self._leave(entry[4])
+                    heap[at] = heap[-1]
+                    heap.pop()
+                    heapify(heap)
+                    return
+
+    def _best(self, costs: Vector, demand: Demand) -> int:
+        best = int(costs.argmin())
+        if best in demand.avoid:
+            others = costs.copy()
+            others[[replica for replica in demand.avoid if replica < len(costs)]] = math.inf
+            other = int(others.argmin())
+            if others[other] < math.inf:
+                return other
+        return best
 
     def _give_up(self, entry: Waiting[Item]) -> None:
         self._leave(entry[4])
@@ -122,8 +147,14 @@ class Admission(Generic[Item]):
 
     def _set_wake(self, queues: Vector, now_s: float) -> None:
         """Note when the first of the replicas without room has some again."""
-        excess = queues - self._fleet.hold_s
+        fleet = self._fleet
+        excess = queues - fleet.hold_s - fleet.lag_s
+        excess[fleet.busy == 0] = 0.0
+        if not fleet.all_available:
+            excess = excess[fleet.available]
         closed = excess > 0
+        if not len(closed):
+            return
         if closed.all():
             self.wake_s = self._closed_until_s = now_s + max(float(excess.min()), MIN_WAKE_S)
         elif closed.any():
@@ -133,8 +164,9 @@ class Admission(Generic[Item]):
         """Whether a replica has room since it was found that none has."""
         fleet = self._fleet
         for replica in fleet.changed:
-            excess_s = queue_of_s(fleet, replica, now_s) - float(fleet.hold_s[replica])
-            if excess_s <= 0:
+            hold_s = float(fleet.hold_s[replica]) + float(fleet.lag_s[replica])
+            excess_s = queue_of_s(fleet, replica, now_s) - hold_s
+            if excess_s <= 0 or not fleet.busy[replica]:
                 return True
             self._closed_until_s = min(self._closed_until_s, now_s + max(excess_s, MIN_WAKE_S))
         fleet.changed.clear()

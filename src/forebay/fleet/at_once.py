@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Generic
 
 from forebay.fleet.base import Demand, Item, Policy
@@ -18,7 +19,7 @@ class AtOnce(Generic[Item]):
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self._fleet = fleet
         self._policy = policy
-        self._added: list[tuple[Item, Demand]] = []
+        self._added: deque[tuple[Item, Demand]] = deque()
 
     def __len__(self) -> int:
         return len(self._added)
@@ -28,15 +29,17 @@ class AtOnce(Generic[Item]):
 
     def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
         fleet = self._fleet
-        if not self._added or not fleet.numbers():
-            return []
         sent = []
-        for item, demand in self._added:
+        while self._added and fleet.numbers():
+            item, demand = self._added.popleft()
             cached = fleet.cached(demand)
-            replica = self._policy.choose(demand, cached, fleet, now_s)
+            with fleet.without(demand.avoid):
+                replica = self._policy.choose(demand, cached, fleet, now_s)
             sent.append((item, fleet.take(replica, demand, cached, now_s)))
-        self._added.clear()
         return sent
+
+    def remove(self, item: Item) -> None:
+        self._added = deque(entry for entry in self._added if entry[0] is not item)
 
     def expired(self) -> list[Item]:
         return []

@@ -26,7 +26,8 @@ class Demand:
     `blocks` are the hashes of the prompt's whole prefix blocks, each standing for all that precedes it.
     `session` is what affinity is kept by, `tenant` what fairness is kept by; None belongs to nobody.
     `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing.
-    Of two that are due at the same moment, the lower `priority` goes first.
+    Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
+    replicas that it is not to go to while another is available: it has failed there.
     """
 
     prompt_tokens: int
@@ -36,6 +37,7 @@ class Demand:
     deadline_s: float = math.inf
     priority: int = 0
     tenant: str | None = None
+    avoid: tuple[int, ...] = ()
 
 
 class Policy(Protocol):
@@ -66,6 +68,10 @@ class Dispatcher(Protocol[Item]):
 
     def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
         """The requests to send now, in order, each counted as in flight at its ticket's replica."""
+        ...
+
+    def remove(self, item: Item) -> None:
+        """Nobody waits for this request any more. One that does not wait here is passed over."""
         ...
 
     def expired(self) -> list[Item]:

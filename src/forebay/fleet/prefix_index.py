@@ -36,6 +36,21 @@ class PrefixIndex:
         self._alone = [1 << (2 * replica) for replica in range(len(capacities))]
         self._alone_used = [3 << (2 * replica) for replica in range(len(capacities))]
 
+    def grow(self) -> None:
+        """One more replica, which caches nothing until it is resized."""
+        replica = len(self._rings)
+        self._rings.append(array("q"))
+        self._hands.append(0)
+        self._capacities.append(0)
+        self._everyone |= 1 << (2 * replica)
+        self._alone.append(1 << (2 * replica))
+        self._alone_used.append(3 << (2 * replica))
+
+    def resize(self, replica: int, capacity: int) -> None:
+        """The replica holds nothing, and `capacity` blocks at most from now on."""
+        self.clear(replica)
+        self._capacities[replica] = capacity
+
     def __len__(self) -> int:
         """How many different blocks are held by some replica."""
         return len(self._table)

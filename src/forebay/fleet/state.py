@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,31 @@ STEP_FADE = 1 / 100
 """How far one quicker request lowers the length of a replica's step."""
 STALE_S = 10.0
 """Age at which a report of load no longer counts: ten scrapes missed at the usual one a second."""
+
+
+ROW: dict[str, float] = {
+    "kv_tokens": math.inf,
+    "max_num_seqs": math.inf,
+    "requests": 0.0,
+    "decoding": 0.0,
+    "context": 0.0,
+    "prompts": 0.0,
+    "reserved": 0.0,
+    "prefill_tokens": 0.0,
+    "head_until_s": 0.0,
+    "behind_s": 0.0,
+    "busy": 0.0,
+    "pace": 1.0,
+    "hold_s": math.inf,
+    "lag_s": 0.0,
+    "limit": math.inf,
+    "reported_waiting": 0.0,
+    "reported_kv": 0.0,
+    "reported_s": -math.inf,
+    "foreign": 0.0,
+    "foreign_s": 0.0,
+}
+"""The vectors of a fleet, and what each holds of a replica of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +83,13 @@ class Fleet:
         count = len(replicas)
         self.count = count
         self.names = [replica.name for replica in replicas]
-        self.block_tokens = block_tokens
+        self.block_tokens: float = block_tokens
+        self._index_blocks = index_blocks
         self.kv_tokens: Vector = np.array([float(replica.kv_tokens) for replica in replicas])
         self.max_num_seqs: Vector = np.array([float(replica.max_num_seqs) for replica in replicas])
         self.available = np.ones(count, bool)
         self.all_available = True
-        self.index = PrefixIndex(
-            [
-                index_blocks if math.isinf(replica.kv_tokens) else int(replica.kv_tokens) // block_tokens
-                for replica in replicas
-            ]
-        )
+        self.index = PrefixIndex([self._cached_blocks(replica) for replica in replicas])
         self.fit = SpeedFit(speed)
         # Own requests: all, those that decode and the tokens of their prompts; tokens of all prompts, and
         # those that each adds to the KV cache; tokens to prefill of those without a first token.
@@ -84,6 +106,10 @@ class Fleet:
         # Learned of each: how many times slower than the fitted speed; how much prefill keeps it full.
         self.pace: Vector = np.ones(count)
         self.hold_s: Vector = np.full(count, math.inf)
+        # Of a first token's time, what is no work: the network, and all that requests spend side by side.
+        self.lag_s: Vector = np.zeros(count)
+        # With how many own requests each is no longer available; set by whoever starts it slowly.
+        self.limit: Vector = np.full(count, math.inf)
         # Reported by each, and what of it is not ours: requests, and seconds of their prefill.
         self.reported_waiting: Vector = np.zeros(count)
         self.reported_kv: Vector = np.zeros(count)
@@ -102,6 +128,51 @@ class Fleet:
         """Mean time from first token to end of an answer."""
         self._work_s = 0.0
         self.nothing: Vector = np.zeros(count)
+        self._free: list[int] = []
+
+    def add(self, replica: ReplicaLimits) -> int:
+        """A replica joins; gives its number, which may be that of one that has left."""
+        number = self._free.pop() if self._free else self._grow()
+        self.names[number] = replica.name
+        self.kv_tokens[number] = replica.kv_tokens
+        self.max_num_seqs[number] = replica.max_num_seqs
+        self.index.resize(number, self._cached_blocks(replica))
+        self.set_available(number, True)
+        return number
+
+    def remove(self, replica: int) -> None:
+        """A replica has left. Raises `ValueError` while it has own requests: take it out of use first."""
+        if self.requests[replica]:
+            raise ValueError(f"{self.names[replica]} has {int(self.requests[replica])} requests in flight")
+        self.set_available(replica, False)
+        self.index.clear(replica)
+        for name, start in ROW.items():
+            getattr(self, name)[replica] = start
+        self._observed[replica] = self._predicted[replica] = 1.0
+        self._knows_step[replica] = False
+        self._samples[replica] = (0.0, 0.0, ())
+        self._free.append(replica)
+
+    def _grow(self) -> int:
+        number = self.count
+        self.count += 1
+        for name, start in ROW.items():
+            setattr(self, name, np.append(getattr(self, name), start))
+        self.available = np.append(self.available, False)
+        self.nothing = np.zeros(self.count)
+        self.names.append("")
+        self.index.grow()
+        self._queues.append(deque())
+        self._observed.append(1.0)
+        self._predicted.append(1.0)
+        self._knows_step.append(False)
+        self._samples.append((0.0, 0.0, ()))
+        return number
+
+    def _cached_blocks(self, replica: ReplicaLimits) -> int:
+        if math.isinf(replica.kv_tokens):
+            return self._index_blocks
+        return int(replica.kv_tokens / self.block_tokens)
 
     def numbers(self) -> Sequence[int]:
         """The replicas that are available."""
@@ -112,6 +183,22 @@ class Fleet:
         self.available[replica] = available
         self.changed.add(replica)
         self.all_available = bool(self.available.all())
+
+    @contextmanager
+    def without(self, replicas: Sequence[int]) -> Iterator[None]:
+        """Within it these are not available, unless no other one is."""
+        if not replicas:
+            yield
+            return
+        before, all_before = self.available, self.all_available
+        left = before.copy()
+        left[[replica for replica in replicas if replica < self.count]] = False
+        if left.any():
+            self.available, self.all_available = left, False
+        try:
+            yield
+        finally:
+            self.available, self.all_available = before, all_before
 
     def cached(self, demand: Demand) -> Vector:
         """For each replica, how many of the prompt's tokens its prefix cache should hold."""
@@ -140,6 +227,8 @@ class Fleet:
         self.prefill_tokens[replica] += uncached
         if demand.blocks:
             self.index.insert(replica, demand.blocks)
+        if self.requests[replica] >= self.limit[replica]:
+            self.set_available(replica, False)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -170,6 +259,15 @@ class Fleet:
         self.prompts[replica] -= ticket.prompt_tokens
         self.reserved[replica] -= ticket.reserved
 
+    def queued_s(self, replica: int) -> float:
+        """The prefill time that its own requests without a first token should take, all together."""
+        return sum(ticket.work_s for ticket in self._queues[replica])
+
+    def claimed_s(self, replica: int, waiting: float) -> float:
+        """The prefill time of those of `waiting` requests there that are not ours."""
+        foreign = max(0.0, waiting - len(self._queues[replica]))
+        return foreign * self._work_s * float(self.pace[replica])
+
     def report(self, replica: int, load: ReplicaLoad) -> None:
         """What a replica says of its load. One older than the last is passed over."""
         if load.observed_s < self.reported_s[replica]:
@@ -180,8 +278,7 @@ class Fleet:
         self.reported_waiting[replica] = waiting
         self.reported_kv[replica] = load.kv_cache_usage or 0.0
         self.foreign[replica] = max(0.0, running + waiting - float(self.requests[replica]))
-        own_waiting = len(self._queues[replica])
-        self.foreign_s[replica] = max(0.0, waiting - own_waiting) * self._work_s * float(self.pace[replica])
+        self.foreign_s[replica] = self.claimed_s(replica, waiting)
 
     def forget_stale_reports(self, now_s: float) -> None:
         """Reports older than `STALE_S` no longer count: what is left is what we ourselves have in flight."""
@@ -208,6 +305,9 @@ class Fleet:
         else:
             queue.remove(ticket)
             self.behind_s[replica] -= ticket.work_s
+            if not math.isnan(ticket.first_token_s):
+                # It overtook the head: the replica works, and is not late with the head for that long.
+                self.head_until_s[replica] = max(float(self.head_until_s[replica]), now_s)
         if not queue:
             self.busy[replica] = self.behind_s[replica] = 0.0
 

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.journal import Journal, JournalConfig
-from forebay.engine.prompt import PromptTemplate, request_hash
+from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, complete_with_retry
-from forebay.errors import EngineError, InvalidAnswer, RecordError, detail_text
+from forebay.errors import EngineError, InvalidAnswer, RecordError, TemplateFailed, detail_text
 from forebay.operators.counts import CallCounts
 from forebay.operators.release import Answer
-from forebay.records import JSON, Completion, DeadLetter, KeyedEvent, Message, Request, Result, Sampling
+from forebay.records import (
+    JSON,
+    Completion,
+    DeadLetter,
+    Event,
+    KeyedEvent,
+    Message,
+    Request,
+    Result,
+    Sampling,
+)
+
+PRIORITY = re.compile(r"-?[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,8 @@ class Call:
     `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`).
 
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
-    recovery it counts anew, so that an outage of the pipeline itself gives nothing up.
+    recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
+    whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
     """
 
     engine: EngineFactory
@@ -37,6 +51,8 @@ class Call:
     deadline_s: float = 300.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     journal: JournalConfig | None = None
+    priority: FieldTemplate | None = None
+    send_priority: bool = False
 
 
 class Answering:
@@ -111,17 +127,31 @@ class Answering:
             raise RecordError("the call has no prompt template to make a request of an event")
         rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
+        sampling, priority = self._call.sampling, self._priority(event)
+        if self._call.send_priority:
+            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
         return Request(
             id=item.id,
             model=self._call.model,
             messages=messages,
             prompt=rendered if isinstance(rendered, str) else None,
-            sampling=self._call.sampling,
+            sampling=sampling,
             schema=self._call.schema,
+            session=item.key or None,
+            priority=priority,
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
         return self._check
+
+    def _priority(self, event: Event) -> int:
+        template = self._call.priority
+        if template is None:
+            return 0
+        text = template.render(event.fields, time_ms=event.time_ms)
+        if not PRIORITY.fullmatch(text):
+            raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
+        return int(text)
 
     def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -37,12 +37,19 @@ class Asking(Answering):
     def _request(self, item: KeyedEvent) -> Request:
         assert isinstance(item, AskedEvent)
         ask = item.ask
+        priority = self._priority(item.event)
+        sampling = self._call.sampling if ask.sampling is None else ask.sampling
+        if self._call.send_priority:
+            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
         return Request(
             id=item.id,
             model=self._call.model,
             messages=ask.messages,
-            sampling=self._call.sampling if ask.sampling is None else ask.sampling,
+            sampling=sampling,
             schema=ask.schema,
+            # One key's calls go where its prefix is.
+            session=item.key,
+            priority=priority,
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:

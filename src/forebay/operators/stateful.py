@@ -35,14 +35,17 @@ from forebay.operators.keying import EventText, Keying, ToEvent
 from forebay.operators.low_watermark import UNKNOWN_MS
 from forebay.operators.pace import Pace
 from forebay.records import DeadLetter
+from forebay.stateful.effects import Call as ProgramCall
+from forebay.stateful.effects import Effect, Give, Hold, LetGo, Wake
 from forebay.stateful.program import Clock as TimerClock
 from forebay.stateful.program import Program
 from forebay.stateful.stores import Stores
-from forebay.stateful.turns import Call as ProgramCall
-from forebay.stateful.turns import Effect, Give, Hold, LetGo, Limits, Times, Turns, Wake
+from forebay.stateful.turns import Limits, Times, Turns
 
 END_ROUNDS = 8
 """At the end of the input, timers fire that firings set, and so on: so many times over."""
+SLOTS = (-1, "")
+"""The place that all events share; the others are a key's queue and a shard's queues."""
 QUEUES = 16
 """A shard's events that wait for calls of their keys: at most so many times the capacity."""
 
@@ -81,7 +84,7 @@ class StatefulFunction(InferenceFunction):
         self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
         self._turns: dict[int, Turns[Any]] = {}
         self._heads: dict[tuple[int, str], int | None] = {}
-        self._full: dict[tuple[int, str], float] = {}
+        self._full_places: dict[tuple[int, str], float] = {}
         self._rounds: dict[int, int] = {}
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -174,28 +177,31 @@ class StatefulFunction(InferenceFunction):
     def _make_room(self, key: int, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Block while there is no room for an event of the program's key `of`."""
         turns = self._turns[key]
-        if self._has_room(turns, of):
-            self._full.pop((key, of), None)
-            return
         blocked_s = seen_s = self._clock.monotonic_s()
-        while not self._has_room(turns, of):
-            if turns.awaits(of):
+        while (full := self._full_one(key, turns, of)) is not None:
+            if full != SLOTS:
                 self._calls.wait_ready(key, ROOM_WAIT_S)
             elif self._calls.wait_for_room(ROOM_WAIT_S) or self._calls.may_queue():
                 break
             seen_s = self._note_wait(seen_s)
             self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
-            full_since_s = self._full.setdefault((key, of), blocked_s)
-            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - full_since_s:
+            since_s = self._full_places.setdefault(full, blocked_s)
+            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - since_s:
                 return
-        self._note_wait(seen_s)
-        self._full.pop((key, of), None)
+        if seen_s > blocked_s:
+            self._note_wait(seen_s)
+        for place in ((key, of), (key, ""), SLOTS) if self._full_places else ():
+            if place != SLOTS or not turns.awaits(of):
+                self._full_places.pop(place, None)
 
-    def _has_room(self, turns: Turns[Any], of: str) -> bool:
-        if turns.awaits(of):
-            return turns.waits_of(of) < self._queue and turns.waits < QUEUES * self._capacity
-        return self._calls.has_room()
+    def _full_one(self, key: int, turns: Turns[Any], of: str) -> tuple[int, str] | None:
+        """Where there is no room for an event of `of`: in its queue, in its shard's, or in the slots."""
+        if not turns.awaits(of):
+            return None if self._calls.has_room() else SLOTS
+        if turns.waits_of(of) >= self._queue:
+            return key, of
+        return (key, "") if turns.waits >= QUEUES * self._capacity else None
 
     def _finish(
         self, timestamp: int, key: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext

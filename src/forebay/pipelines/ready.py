@@ -15,6 +15,7 @@ from forebay.applications.trends_page import trends_page
 from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.spec import PipelineSpec
+from forebay.summaries.page import page as summaries_page
 
 Page = Callable[[Iterable[bytes]], str]
 """Makes a self-contained HTML page of the JSON lines of an application's results."""
@@ -37,6 +38,10 @@ class Ready:
 
 READY: dict[str, Ready] = {
     "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}),
+    "summary": Ready(
+        {"application": {"type": "summary"}, "key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0},
+        page=summaries_page,
+    ),
     "topics": Ready({"application": {"type": "topics"}}, page=topics_page),
     "trends": Ready({"application": {"type": "trends"}}, page=trends_page),
 }

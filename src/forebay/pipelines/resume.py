@@ -21,7 +21,7 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
-from forebay.pipelines.applications import TopicsSpec, TrendsSpec
+from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
@@ -187,8 +187,9 @@ def tidy_logs(folder: Path) -> None:
 def traits(spec: PipelineSpec) -> dict[str, Any]:
     """The settings that a checkpoint is bound to.
 
-    Thread and process mode cannot read each other's state; order within a key lives as long as the number of
-    shards; positions are those of one source, and state is found again by the form of the job.
+    Thread and process mode cannot read each other's state; order within a key, and what an application keeps
+    for it, live as long as the number of shards; positions are those of one source, and state is found again
+    by the form of the job.
     """
     source = spec.source.model_dump(mode="json")
     if "url" in source:
@@ -200,10 +201,11 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         "mode": spec.mode,
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
+        "application.type": spec.application.type if spec.application else "null",
         "source.replay": "set" if source.get("replay") else "null",
         **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
     }
-    if spec.ordering == "key":
+    if spec.ordering == "key" or spec.application is not None:
         found["shards"] = spec.shards
     if spec.application is not None:
         found["application.type"] = spec.application.type

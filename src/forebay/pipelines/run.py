@@ -18,6 +18,8 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.sinks import committed_parts
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
@@ -66,7 +68,7 @@ COUNTED_PER_BUNDLE = 256
 
 Watch = Callable[[Snapshot], None]
 Engine = AbstractContextManager[Sequence[str]]
-"""Enters with the URLs of the replicas that answer; only the first is used."""
+"""Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,16 @@ def run_pipeline(
         )
         note = read_note(home)
         with engine as urls:
-            url = str(urls[0])
+            replicas = replicas_of(spec, urls)
             model = served_model(
-                spec, url, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
+                spec,
+                replicas,
+                lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words)),
             )
             tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
-            build(spec, env, engine_url=url, model=model)
+            build(spec, env, replicas=replicas, model=model)
             if options.fresh:
                 forget(home)
             until = _ends(spec, note, options, restore_from)
@@ -168,6 +172,14 @@ def run_pipeline(
             last = written.since(last)
             watch(last)
             return last
+
+
+def replicas_of(spec: PipelineSpec, urls: Sequence[str]) -> ReplicaList:
+    """The replicas at `urls`, or those of the pipeline where there are none."""
+    given = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
+    if given is None:
+        raise SettingError("engine.url: expected the address of an engine, found none")
+    return given
 
 
 def _ends(
@@ -319,6 +331,7 @@ class _Written:
 
     def __init__(self, spec: PipelineSpec, printed: Printed | None) -> None:
         self._printed = printed
+        self._one_each = spec.application is None
         written = {key: Path(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
@@ -340,7 +353,8 @@ class _Written:
             last,
             results=results,
             dead_letters=letters,
-            accepted=results + letters,
+            # An application's results are not one for each event.
+            accepted=results + letters if self._one_each else last.accepted,
             in_flight=0,
             pending=0,
             prompt_tokens=prompt_tokens,

@@ -1,4 +1,4 @@
-"""What the engine of a run serves, asked before anything starts; one that is away is waited for."""
+"""What the replicas of a run serve, asked before anything starts; where all are away they are waited for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine.probe import ServedModel, list_models
 from forebay.engine.retry import jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError
+from forebay.fleet.replicas.base import ReplicaList
 from forebay.pipelines.spec import PipelineSpec
 from forebay.settings import read_secret
+
+MAX_SAID = 4
+"""Of how many replicas that are away a message tells."""
 
 
 class Say(Protocol):
@@ -24,62 +28,85 @@ class Say(Protocol):
 
 def served_model(
     spec: PipelineSpec,
-    url: str,
+    replicas: ReplicaList,
     say: Say = lambda words, waited_s: None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """The name of the model to ask for, checked against what the engine serves; blocks.
+    """The name of the model to ask for, checked against what the replicas serve; blocks.
 
-    Failures that may pass are tried again as the pipeline's `retry` says, until its `deadline_s`. Raises
-    `PipelineFailed` where they did not pass, and `SettingError` for others and where the engine does not
-    serve the model.
+    One that answers is enough. Failures that may pass are tried again as the pipeline's `retry` says, until
+    its `deadline_s`. Raises `PipelineFailed` where they did not pass, and `SettingError` for others, where
+    the replicas cannot be told, and where none of those that answer serves the model.
     """
-    names = [model.name for model in _served(spec, url, say, clock or SystemClock(), sleep)]
-    if spec.engine.model is None:
-        if len(names) != 1:
-            raise SettingError(
-                f"engine.model: expected a name: the engine at {url} serves {', '.join(names) or 'nothing'}"
-            )
-        return names[0]
-    if spec.engine.model not in names:
-        raise SettingError(
-            f"engine.model: the engine at {url} does not serve {spec.engine.model!r}; "
-            f"it serves {', '.join(names) or 'nothing'}"
-        )
-    return spec.engine.model
+    served = _served(spec, replicas, say, clock or SystemClock(), sleep)
+    names = {name for models in served.values() for name in models}
+    wanted = spec.engine.model
+    if wanted is not None and wanted in names:
+        return wanted
+    if wanted is None and len(names) == 1:
+        return names.pop()
+    told = "; ".join(f"the engine at {url} serves {', '.join(m) or 'nothing'}" for url, m in served.items())
+    if wanted is None:
+        raise SettingError(f"engine.model: expected a name: {told}")
+    raise SettingError(f"engine.model: {wanted!r} is not served: {told}")
 
 
 def _served(
-    spec: PipelineSpec, url: str, say: Say, clock: Clock, sleep: Callable[[float], None]
-) -> tuple[ServedModel, ...]:
+    spec: PipelineSpec,
+    replicas: ReplicaList,
+    say: Say,
+    clock: Clock,
+    sleep: Callable[[float], None],
+) -> dict[str, list[str]]:
+    """The names of the models, by the URL of each replica that answers; at least one does."""
     secret, policy = spec.engine.secret(), spec.retry.policy()
+    api_key = None if secret is None else read_secret(secret)
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:
         attempt += 1
-        try:
-            return asyncio.run(list_models(url, api_key=None if secret is None else read_secret(secret)))
-        except EngineError as error:
-            if not error.retryable:
-                raise SettingError(
-                    f"engine.url: the engine cannot be asked what it serves: {error}"
-                ) from None
-            waited_s = clock.monotonic_s() - begin_s
-            alike[policy.limit(error)] += 1
-            delay_s = policy.next_delay_s(
-                error,
-                attempt=attempt,
-                alike=alike[policy.limit(error)],
-                elapsed_s=waited_s,
-                deadline_s=spec.deadline_s,
-                jitter_unit=jitter_unit(url, attempt),
+        urls, answers = asyncio.run(_ask(replicas, api_key))
+        served = {
+            url: [model.name for model in answer]
+            for url, answer in zip(urls, answers, strict=True)
+            if not isinstance(answer, EngineError)
+        }
+        if served:
+            return served
+        errors = [answer for answer in answers if isinstance(answer, EngineError)]
+        error = next((error for error in errors if error.retryable), errors[0])
+        if not error.retryable:
+            raise SettingError(f"engine.url: the engine cannot be asked what it serves: {error}")
+        waited_s = clock.monotonic_s() - begin_s
+        alike[policy.limit(error)] += 1
+        delay_s = policy.next_delay_s(
+            error,
+            attempt=attempt,
+            alike=alike[policy.limit(error)],
+            elapsed_s=waited_s,
+            deadline_s=spec.deadline_s,
+            jitter_unit=jitter_unit(urls[0], attempt),
+        )
+        said = "; ".join(map(str, errors[:MAX_SAID]))
+        if delay_s is None:
+            raise PipelineFailed(
+                f"the engine cannot be asked what it serves: {said} ({attempt} tries in "
+                f"{waited_s:.0f} s); nothing was started"
             )
-            if delay_s is None:
-                raise PipelineFailed(
-                    f"the engine cannot be asked what it serves: {error} ({attempt} tries in "
-                    f"{waited_s:.0f} s); nothing was started"
-                ) from None
-            say(f"waiting for the engine, at most {spec.deadline_s:g} s: {error}", waited_s)
+        say(f"waiting for the engine, at most {spec.deadline_s:g} s: {said}", waited_s)
         sleep(delay_s)
+
+
+async def _ask(
+    replicas: ReplicaList, api_key: str | None
+) -> tuple[tuple[str, ...], list[tuple[ServedModel, ...] | EngineError]]:
+    async def ask(url: str) -> tuple[ServedModel, ...] | EngineError:
+        try:
+            return await list_models(url, api_key=api_key)
+        except EngineError as error:
+            return error
+
+    urls = await replicas.urls()
+    return urls, await asyncio.gather(*map(ask, urls))

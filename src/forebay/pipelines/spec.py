@@ -11,7 +11,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    Strict,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from forebay.engine.answer import AnswerCheck
@@ -19,8 +27,14 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
+from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
+from forebay.fleet.replicas.dns import DnsReplicas
+from forebay.fleet.replicas.file import FileReplicas
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.shards import MAX_PARALLELISM
-from forebay.pipelines.applications import KEYED, Application, TopicsSpec, TrendsSpec
+from forebay.pipelines.applications import KEYED, TIMED, Application
+from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -31,6 +45,7 @@ from forebay.pipelines.fields import (
     PositiveInt,
     Scalar,
     SecretField,
+    Switch,
     wrong,
 )
 from forebay.pipelines.flink_keys import owned
@@ -71,6 +86,20 @@ def _compiles(compile_: Any, text: str) -> str:
     return text
 
 
+def _policy(name: str) -> str:
+    if name not in POLICIES:
+        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}")
+    return name
+
+
+def _listed(value: Any) -> Any:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _engine(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str | list) else value
+
+
 def _flink_key(key: str) -> str:
     instead = owned(key)
     if instead is not None:
@@ -99,11 +128,20 @@ class OutputSpec(Model):
 
 
 class EngineSpec(Model):
-    """The engine that answers."""
+    """The engine that answers. A URL or a list of them may stand here in place of the mapping."""
 
-    url: HttpUrl | None = Field(
+    url: Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)] = Field(
+        (),
+        description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
+        "Forebay starts, where neither `file` nor `dns` is given.",
+        json_schema_extra={"derived": "`null`"},
+    )
+    file: LocalPath | None = Field(
         None,
-        description="Address of an OpenAI-compatible server; null: the local engine that Forebay starts.",
+        description="File with the addresses, one per line or a list in YAML or JSON; it may change.",
+    )
+    dns: HttpUrl | None = Field(
+        None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
     )
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Name of the model; null: the only one that the engine serves."
@@ -111,9 +149,26 @@ class EngineSpec(Model):
     api: Literal["chat", "completions"] = Field(
         "chat", description="Which call of the OpenAI protocol is used."
     )
+    priority: Switch = Field(
+        False,
+        description="Send each request's priority along; for servers that schedule by it "
+        "(vLLM with `--scheduling-policy priority`).",
+    )
     api_key: SecretField | None = Field(
         None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."
     )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if sum((bool(self.url), self.file is not None, self.dns is not None)) > 1:
+            raise wrong("expected one of 'url', 'file' and 'dns', found several")
+
+    def replicas(self) -> ReplicaList | None:
+        """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""
+        if self.file is not None:
+            return FileReplicas(self.file)
+        if self.dns is not None:
+            return DnsReplicas(self.dns)
+        return FixedReplicas(self.url) if self.url else None
 
     def secret(self) -> SecretRef | None:
         """Where the API key is; None where the engine needs none."""
@@ -235,7 +290,13 @@ class PipelineSpec(Model):
         None, description="A stateful application instead of one question per event; it writes the prompts."
     )
     output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
-    engine: EngineSpec = Field(EngineSpec(), description="The engine that answers.")
+    engine: Annotated[EngineSpec, BeforeValidator(_engine)] = Field(
+        EngineSpec(), description="The engine that answers; a URL, or a list of URLs, is enough."
+    )
+    routing: Annotated[str, AfterValidator(_policy)] = Field(
+        DEFAULT_POLICY,
+        description="How requests are spread over several replicas; docs/fleet.md tells what there is.",
+    )
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
         None, description="Template of an event's key, by which order is kept; null: events have no key."
@@ -244,6 +305,11 @@ class PipelineSpec(Model):
         None,
         description="Template of an event's id, different for each event; null: its position in the source, "
         "or a hash of its bytes where the source has no positions.",
+    )
+    priority: FieldText | None = Field(
+        None,
+        description="Template of an event's priority, a whole number: of requests that are due at the same "
+        "time, the lowest goes first; null: all are alike.",
     )
     capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
@@ -368,6 +434,8 @@ class PipelineSpec(Model):
             yield "engine.api", "expected chat with 'application', found completions"
         if self.application is not None and self.application.type in KEYED and self.key is None:
             yield "key", f"expected a template with application {self.application.type}, found none"
+        if self.application is not None and self.application.type in TIMED and self.event_time is None:
+            yield "event_time", f"expected a mapping with application {self.application.type}, found none"
         recorded = isinstance(self.source, FileSource) and self.source.time is None
         if isinstance(self.application, TrendsSpec) and recorded:
             yield "source.time", "expected the field with the time with application trends, found none"
@@ -395,6 +463,9 @@ class PipelineSpec(Model):
 
     def key_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.key, what="key") if self.key is not None else None
+
+    def priority_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.priority, what="priority") if self.priority is not None else None
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None

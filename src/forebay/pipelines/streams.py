@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.applications import graph
+from forebay.applications import graph, graph_summary
 from forebay.applications.graph_topics import topics
 from forebay.applications.graph_trends import trends
 from forebay.applications.parts import Parts
@@ -25,8 +25,13 @@ from forebay.connectors.replay import Pace, replay_source
 from forebay.connectors.schedule import Burst
 from forebay.connectors.sinks import JsonlFiles, StandardOutput, jsonl_sink, standard_output_sink
 from forebay.connectors.sse import SseFeed
+from forebay.engine.base import EngineFactory
 from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.answering import Call
 from forebay.operators.infer import Inferred, infer
 from forebay.pipelines.applications import COUNTING
@@ -49,10 +54,13 @@ if TYPE_CHECKING:
 OPERATOR = "infer"
 BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
     "sessions": graph.stateful,
+    "summary": graph_summary.build,
     "topics": topics,
     "trends": trends,
 }
 """What puts each application into a job, by its `type`."""
+LEAST_STALL_S = 1.0
+"""No replica is held to hang after less silence than this."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class TextOf:
         return self.template.render(event.fields, time_ms=event.time_ms)
 
 
-def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: str, model: str) -> None:
+def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed."""
     stream = source_stream(spec, env)
     has_clock = spec.application is not None and spec.application.type in COUNTING
@@ -74,7 +82,7 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, engine_url: st
         stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
     parts = Parts(
-        call_of(spec, engine_url=engine_url, model=model),
+        call_of(spec, replicas=replicas, model=model),
         key=None if key is None else TextOf(key),
         id=None if id is None else TextOf(id),
         capacity=spec.capacity,
@@ -143,10 +151,26 @@ def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
     return ()
 
 
-def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
+def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
+    """One replica that is given by its URL is asked directly, all else is a fleet."""
+    if isinstance(replicas, FixedReplicas) and len(replicas.given) == 1:
+        return HttpEngineFactory(replicas.given[0], api_key=spec.engine.secret())
+    return FleetEngineFactory(
+        FleetConfig(
+            replicas,
+            model=model,
+            api_key=spec.engine.secret(),
+            routing=spec.routing,
+            # Soon enough for another replica to take over within the same time.
+            stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
+        )
+    )
+
+
+def call_of(spec: PipelineSpec, *, replicas: ReplicaList, model: str) -> Call:
     """How the pipeline's events become answers."""
     return Call(
-        engine=HttpEngineFactory(engine_url, api_key=spec.engine.secret()),
+        engine=engine_of(spec, replicas, model),
         model=model,
         prompt=spec.prompt_template(),
         schema=None if spec.output is None else spec.output.json_schema,
@@ -155,6 +179,8 @@ def call_of(spec: PipelineSpec, *, engine_url: str, model: str) -> Call:
         deadline_s=spec.deadline_s,
         retry=spec.retry.policy(),
         journal=None if spec.journal is None else spec.journal.config(),
+        priority=spec.priority_template(),
+        send_priority=spec.engine.priority,
     )
 
 

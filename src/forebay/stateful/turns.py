@@ -12,24 +12,34 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgpack
-import orjson
 
 from forebay.codec import encode
-from forebay.errors import ForebayError, ProgramFailed, RecordError, StateTooLarge, detail_text
+from forebay.errors import ForebayError, ProgramFailed, RecordError, StateTooLarge
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.due import STEP_MS, Due, rounded_up_ms
+from forebay.stateful.due import Due, rounded_up_ms
+from forebay.stateful.effects import (
+    Call,
+    Effect,
+    Give,
+    LetGo,
+    call_item,
+    head,
+    head_name,
+    hold_of,
+    leaving,
+    letter_of,
+)
 from forebay.stateful.entries import (
     Firing,
     Memory,
     SetTimer,
     Turn,
-    numbered,
     pack_memory,
     pack_turn,
     unpack_memory,
     unpack_turn,
 )
-from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Output, Program, Step, Timer
+from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step, Timer
 from forebay.stateful.stores import Stores
 
 S = TypeVar("S")
@@ -46,51 +56,6 @@ class Limits:
 
     ttl_s: float | None = None
     max_state_bytes: int = 262_144
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call to be made: `item` carries its id, the key and the record; `again` after a restore."""
-
-    item: KeyedEvent
-    ask: Ask
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Give:
-    """A record that leaves, and its bytes."""
-
-    record: Result | DeadLetter
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """`Turns.fire` is to be called once `clock` has reached `time_ms`."""
-
-    clock: Clock
-    time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Something begins that event time must not pass: `name` stays until it is let go. `read_ms` None:
-    nothing was read for it."""
-
-    name: str
-    time_ms: int | None
-    read_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LetGo:
-    """What was held is over."""
-
-    name: str
-
-
-Effect = Call | Give | Wake | Hold | LetGo
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +120,18 @@ class Turns(Generic[S]):
             self._wait(turn)
         awaited = sorted(self._awaited.values(), key=lambda each: each.seq)
         for turn in (*awaited, *waiting):
-            effects.append(_hold(turn))
+            effects.append(hold_of(turn))
         for clock, time_ms in self._due.heads:
-            effects += _head(clock, time_ms)
+            effects += head(clock, time_ms)
         for turn in awaited:
             assert turn.ask is not None
-            effects.append(Call(_call_item(turn), turn.ask, again=True))
+            effects.append(Call(call_item(turn), turn.ask, again=True))
         return effects
 
     def event(self, item: KeyedEvent, data: bytes, now: Times) -> list[Effect]:
         """An event came in; `data` is `item`'s encoding."""
         turn = Turn(self._seq(), item.key, item.read_ms, data, watermark_ms=now.watermark_ms)
-        effects: list[Effect] = [_hold(turn)]
+        effects: list[Effect] = [hold_of(turn)]
         self._offer(turn, now, effects)
         return effects
 
@@ -203,9 +168,9 @@ class Turns(Generic[S]):
         for key in self._due.take(clock, time_ms):
             fired += self._look_at(key, clock, time_ms, now, effects)
         # Before the first of them gives something: event time must not pass the others.
-        effects += [_hold(turn) for turn in fired]
+        effects += [hold_of(turn) for turn in fired]
         if clock == "event":
-            effects.append(LetGo(_head_name(time_ms)))
+            effects.append(LetGo(head_name(time_ms)))
         for turn in fired:
             self._offer(turn, now, effects)
         return effects
@@ -286,7 +251,7 @@ class Turns(Generic[S]):
             if isinstance(step, RecordError):
                 raise step
             kept = self._changed(memory, step, now)
-            following, given = _outputs(turn, step, carrier)
+            following, given = leaving(turn, step, carrier)
             if step.ask is not None:
                 following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
                 if following.calls > MAX_CALLS:
@@ -294,7 +259,7 @@ class Turns(Generic[S]):
                 self._stores.work.put(CALL + key, pack_turn(following))
         except Exception as error:
             failed = error if isinstance(error, RecordError) else ProgramFailed(_said(error))
-            letter = _letter(turn, Failure(failed.cause, str(failed), turn.attempts))
+            letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
             effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
             if turn.firing is not None and memory is not None:
                 # The timer has fired, whatever came of it.
@@ -306,7 +271,7 @@ class Turns(Generic[S]):
             effects.append(LetGo(str(turn.seq)))
             return
         self._awaited[key] = following
-        effects.append(Call(_call_item(following), step.ask))
+        effects.append(Call(call_item(following), step.ask))
 
     # -- memory
 
@@ -376,7 +341,7 @@ class Turns(Generic[S]):
                 continue
             memory.noted[clock] = wanted
             if self._due.add(clock, wanted, key):
-                effects += _head(clock, wanted)
+                effects += head(clock, wanted)
 
     def _expires_ms(self, memory: Memory) -> int:
         assert self._limits.ttl_s is not None
@@ -429,19 +394,6 @@ class Turns(Generic[S]):
         )
 
 
-def _outputs(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, list[Effect]]:
-    """What leaves with `step`, and the turn after it. Raises where it cannot be written."""
-    given: list[Effect] = []
-    for output in step.outputs:
-        result = _result(turn, output, carrier)
-        given.append(Give(result, encode(result)))
-        turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
-    if step.letter is not None:
-        letter = _letter(turn, step.letter)
-        given.append(Give(letter, encode(letter)))
-    return turn, given
-
-
 def _checked(ask: Ask) -> Ask:
     if not ask.messages or not all(isinstance(message, Message) for message in ask.messages):
         raise ProgramFailed("an Ask needs messages")
@@ -458,73 +410,6 @@ def _set(timer: Timer) -> SetTimer:
 
 def _waiting_name(seq: int) -> str:
     return f"{WAITING}{seq}"
-
-
-def _head_name(time_ms: int) -> str:
-    return f"until:{time_ms}"
-
-
-def _head(clock: Clock, time_ms: int) -> list[Effect]:
-    if clock == "wall":
-        return [Wake(clock, time_ms)]
-    # What a timer leads to may carry its time, which is at most a step before.
-    return [Hold(_head_name(time_ms), time_ms - STEP_MS + 1, None), Wake(clock, time_ms)]
-
-
-def _hold(turn: Turn) -> Hold:
-    return Hold(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
-
-
-def _call_item(turn: Turn) -> KeyedEvent:
-    item = turn.item
-    return replace(item, id=numbered(item.id, turn.calls - 1))
-
-
-def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
-    item = turn.item
-    # The JSON of a sink takes less than the bytes of the codec.
-    orjson.dumps((output.answer, output.fields))
-    result = Result(
-        id=numbered(item.id, turn.outputs),
-        key=item.key,
-        fields=item.event.fields if output.fields is None else output.fields,
-        answer=output.answer,
-        usage=turn.usage,
-        attempts=turn.attempts,
-        read_ms=item.read_ms,
-        elapsed_s=0.0,
-        called_s=0.0,
-        time_ms=item.event.time_ms if output.time_ms is None else int(output.time_ms),
-        position=item.event.position,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-    )
-    if carrier is None:
-        return result
-    return replace(
-        result,
-        elapsed_s=carrier.elapsed_s,
-        called_s=carrier.called_s,
-        finish_reason=carrier.finish_reason,
-        reissued=carrier.reissued,
-        journaled=carrier.journaled,
-    )
-
-
-def _letter(turn: Turn, failure: Failure) -> DeadLetter:
-    item = turn.item
-    return DeadLetter(
-        raw=item.event.raw,
-        cause=failure.cause,
-        detail=detail_text(failure.detail),
-        attempts=failure.attempts,
-        id=item.id,
-        key=item.key,
-        time_ms=item.event.time_ms,
-        position=item.event.position,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-    )
 
 
 def _said(error: Exception) -> str:

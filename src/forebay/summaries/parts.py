@@ -10,9 +10,9 @@ from forebay.summaries.text import tokens
 LINE_TOKENS = 8
 """What an event's line costs beside its text: number, time, line break."""
 STATEMENT_TOKENS = 6
-MAX_SOURCES = 12
+MAX_SOURCES = 10
 """Sources that a statement names; more are counted."""
-MAX_SOURCE_CHARS = 200
+MAX_SOURCE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,14 @@ class Work:
 @dataclass(slots=True)
 class KeyState:
     """All that is kept for a key. `ends`: windows that have begun and whose summary is to come, in order
-    (not for sessions, whose ends move)."""
+    (not for sessions, whose ends move). `chained`: calls in a row, for whoever makes them."""
 
     panes: list[Pane] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     work: Work | None = None
     next_id: int = 0
     watermark_ms: int | None = None
+    chained: int = 0
 
     def take_id(self) -> int:
         """A number that no other pane, chunk or node of the key has."""
@@ -90,6 +91,7 @@ class KeyState:
                 VERSION,
                 self.next_id,
                 self.watermark_ms,
+                self.chained,
                 self.ends,
                 None if work is None else [work.kind, work.pane, work.ids, work.end_ms],
                 [_pane_list(pane) for pane in self.panes],
@@ -106,13 +108,14 @@ class KeyState:
                 f"the checkpoint holds summaries in format {version}, this Forebay reads {VERSION}: finish "
                 f"them with the version that wrote them, or start over"
             )
-        next_id, watermark_ms, ends, work, panes = rest
+        next_id, watermark_ms, chained, ends, work, panes = rest
         return cls(
             panes=[_pane_of(values) for values in panes],
             ends=list(ends),
             work=None if work is None else Work(work[0], work[1], tuple(work[2]), work[3]),
             next_id=next_id,
             watermark_ms=watermark_ms,
+            chained=chained,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from forebay.records import JSON, Request
+from forebay.testing.summaries import is_summary_form, summarise
 
 CHARS_PER_TOKEN = 4
 BROKEN_ANSWER = '{"broken": '
@@ -31,13 +32,16 @@ def answer_to(
 ) -> tuple[str, str]:
     """The answer to a prompt and its finish reason.
 
-    Free text is `echo(text)`; with a schema it is compact JSON that satisfies it. It is cut at `max_tokens`
+    Free text is `echo(text)`; with a schema it is compact JSON that satisfies it, and with that of a summary
+    what the scripted summariser says. It is cut at `max_tokens`
     (reason `length`), and free text is filled up to them with dots where `ignore_eos` is set.
     """
     if schema is None:
         answer = echo(text)
         if ignore_eos:
             return answer.ljust(max_tokens * CHARS_PER_TOKEN, ".")[: max_tokens * CHARS_PER_TOKEN], "length"
+    elif is_summary_form(schema):
+        answer = summarise(text, schema)
     else:
         answer = orjson.dumps(instance(schema, int(echo(text)[5:], 16), echo(text))).decode()
     if tokens(answer) > max_tokens:

@@ -64,7 +64,9 @@ class ScriptedEngine:
         self._closed = False
         self._sleeping: set[asyncio.Future[bool]] = set()
 
-    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+    ) -> Completion:
         if self._closed:
             raise Unreachable("the scripted engine is closed")
         loop = asyncio.get_running_loop()

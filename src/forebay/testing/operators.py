@@ -73,7 +73,9 @@ class _GatedEngine:
         self._inner = inner
         self._in_flight = 0
 
-    async def complete(self, request: Request, *, timeout_s: float) -> Completion:
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+    ) -> Completion:
         self._in_flight += 1
         try:
             append(self._folder / "calls", f"{request.id}\t{self._in_flight}\t{os.getpid()}-{id(self)}")

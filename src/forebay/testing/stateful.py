@@ -8,17 +8,20 @@ from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+from forebay.stateful.effects import Call, Give, Hold, LetGo, Wake
 from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Call, Give, Hold, LetGo, Limits, Times, Turns, Wake
+from forebay.stateful.turns import Limits, Times, Turns
 
 
 @dataclass(frozen=True)
 class Remember(Program[list[int]]):
     """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
-    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much."""
+    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much;
+    with `woken_ms`, gives `woken` so long after an answer."""
 
     idle_ms: int | None = None
+    woken_ms: int | None = None
 
     def initial(self, key: str) -> list[int]:
         return []
@@ -33,9 +36,14 @@ class Remember(Program[list[int]]):
 
     def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
         seen = [*state, int(tag)]
-        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),))
+        timers: dict[str, Timer | None] = {}
+        if self.woken_ms is not None:
+            timers = {"woken": Timer(now.wall_ms + self.woken_ms, "wall")}
+        return Step(seen, outputs=(Output({"said": answer.value, "seen": seen}),), timers=timers)
 
     def on_timer(self, state: list[int], name: str, time_ms: int, now: Moment) -> Step[list[int]]:
+        if name == "woken":
+            return Step(state, outputs=(Output({"woken": state}),))
         return Step(None, outputs=(Output({"ended": state}, {"key": now.key}, time_ms - 1),))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from forebay.records import JSON
+from forebay.summaries.parts import MAX_SOURCES
 from forebay.summaries.prompt import MAX_STATEMENT_CHARS, STATEMENT_OF_TOKENS
 from forebay.summaries.text import tokens
 
@@ -22,9 +23,10 @@ _LINE = re.compile(r"^(\d+)\. (.*)$")
 _LIMIT = re.compile(r"the whole has at most (\d+) tokens")
 
 
-def is_summary_form(schema: Mapping[str, JSON] | None) -> bool:
+def is_summary_form(schema: Mapping[str, JSON]) -> bool:
     """Whether an answer of this form is a summary's."""
-    return schema is not None and "statements" in schema.get("properties", {})
+    statement = schema.get("properties", {}).get("statements", {}).get("items", {})
+    return "sources" in statement.get("properties", {})
 
 
 def summarise(text: str, schema: Mapping[str, Any]) -> str:
@@ -38,7 +40,9 @@ def summarise(text: str, schema: Mapping[str, Any]) -> str:
         words = " ".join(said for _, said in group).split()
         step = max(1, len(words) // WORDS)
         said = " ".join(words[::step][:WORDS])[:MAX_STATEMENT_CHARS]
-        statements.append({"text": said or "nothing", "sources": [number for number, _ in group][:12]})
+        statements.append(
+            {"text": said or "nothing", "sources": [number for number, _ in group][:MAX_SOURCES]}
+        )
     answer: dict[str, JSON] = {"statements": statements}
     if "keep" in schema["properties"]:
         found = _LIMIT.search(text)

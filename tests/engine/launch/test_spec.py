@@ -30,7 +30,7 @@ def test_the_command_line_of_vllm(tmp_path: Path) -> None:
     assert options["--host"] == "127.0.0.1"
     assert options["--kv-cache-memory-bytes"] == str(2**29)
     assert "disable_any_whitespace" in options["--structured-outputs-config"]
-    assert launch.command[-4:] == ("--disable-uvicorn-access-log", "--enforce-eager", "--seed", "7")
+    assert launch.command[-4:] == ("--enable-prompt-tokens-details", "--enforce-eager", "--seed", "7")
     assert launch.environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
     assert launch.environment["HF_HUB_OFFLINE"] == "1"
     assert launch.cores == (2, 3)

@@ -57,6 +57,8 @@ def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[i
         "--structured-outputs-config", COMPACT_JSON,
         # A line for each request would fill the disk in the end.
         "--disable-uvicorn-access-log",
+        # How many tokens the prefix cache held is told with each answer.
+        "--enable-prompt-tokens-details",
     ]  # fmt: skip
     if spec.eager:
         command.append("--enforce-eager")

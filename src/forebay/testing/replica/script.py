@@ -23,7 +23,7 @@ class ReplicaScript:
     Prompts whose tokens (4 characters each) and `max_tokens` exceed `max_model_len` get a 400.
 
     `load_header_on_streams`: vLLM sends its load header only with answers that are not streamed; so does
-    the fake, unless this is set.
+    the fake, unless this is set. `metrics` is what `/metrics` answers instead of the truth.
     """
 
     models: tuple[str, ...] = ("fake",)
@@ -39,6 +39,7 @@ class ReplicaScript:
     retry_after_s: float = 1.0
     api_key: str | None = field(default=None, repr=False)
     load_header_on_streams: bool = False
+    metrics: str | None = None
     faults: Faults = field(default_factory=Faults)
 
     def to_json(self) -> str:

@@ -256,6 +256,8 @@ class FakeReplica:
         return {"object": "list", "data": models}
 
     def _metrics(self) -> str:
+        if self.script.metrics is not None:
+            return self.script.metrics
         labels = f'{{engine="0",model_name="{self.script.models[0]}"}}'
         gauges = {
             "num_requests_running": self._running,

@@ -1,0 +1,272 @@
+"""A fleet of real replicas: places each request at one of them, when it has room.
+
+    client = FleetClient(FleetConfig(FixedReplicas((url, other_url)), model="m"))
+    await client.start(wait_s=30)              # optional: raises where no replica can serve
+    demand = client.demand(text, deadline_s=60)
+    async with client.place(demand) as lease:  # waits for room
+        ...                                    # send it to lease.url; lease.progress() as bytes come
+        lease.done(usage)                      # or lease.failed(error); without either it was nobody's fault
+    await client.close()
+
+`forebay.fleet.engine` makes an `Engine` of it. Everything belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from types import TracebackType
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.probe import ServedModel
+from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
+from forebay.fleet.admission import Admission
+from forebay.fleet.at_once import AtOnce
+from forebay.fleet.base import Demand, Dispatcher
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.lease import Lease
+from forebay.fleet.policies import DEFAULT_POLICY, make_policy
+from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
+from forebay.fleet.replicas.membership import Membership
+from forebay.fleet.state import Fleet
+from forebay.settings import read_secret
+
+TICK_S = 0.25
+"""How often replicas that hang are looked for."""
+LATE_S = 1.0
+"""A look that comes so late shows that this process was held up itself."""
+
+
+class FleetClient:
+    """Places requests. Nothing is opened before the first `start` or `place`.
+
+    Raises `SettingError` for a missing API key.
+    """
+
+    def __init__(self, config: FleetConfig, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._tokens = TokenEstimate()
+        self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
+        self.api_key = None if config.api_key is None else read_secret(config.api_key)
+        self._dispatcher: Dispatcher[Placing] = (
+            Admission(self.fleet)
+            if config.routing == DEFAULT_POLICY
+            else AtOnce(self.fleet, make_policy(config.routing))
+        )
+        self._members = Membership(config, self.fleet, self.api_key, self._clock, self._soon)
+        self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._wake_s = math.inf
+        self._ticker: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for room."""
+        return len(self._dispatcher)
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are at replicas."""
+        return sum(len(member.leases) for member in self._members.rows.values())
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """What may be asked for."""
+        return self._members.models()
+
+    def replicas(self) -> dict[str, str]:
+        """Each replica by URL, with why it gets no requests now; empty where it may."""
+        return {url: member.why for url, member in self._members.members.items()}
+
+    def demand(
+        self,
+        text: str,
+        *,
+        deadline_s: float = math.inf,
+        due_s: float = math.inf,
+        priority: int = 0,
+        tenant: str | None = None,
+        session: str | None = None,
+        avoid: tuple[int, ...] = (),
+    ) -> Demand:
+        """What a request with this prompt asks for; `due_s` and `deadline_s` are seconds from now."""
+        now_s = self._clock.monotonic_s()
+        return Demand(
+            prompt_tokens=self._tokens.tokens(len(text)),
+            blocks=text_blocks(text),
+            session=session,
+            due_s=now_s + due_s,
+            deadline_s=now_s + deadline_s,
+            priority=priority,
+            tenant=tenant,
+            avoid=avoid,
+        )
+
+    def place(self, demand: Demand, *, chars: int = 0) -> Placing:
+        """Wait for a replica with room: an async context manager that gives the `Lease`.
+
+        Entering raises `Overloaded` at the demand's deadline where none had room until then, and
+        `Unreachable` where there was none to send to. `chars` is the prompt's length; with it, what the
+        replica counts teaches how many tokens a text has.
+        """
+        return Placing(self, demand, chars)
+
+    async def start(self, wait_s: float = 30.0) -> None:
+        """Return once a replica can take requests.
+
+        Raises `SettingError` where all have answered and none serves the model, or the list cannot be read;
+        `Unreachable` where there is none after `wait_s`.
+        """
+        self._open()
+        members = self._members
+        end_s = self._clock.monotonic_s() + wait_s
+        while not members.usable():
+            told = list(members.members.values())
+            if told and all(member.asked and member.models and member.fault for member in told):
+                raise SettingError(f"no replica serves the model: {members.why_none()}")
+            if not told and members.fault:
+                raise SettingError(members.fault)
+            left_s = end_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise Unreachable(f"no replica can be used after {wait_s:g} s: {members.why_none()}")
+            members.looked.clear()
+            try:
+                await asyncio.wait_for(members.looked.wait(), left_s)
+            except asyncio.TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """Stop watching and close all connections. What waits is given up; leases in flight are cut."""
+        self._closed = True
+        if self._waker is not None:
+            self._waker.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._members.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Unreachable("the fleet's client is closed")
+        if self._ticker is None:
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+            self._members.start()
+
+    async def _tick(self) -> None:
+        due_s = self._clock.monotonic_s() + TICK_S
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = self._clock.monotonic_s()
+            if now_s > due_s + LATE_S:
+                self._members.resumed()
+            due_s = now_s + TICK_S
+            self.fleet.forget_stale_reports(now_s)
+            self._members.find_stalled()
+            if len(self._dispatcher):
+                self._soon()
+
+    def _add(self, placing: Placing) -> None:
+        self._open()
+        self._dispatcher.add(placing, placing.demand, self._clock.monotonic_s())
+        self._soon()
+
+    def _remove(self, placing: Placing) -> None:
+        self._dispatcher.remove(placing)
+        self._soon()
+
+    def _soon(self) -> None:
+        """Dispatch in the loop's next round, once for all that happens in this one."""
+        if self._wake_s == -math.inf or self._closed:
+            return
+        if self._waker is not None:
+            self._waker.cancel()
+        self._wake_s = -math.inf
+        self._waker = asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._waker, self._wake_s = None, math.inf
+        now_s = self._clock.monotonic_s()
+        for placing, ticket in self._dispatcher.ready(now_s):
+            member = self._members.rows[ticket.replica]
+            placing.grant(Lease(member, ticket, self.fleet, self._clock, self._changed))
+        for placing in self._dispatcher.expired():
+            placing.expire()
+        if self._wake_s == math.inf and self._dispatcher.wake_s < math.inf:
+            self._wake_s = self._dispatcher.wake_s
+            delay_s = max(0.0, self._wake_s - now_s)
+            self._waker = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
+
+    def _changed(self, lease: Lease) -> None:
+        member = self._members.rows.get(lease.number)
+        if member is not None:
+            self._members.sync(member)
+        if len(self._dispatcher):
+            self._soon()
+
+    def _learn(self, chars: int, lease: Lease) -> None:
+        if lease.usage is not None and chars:
+            self._tokens.learn(chars, lease.usage.prompt_tokens)
+            self.fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
+
+    def _refusal(self, waited_s: float) -> EngineError:
+        if self._members.usable():
+            return Overloaded(f"no replica had room for the request within {waited_s:.1f} s", sent=False)
+        why = self._members.why_none()
+        return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
+
+
+class Placing:
+    """A request that waits for a replica, and then has one."""
+
+    def __init__(self, client: FleetClient, demand: Demand, chars: int) -> None:
+        self.demand = demand
+        self._client = client
+        self._chars = chars
+        self._lease: Lease | None = None
+        self._granted: asyncio.Future[Lease] | None = None
+        self._began_s = 0.0
+
+    async def __aenter__(self) -> Lease:
+        loop = asyncio.get_running_loop()
+        client = self._client
+        self._granted = loop.create_future()
+        self._began_s = client._clock.monotonic_s()
+        client._add(self)
+        left_s = self.demand.deadline_s - self._began_s
+        timer = loop.call_later(max(0.0, left_s), self.expire) if left_s < math.inf else None
+        try:
+            self._lease = await self._granted
+            return self._lease
+        except BaseException:
+            if self._granted.done() and not self._granted.cancelled() and not self._granted.exception():
+                self._granted.result().release()
+            else:
+                client._remove(self)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._lease
+        assert lease is not None
+        if isinstance(error, EngineError):
+            lease.failed(error)
+        lease.release()
+        self._client._learn(self._chars, lease)
+
+    def grant(self, lease: Lease) -> None:
+        """The dispatcher found a replica."""
+        assert self._granted is not None
+        if self._granted.done():
+            lease.release()
+        else:
+            self._granted.set_result(lease)
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self._granted is not None and not self._granted.done():
+            waited_s = self._client._clock.monotonic_s() - self._began_s
+            self._granted.set_exception(self._client._refusal(waited_s))

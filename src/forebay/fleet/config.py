@@ -1,0 +1,36 @@
+"""What a fleet is, as a value that can be written down and pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.errors import SettingError
+from forebay.fleet.policies import DEFAULT_POLICY, make_policy
+from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.health import RULES, HealthRules
+from forebay.settings import SecretRef
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """Replicas, the model they serve, and how requests are spread over them. Holds no secret.
+
+    `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
+    look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
+    times as long as expected, is held to hang. `routing` is a policy's name; the default also holds requests
+    back until a replica has room. Raises `SettingError` for an unknown policy.
+    """
+
+    replicas: ReplicaList
+    model: str | None = None
+    api_key: SecretRef | None = None
+    routing: str = DEFAULT_POLICY
+    check_s: float = 1.0
+    check_timeout_s: float = 5.0
+    stall_s: float = 10.0
+    health: HealthRules = RULES
+
+    def __post_init__(self) -> None:
+        make_policy(self.routing)
+        if not (self.check_s > 0 and self.check_timeout_s > 0 and self.stall_s > 0):
+            raise SettingError("fleet: expected check_s, check_timeout_s and stall_s above 0")

@@ -1,0 +1,1 @@
+"""Where a fleet's replicas come from, and whether each may get requests."""

@@ -1,0 +1,104 @@
+"""One replica of a fleet, as its client knows it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+from forebay.engine.client import HttpEngine
+from forebay.engine.load import ReplicaCounters
+from forebay.engine.probe import ServedModel
+from forebay.fleet.replicas.health import Health, HealthRules
+from forebay.fleet.replicas.reports import ReportCheck
+from forebay.fleet.state import Fleet
+from forebay.records import ReplicaLoad
+
+if TYPE_CHECKING:
+    from forebay.fleet.lease import Lease
+
+LAGS = 16
+"""First tokens of requests that had nothing before them, whose median is what one takes alone."""
+LAG_GAIN = 1.5
+"""How much longer than alone a first token may take before a replica counts as busy.
+
+By Little's law the work in a queue, counted at the pace of first tokens, is what a request spends in it.
+Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
+their number grow until they do hold each other up.
+"""
+PATIENCE = 4.0
+"""How many times longer than expected a replica may be silent before it is held to hang."""
+
+
+class Member:
+    """A replica with its connection, its health and the requests that are in flight there.
+
+    `row` is its number in the fleet, None until it was found to serve the model. `fault` says why it is not
+    used though its health would allow it; empty where it may be.
+    """
+
+    def __init__(self, url: str, engine: HttpEngine, rules: HealthRules) -> None:
+        self.url = url
+        self.engine = engine
+        self.health = Health(rules)
+        self.reports = ReportCheck()
+        self.row: int | None = None
+        self.fault = "it was not asked yet"
+        self.asked = False
+        self.doubtful = True
+        """Whether it must be asked again what it serves."""
+        self.leaving = False
+        self.models: tuple[ServedModel, ...] = ()
+        self.leases: set[Lease] = set()
+        self.claimed_s = 0.0
+        self._sign_s = -math.inf
+        self._lags: deque[float] = deque(maxlen=LAGS)
+
+    @property
+    def why(self) -> str:
+        """Why it gets no requests, in words."""
+        if self.leaving:
+            return "it has left the list"
+        return self.fault or (self.health.why if self.health.state != "up" else "")
+
+    def open(self) -> bool:
+        """Whether one more request may be sent there."""
+        return not self.leaving and not self.fault and self.health.room(len(self.leases))
+
+    def sign(self, now_s: float) -> None:
+        """It sent something of an answer."""
+        self._sign_s = now_s
+        self.health.sign(now_s)
+
+    def moved_since(self, moment_s: float) -> bool:
+        return self._sign_s > moment_s
+
+    def silent_since_s(self) -> float:
+        """Since when requests are in flight there and nothing came; infinite where none is."""
+        if not self.leases:
+            return math.inf
+        return max(self._sign_s, min(lease.sent_s for lease in self.leases))
+
+    def patience_s(self, fleet: Fleet, least_s: float) -> float:
+        """How long it may be silent."""
+        if self.row is None:
+            return least_s
+        return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
+
+    def lagged(self, fleet: Fleet, seconds: float) -> None:
+        """A request with nothing before it had its first token after so long."""
+        self._lags.append(seconds)
+        if self.row is not None:
+            fleet.lag_s[self.row] = LAG_GAIN * median(self._lags)
+
+    def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
+        """It reported its load: counted in as far as it is news and may be believed."""
+        row = self.row
+        if row is None or (counters is not None and not self.reports.news(load, counters)):
+            return
+        self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
+        if self.reports.claimed(self.claimed_s, now_s):
+            fleet.report(row, load)
+        else:
+            fleet.report(row, ReplicaLoad(load.observed_s))

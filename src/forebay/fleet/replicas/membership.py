@@ -1,0 +1,251 @@
+"""Keeps a fleet's replicas up to date: who joins and leaves, who is well, what each reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from forebay.clock import Clock
+from forebay.engine.client import HttpEngine
+from forebay.engine.probe import (
+    ServedModel,
+    check_health,
+    fetch_cache_tokens,
+    fetch_metrics,
+    list_models,
+)
+from forebay.errors import EngineError, SettingError
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.replicas.member import Member
+from forebay.fleet.state import Fleet, ReplicaLimits
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """The members of a fleet by URL, each watched by a task of its own. Belongs to one event loop.
+
+    `changed` is called when a replica may get requests that could not before.
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        fleet: Fleet,
+        api_key: str | None,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._api_key = api_key
+        self._clock = clock
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._list_task: asyncio.Task[None] | None = None
+        self.members: dict[str, Member] = {}
+        self.rows: dict[int, Member] = {}
+        self.fault = ""
+        """Why the list cannot be read now; empty while it can."""
+        self.looked = asyncio.Event()
+        """Set with every look at a member; whoever waits for one clears it."""
+        self._model_names = None if config.model is None else frozenset((config.model,))
+        self._listed = False
+        self._here_since_s = -math.inf
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
+
+    async def close(self) -> None:
+        tasks = [*self._tasks.values()] + ([self._list_task] if self._list_task else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for member in [*self.members.values(), *self.rows.values()]:
+            await member.engine.close()
+
+    def usable(self) -> bool:
+        """Whether some replica may get a request, now or once those in flight there are fewer."""
+        return any(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
+
+    def why_none(self) -> str:
+        """What is wrong with each replica, in one line."""
+        said = [f"{url}: {member.why or 'it is full'}" for url, member in list(self.members.items())[:8]]
+        more = f"; and {len(self.members) - 8} more" if len(self.members) > 8 else ""
+        return "; ".join(said) + more if said else self.fault or "the list was not read yet"
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """What the replicas in use serve, each name once."""
+        found = {model.name: model for member in self.rows.values() for model in member.models}
+        names = self._model_names
+        return tuple(model for name, model in found.items() if names is None or name in names)
+
+    def sync(self, member: Member) -> None:
+        """Tell the fleet whether the replica may get requests, and how many."""
+        row = member.row
+        if row is None:
+            return
+        open = member.open()
+        self._fleet.limit[row] = member.health.limit
+        if bool(self._fleet.available[row]) != open:
+            self._fleet.set_available(row, open)
+            if open:
+                self._changed()
+        if member.leaving and not member.leases:
+            self._gone(member)
+
+    def resumed(self) -> None:
+        """This process itself was held up until now: the replicas' silence before means nothing."""
+        self._here_since_s = self._clock.monotonic_s()
+
+    def find_stalled(self) -> None:
+        """Shut replicas that hang while others do not, and give up what is in flight there."""
+        now_s = self._clock.monotonic_s()
+        for member in list(self.rows.values()):
+            since_s = max(member.silent_since_s(), self._here_since_s)
+            patience_s = member.patience_s(self._fleet, self._config.stall_s)
+            if now_s - since_s <= patience_s or not self._others_work(member, since_s):
+                continue
+            why = f"{member.url} sent nothing for {now_s - since_s:.1f} s with requests in flight"
+            self._note_shut(member, lambda m=member, w=why: m.health.shut(w, now_s))  # type: ignore[misc]
+            for lease in list(member.leases):
+                lease.lose(why)
+
+    async def _watch_list(self) -> None:
+        source = self._config.replicas
+        while True:
+            try:
+                urls = await source.urls()
+            except SettingError as error:
+                if str(error) != self.fault:
+                    log.warning("%s; the last list of %d replicas stays", error, len(self.members))
+                self.fault = str(error)
+                self.looked.set()
+            else:
+                self.fault = ""
+                self._replace(urls)
+            if source.every_s == math.inf:
+                return
+            await asyncio.sleep(source.every_s)
+
+    def _replace(self, urls: tuple[str, ...]) -> None:
+        wanted = set(urls)
+        for url in [url for url in self.members if url not in wanted]:
+            member = self.members.pop(url)
+            self._tasks.pop(url).cancel()
+            member.leaving = True
+            log.info("replica %s leaves with %d requests in flight", url, len(member.leases))
+            self.sync(member)
+            if member.row is None:
+                self._close(member)
+        newcomers, self._listed = self._listed, True
+        for url in urls:
+            if url not in self.members:
+                engine = HttpEngine(url, api_key=self._api_key, clock=self._clock)
+                member = self.members[url] = Member(url, engine, self._config.health)
+                if newcomers:
+                    member.health.start_slowly()
+                self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
+
+    def _gone(self, member: Member) -> None:
+        row = member.row
+        if row is not None and self.rows.get(row) is member:
+            del self.rows[row]
+            member.row = None
+            self._fleet.remove(row)
+            self._close(member)
+
+    def _close(self, member: Member) -> None:
+        task = asyncio.get_running_loop().create_task(member.engine.close())
+        self._tasks[f"close {member.url}"] = task
+        task.add_done_callback(lambda _: self._tasks.pop(f"close {member.url}", None))
+
+    async def _watch(self, member: Member) -> None:
+        while True:
+            try:
+                await self._look(member)
+            except Exception:
+                # A defect here must not leave the replica unwatched for ever.
+                log.exception("a look at replica %s failed", member.url)
+            member.asked = True
+            self.looked.set()
+            await asyncio.sleep(self._config.check_s)
+
+    async def _look(self, member: Member) -> None:
+        timeout_s = self._config.check_timeout_s
+        began_s = self._clock.monotonic_s()
+        try:
+            await check_health(member.url, timeout_s=timeout_s)
+            if member.doubtful:
+                await self._ask(member)
+        except EngineError as error:
+            now_s, why = self._clock.monotonic_s(), str(error)
+            if member.row is None:
+                member.fault = why
+            self._note_shut(member, lambda: member.health.check_failed(why, began_s, now_s))
+            # Whoever comes back may have been started anew, and serve something else.
+            member.doubtful = member.doubtful or member.health.state == "shut"
+            self.sync(member)
+            return
+        shut = member.health.state == "shut"
+        member.health.check_passed(self._clock.monotonic_s())
+        if shut and member.health.state != "shut":
+            log.info("replica %s is tried again", member.url)
+        self.sync(member)
+        try:
+            load, counters = await fetch_metrics(
+                member.url, api_key=self._api_key, timeout_s=timeout_s, clock=self._clock
+            )
+        except EngineError:
+            return  # Own counts must do.
+        member.heard(self._fleet, load, counters, self._clock.monotonic_s())
+        self._changed()
+
+    async def _ask(self, member: Member) -> None:
+        """Ask what it serves; it joins, or stays out with the reason."""
+        timeout_s = self._config.check_timeout_s
+        member.models = await list_models(member.url, api_key=self._api_key, timeout_s=timeout_s)
+        names = [model.name for model in member.models]
+        if self._model_names is None and names:
+            self._model_names = frozenset(names)
+        wanted = self._model_names or frozenset()
+        if not wanted or not wanted.issubset(names):
+            fault = f"it serves {', '.join(names) or 'nothing'}, not {', '.join(sorted(wanted)) or 'a model'}"
+            if fault != member.fault:
+                log.warning("replica %s gets no requests: %s", member.url, fault)
+            member.fault = fault
+            return
+        if member.row is None:
+            await self._join(member, timeout_s)
+        else:
+            self._fleet.restarted(member.row)
+        member.fault = ""
+        member.doubtful = False
+
+    async def _join(self, member: Member, timeout_s: float) -> None:
+        try:
+            tokens = await fetch_cache_tokens(member.url, api_key=self._api_key, timeout_s=timeout_s)
+        except EngineError:
+            tokens = None
+        if member.leaving:
+            return
+        row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
+        # Unavailable until the caller says so.
+        self._fleet.set_available(row, False)
+        self.rows[row] = member
+        log.info("replica %s joins", member.url)
+
+    def _others_work(self, member: Member, since_s: float) -> bool:
+        """Whether another replica may take what this one has, and is not as silent itself."""
+        others = (other for other in self.rows.values() if other is not member and other.open())
+        return any(not other.leases or other.moved_since(since_s) for other in others)
+
+    def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
+        before = member.health.state
+        change()
+        if member.health.state == "shut" != before:
+            log.warning("replica %s gets no requests for now: %s", member.url, member.health.why)
+        self.sync(member)

@@ -1,0 +1,92 @@
+"""Fleets of fake replicas on the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngine
+from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.health import HealthRules
+from forebay.records import Request
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+QUICK = ReplicaScript(models=("m",), delay=Fixed(0.02))
+RULES = HealthRules(first_wait_s=0.2, max_wait_s=1.0)
+
+
+def request(number: int | str, text: str = "a question of some length", **more: Any) -> Request:
+    return Request(id=f"r{number}", model="m", prompt=f"{text} {number}", **more)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait for `condition` on the loop."""
+    end_s = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < end_s, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+class Fakes:
+    """Fake replicas that may be changed while they run, and an engine over them."""
+
+    def __init__(self, replicas: list[FakeReplica], engine: FleetEngine) -> None:
+        self.replicas = replicas
+        self.engine = engine
+
+    def change(self, number: int, **script: Any) -> None:
+        replica = self.replicas[number]
+        replica.script = replace(replica.script, **script)
+
+    def calls(self, number: int) -> int:
+        return sum(self.replicas[number].report().calls.values())
+
+
+@asynccontextmanager
+async def open_fleet(
+    count: int = 3, script: ReplicaScript = QUICK, *, dead: tuple[str, ...] = (), **config: Any
+) -> AsyncIterator[Fakes]:
+    """An engine over `count` fakes, and the URLs of `dead` ones, with short times."""
+    replicas = [FakeReplica(script) for _ in range(count)]
+    for replica in replicas:
+        await replica.start()
+    settings = {
+        "replicas": FixedReplicas((*dead, *(replica.url for replica in replicas))),
+        "model": "m",
+        "check_s": 0.05,
+        "check_timeout_s": 1.0,
+        "stall_s": 0.5,
+        "health": RULES,
+    }
+    engine = FleetEngine(FleetConfig(**{**settings, **config}))
+    try:
+        yield Fakes(replicas, engine)
+    finally:
+        await engine.close()
+        for replica in replicas:
+            await replica.stop()
+
+
+FleetOf = Callable[..., Any]
+
+
+@pytest.fixture
+def fleet_of() -> FleetOf:
+    return open_fleet
+
+
+@pytest.fixture
+def ask() -> Callable[..., Request]:
+    return request
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., Awaitable[None]]:
+    return until

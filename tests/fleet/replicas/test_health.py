@@ -1,0 +1,133 @@
+"""The circuit breaker: what shuts a replica, what opens it again, and how slowly it starts."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.fleet.replicas.health import Health, HealthRules
+
+RULES = HealthRules(failures=3, missed_checks=2, first_wait_s=1.0, max_wait_s=4.0, start_tokens=4)
+
+
+def fail(health: Health, times: int, now_s: float = 0.0) -> None:
+    for _ in range(times):
+        health.failed(health.epoch, "503", now_s)
+
+
+def test_failures_shut_it_only_without_a_success_between_them() -> None:
+    health = Health(RULES)
+    fail(health, 2)
+    health.succeeded(health.epoch, 0.0)
+    fail(health, 2)
+    assert health.room(1000)
+    fail(health, 1)
+    assert (health.state, health.why) == ("shut", "503")
+    assert not health.room(0)
+
+
+def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
+    health = Health(RULES)
+    fail(health, 3, now_s=10.0)
+    health.check_passed(10.5)
+    assert not health.room(0), "it said that it is well all the time"
+    health.check_passed(11.0)
+    assert health.state == "trial"
+    assert health.room(0)
+    assert not health.room(1)
+
+
+def test_each_first_token_lets_one_more_in_until_there_is_no_limit() -> None:
+    health = Health(RULES)
+    fail(health, 3)
+    health.check_passed(1.0)
+    limits = []
+    for _ in range(4):
+        limits.append(health.limit)
+        health.succeeded(health.epoch, 2.0)
+    assert limits == [1, 2, 3, 4]
+    assert health.limit == math.inf
+    assert health.why == ""
+
+
+def test_it_is_left_alone_twice_as_long_each_time_it_fails_again() -> None:
+    health = Health(RULES)
+    now_s, waits = 0.0, []
+    fail(health, 3)
+    for _ in range(5):
+        waits.append(health.until_s - now_s)
+        now_s = health.until_s
+        health.check_passed(now_s)
+        fail(health, 1, now_s)
+        assert health.state == "shut", "in trial one failure is enough"
+    assert waits == [1, 2, 4, 4, 4]
+
+
+def test_recovered_for_good_it_waits_as_at_first() -> None:
+    health = Health(RULES)
+    fail(health, 3)
+    health.check_passed(1.0)
+    for _ in range(4):
+        health.succeeded(health.epoch, 1.0)
+    fail(health, 3, 5.0)
+    assert health.until_s == 6.0
+
+
+def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now() -> None:
+    health = Health(RULES)
+    old = health.epoch
+    fail(health, 3)
+    health.check_passed(1.0)
+    health.failed(old, "late", 1.1)
+    assert health.state == "trial"
+    health.succeeded(old, 1.2)
+    assert health.limit == 1
+
+
+def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile() -> None:
+    health = Health(RULES)
+    health.check_failed("no answer", 0.0, 1.0)
+    assert health.room(0)
+    health.sign(1.5)
+    health.check_failed("no answer", 1.2, 2.0)
+    assert health.room(0), "it answered a request during the check"
+    health.check_failed("no answer", 2.0, 3.0)
+    assert health.state == "shut"
+
+
+def test_after_a_failure_one_missed_check_is_enough() -> None:
+    health = Health(RULES)
+    fail(health, 1)
+    health.check_failed("refused", 0.5, 0.6)
+    assert health.state == "shut"
+
+
+def test_a_replica_that_asks_to_be_left_alone_is() -> None:
+    health = Health(RULES)
+    health.failed(health.epoch, "429", 0.0, at_least_s=20.0)
+    assert (health.state, health.until_s) == ("shut", 20.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("ok", "fail", "pass", "miss")), st.floats(0, 2)), max_size=80))
+def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, float]]) -> None:
+    health = Health(RULES)
+    now_s = 0.0
+    for what, after_s in steps:
+        now_s += after_s
+        if what == "ok":
+            health.succeeded(health.epoch, now_s)
+        elif what == "fail":
+            health.failed(health.epoch, "x", now_s)
+        elif what == "pass":
+            health.check_passed(now_s)
+        else:
+            health.check_failed("x", now_s, now_s)
+        assert (health.state == "shut") == (not health.room(0))
+        assert health.until_s <= now_s + RULES.max_wait_s
+    health.check_passed(now_s + RULES.max_wait_s)
+    assert health.room(0)
+    for _ in range(RULES.start_tokens):
+        health.succeeded(health.epoch, now_s + RULES.max_wait_s)
+    assert health.limit == math.inf

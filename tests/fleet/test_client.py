@@ -1,0 +1,356 @@
+"""Requests placed on replicas over HTTP: who gets them, in which order, what is said if none can."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.errors import (
+    BadRequest,
+    ModelNotFound,
+    Overloaded,
+    ServerFault,
+    SettingError,
+    Unauthorized,
+    Unreachable,
+)
+from forebay.fleet.client import FleetClient
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.replicas.file import FileReplicas
+from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.settings import SecretRef
+from forebay.testing.clock import ManualClock
+from forebay.testing.delays import Fixed
+from forebay.testing.faults import Faults
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+AWAY = "http://127.0.0.1:9"
+QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))
+
+
+async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(1, dead=(AWAY,)) as fakes:
+        await fakes.engine.client.start(5.0)
+        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
+        assert "Connect" in fakes.engine.client.replicas()[AWAY]
+
+
+async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(fleet_of: Any) -> None:
+    async with fleet_of(0, dead=(AWAY,)) as fakes:
+        with pytest.raises(Unreachable, match=rf"no replica can be used after 0.1 s: {AWAY}: .*Connect"):
+            await fakes.engine.client.start(0.1)
+
+
+async def test_a_request_without_any_replica_is_told_so_at_its_deadline(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(0, dead=(AWAY,)) as fakes:
+        with pytest.raises(Unreachable, match="there is no replica to send the request to") as caught:
+            await fakes.engine.complete(ask(1), timeout_s=9.0, deadline_s=0.2)
+        assert not caught.value.sent
+        assert fakes.engine.client.waiting == 0
+
+
+async def test_only_replicas_that_serve_the_model_get_requests(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, models=("other",))
+        for number in range(10):
+            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        assert (fakes.calls(0), fakes.calls(1)) == (0, 10)
+        assert fakes.engine.client.replicas()[fakes.replicas[0].url] == "it serves other, not m"
+        assert [model.name for model in fakes.engine.client.models] == ["m"]
+
+
+async def test_where_none_serves_the_model_the_start_says_so_at_once(fleet_of: Any) -> None:
+    async with fleet_of(2, model="unknown") as fakes:
+        with pytest.raises(SettingError, match=r"no replica serves the model: .*it serves m, not unknown"):
+            await fakes.engine.client.start(60.0)
+
+
+async def test_without_a_name_the_first_to_answer_says_what_is_served(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(1, model=None) as fakes:
+        await fakes.engine.client.start(5.0)
+        assert [model.name for model in fakes.engine.client.models] == ["m"]
+        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
+
+
+async def test_one_that_is_started_anew_with_another_model_loses_its_requests(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(2) as fakes:
+        await fakes.engine.complete(ask(0), timeout_s=5.0)
+        fakes.change(0, models=("other",))
+        for number in range(1, 21):
+            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        url = fakes.replicas[0].url
+        fault = fakes.engine.client.replicas
+        await wait_for(lambda: fault()[url] == "it serves other, not m" or not fakes.calls(0))
+
+
+async def test_replicas_join_and_leave_while_requests_run(
+    fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
+) -> None:
+    async with fleet_of(2) as fakes:
+        first, second = (replica.url for replica in fakes.replicas)
+        file = tmp_path / "replicas"
+        file.write_text(first)
+        engine = type(fakes.engine)(
+            FleetConfig(FileReplicas(str(file), every_s=0.01), model="m", check_s=0.05)
+        )
+        try:
+            await engine.complete(ask(1), timeout_s=5.0)
+            assert fakes.calls(1) == 0
+            file.write_text(f"{first}\n{second}\n")
+            await wait_for(lambda: engine.client.replicas().get(second) == "")
+            fakes.change(0, delay=Fixed(0.3))
+            slow = asyncio.ensure_future(engine.complete(ask(2), timeout_s=5.0))
+            await wait_for(lambda: engine.client.in_flight == 1)
+            file.write_text(second)
+            await wait_for(lambda: first not in engine.client.replicas())
+            before = fakes.calls(0)
+            for number in range(10, 20):
+                await engine.complete(ask(number), timeout_s=5.0)
+            assert fakes.calls(0) == before, "one that leaves gets nothing new"
+            assert (await slow).text, "and finishes what it has"
+            await wait_for(lambda: int(engine.client.fleet.available.sum()) == 1)
+            file.write_text("broken: [")
+            await engine.complete(ask(30), timeout_s=5.0)
+            await wait_for(lambda: "replica file" in engine.client._members.fault)
+            await engine.complete(ask(31), timeout_s=5.0)
+            assert set(engine.client.replicas()) == {second}, "a broken file keeps the last list"
+        finally:
+            await engine.close()
+
+
+async def test_a_row_that_is_free_is_used_again(
+    fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
+) -> None:
+    async with fleet_of(3) as fakes:
+        urls = [replica.url for replica in fakes.replicas]
+        file = tmp_path / "replicas"
+        file.write_text(urls[0])
+        client = FleetClient(FleetConfig(FileReplicas(str(file), every_s=0.01), model="m", check_s=0.05))
+        try:
+            await client.start(5.0)
+            for url in (urls[1], urls[2], urls[0]):
+                file.write_text(url)
+                await wait_for(lambda url=url: client.replicas() == {url: ""})
+            assert client.fleet.count <= 2
+        finally:
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [("400", BadRequest), ("too_long", BadRequest), ("500", ServerFault)]
+)
+async def test_what_lies_in_the_request_is_not_tried_elsewhere_nor_held_against_anyone(
+    fleet_of: Any, ask: Any, fault: str, error: type[Exception]
+) -> None:
+    async with fleet_of(2) as fakes:
+        for number in range(6):
+            with pytest.raises(error):
+                await fakes.engine.complete(ask(f"{fault}-{number}", f"[[fault:{fault}]]"), timeout_s=5.0)
+            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        assert sum(fakes.calls(number) for number in range(2)) == 12
+        assert all(why == "" for why in fakes.engine.client.replicas().values())
+
+
+async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(3) as fakes:
+        for _ in range(3):
+            with pytest.raises(ServerFault):
+                await fakes.engine.complete(ask("x", "[[fault:500]]"), timeout_s=5.0)
+        assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
+
+
+async def test_a_replica_that_refuses_is_passed_over_unheard(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        await fakes.engine.client.start(5.0)
+        fakes.change(0, faults=Faults((("503", 1.0),)))
+        answers = await asyncio.gather(
+            *(fakes.engine.complete(ask(number), timeout_s=5.0) for number in range(20))
+        )
+        assert all(answer.text for answer in answers)
+
+
+async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        await fakes.engine.client.start(5.0)
+        for number in range(2):
+            fakes.change(number, faults=Faults((("503", 1.0),)))
+        with pytest.raises(Overloaded):
+            await fakes.engine.complete(ask(1), timeout_s=5.0)
+        assert [fakes.calls(number) for number in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
+async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
+    fleet_of: Any, ask: Any, fault: str, error: type[Exception]
+) -> None:
+    async with fleet_of(2) as fakes:
+        await fakes.engine.client.start(5.0)
+        fakes.change(0, faults=Faults(((fault, 1.0),)))
+        for number in range(10):
+            assert (await fakes.engine.complete(ask(number), timeout_s=5.0)).text
+        assert fakes.calls(0) <= 2
+    async with fleet_of(1, script=ReplicaScript(models=("m",), faults=Faults(((fault, 1.0),)))) as fakes:
+        with pytest.raises(error):
+            await fakes.engine.complete(ask(1), timeout_s=5.0)
+
+
+async def test_a_request_that_is_cancelled_leaves_nothing_behind(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(1, script=ReplicaScript(models=("m",), delay=Fixed(60.0))) as fakes:
+        tasks = [
+            asyncio.ensure_future(fakes.engine.complete(ask(number), timeout_s=60.0)) for number in range(3)
+        ]
+        await wait_for(lambda: fakes.calls(0) > 0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        client = fakes.engine.client
+        assert (client.waiting, client.in_flight, client.fleet.requests.tolist()) == (0, 0, [0])
+        await wait_for(lambda: fakes.replicas[0].report().in_flight == 0)
+
+
+async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothing(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(1) as fakes:
+        client = fakes.engine.client
+        await client.start(5.0)
+        fakes.change(0, delay=Fixed(0.3))
+        # Nothing is known of steps yet; from now on one prompt at a time is let in.
+        client.fleet.hold_s[0] = 1e-9
+        order: list[str] = []
+
+        async def one(name: str, deadline_s: float, priority: int = 0) -> None:
+            await fakes.engine.complete(ask(name, priority=priority), timeout_s=5.0, deadline_s=deadline_s)
+            order.append(name)
+
+        first = asyncio.ensure_future(one("first", 50.0))
+        await wait_for(lambda: fakes.calls(0) == 1)
+        rest = [
+            asyncio.ensure_future(one("late", 90.0)),
+            asyncio.ensure_future(one("soon", 40.0)),
+            asyncio.ensure_future(one("too late", 0.1)),
+        ]
+        done = await asyncio.gather(first, *rest, return_exceptions=True)
+        assert order == ["first", "soon", "late"]
+        assert isinstance(done[3], Overloaded)
+        assert not done[3].sent
+        assert "rtoo late" not in fakes.replicas[0].report().calls
+
+
+async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> None:
+    script = ReplicaScript(models=("m",), delay=Fixed(0.005), cache_blocks=1000, prefill_s_per_char=2e-5)
+    async with fleet_of(3, script) as fakes:
+        prefixes = [f"{name} " * 1024 for name in "abc"]
+        for number in range(30):
+            await fakes.engine.complete(ask(number, prefixes[number % 3]), timeout_s=5.0)
+        cached = 0
+        for number in range(30, 60):
+            completion = await fakes.engine.complete(ask(number, prefixes[number % 3]), timeout_s=5.0)
+            cached += completion.usage.cached_tokens > 0
+        assert cached == 30
+
+
+async def test_the_key_is_read_when_it_is_needed_and_never_shown(
+    fleet_of: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "sesame")
+    script = ReplicaScript(models=("m",), delay=Fixed(0.0), api_key="sesame")
+    async with fleet_of(2, script, api_key=SecretRef(env="FLEET_KEY")) as fakes:
+        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
+        assert "sesame" not in repr(fakes.engine.client.__dict__["_members"]._config)
+    monkeypatch.delenv("FLEET_KEY")
+    with pytest.raises(SettingError, match="FLEET_KEY is not set"):
+        FleetClient(FleetConfig(FixedReplicas((AWAY,)), api_key=SecretRef(env="FLEET_KEY")))
+
+
+@pytest.mark.parametrize("routing", ["round_robin", "least_requests", "session_affinity", "power_of_two"])
+async def test_other_policies_serve_too_and_pass_over_the_dead(fleet_of: Any, ask: Any, routing: str) -> None:
+    async with fleet_of(3, routing=routing) as fakes:
+        await fakes.engine.client.start(5.0)
+        await fakes.replicas[1].stop()
+        answers = await asyncio.gather(
+            *(fakes.engine.complete(ask(number, session=f"s{number}"), timeout_s=5.0) for number in range(30))
+        )
+        assert all(answer.text for answer in answers)
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
+    with pytest.raises(SettingError, match=r"expected one of random, .*expected_ttft.*found 'best'"):
+        FleetConfig(FixedReplicas((AWAY,)), routing="best")
+
+
+async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    """One sees by the replica's report what the other has sent there, and goes elsewhere."""
+    script = ReplicaScript(models=("m",), delay=Fixed(0.05), slots=1)
+    async with fleet_of(2, script) as fakes:
+        await fakes.engine.client.start(5.0)
+        for number in range(8):
+            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        busy = fakes.replicas[0]
+        other = FleetClient(FleetConfig(FixedReplicas((busy.url,)), model="m", check_s=0.05))
+        crowd = [
+            asyncio.ensure_future(_hold(other, "someone else's " * 9, 20.0, lease_url=busy.url))
+            for _ in range(12)
+        ]
+        fleet = fakes.engine.client.fleet
+        row = fleet.names.index(busy.url)
+        await wait_for(lambda: fleet.foreign[row] >= 5)
+        before = fakes.calls(0), fakes.calls(1)
+        for number in range(100, 110):
+            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        own = sum(id.startswith("r1") for id in busy.report().calls)
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        await other.close()
+        assert fakes.calls(1) - before[1] >= 8, own
+
+
+async def _hold(client: FleetClient, text: str, deadline_s: float, *, lease_url: str) -> None:
+    from forebay.records import Request
+
+    async with client.place(client.demand(text, deadline_s=deadline_s)) as lease:
+        assert lease.url == lease_url
+        for number in range(100):
+            await lease.engine.complete(
+                Request(f"other-{id(lease)}-{number}", "m", prompt=text), timeout_s=deadline_s
+            )
+
+
+async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
+    clock = ManualClock()
+    async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
+        config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
+        client = FleetClient(config, clock=clock)
+        try:
+            await client.start(60.0)
+            lost: list[str] = []
+            async with client.place(client.demand("x")) as silent:
+                silent.on_lost = lambda: lost.append(silent.lost)
+                clock.advance(4.0)
+                client._members.find_stalled()
+                assert lost == []
+                clock.advance(2.0)
+                client._members.find_stalled()
+                assert "sent nothing for 6.0 s" in lost[0]
+                async with client.place(client.demand("x", avoid=(silent.number,))) as again:
+                    assert again.url != silent.url
+                    again.done()
+            # A pause of this process itself is nobody's silence.
+            async with client.place(client.demand("x")) as held:
+                held.on_lost = lambda: lost.append("again")
+                clock.advance(600.0)
+                client._members.resumed()
+                client._members.find_stalled()
+            assert len(lost) == 1
+        finally:
+            await client.close()

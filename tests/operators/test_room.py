@@ -1,0 +1,72 @@
+"""How long the stateful operator blocks its input where there is no room, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.codec import encode
+from forebay.operators.stateful import StatefulFunction
+from forebay.records import Event, KeyedEvent
+from forebay.stateful.stores import DictStore, Stores
+from forebay.stateful.turns import Limits, Times, Turns
+from forebay.testing.clock import ManualClock
+from forebay.testing.stateful import Remember
+
+CAPACITY = 16
+
+
+class NoAnswers:
+    """Calls of an engine that is away: none is ever answered, and waiting takes its time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.submitted = 0
+
+    def has_room(self) -> bool:
+        return self.submitted < CAPACITY
+
+    def may_queue(self) -> bool:
+        return self.submitted < 2 * CAPACITY
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        self._clock.advance(timeout_s)
+        return self.has_room()
+
+    def wait_ready(self, shard: int, timeout_s: float) -> bool:
+        self._clock.advance(timeout_s)
+        return False
+
+    def take(self, shard: int) -> list[Any]:
+        return []
+
+
+class Metrics:
+    def due(self, now_s: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("keys", [1, 3, 1000])
+def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int) -> None:
+    clock = ManualClock(monotonic_s=0.0)
+    operator: Any = StatefulFunction(None, Remember(), capacity=CAPACITY, queue=8, clock=clock)  # type: ignore[arg-type]
+    calls = NoAnswers(clock)
+    turns = Turns(Remember(), Limits(), Stores(DictStore(), DictStore(), DictStore()))
+    operator._calls, operator._metrics, operator._turns = calls, Metrics(), {0: turns}
+    operator._full_places, operator._embedded, operator._counts = {}, False, type("C", (), {"waited_ms": 0})()
+    accepted_by: list[float] = []
+    while clock.monotonic_s() < 3600:
+        key = f"k{len(accepted_by) % keys}"
+        for _ in operator._make_room(0, None, key, None):
+            raise AssertionError("nothing leaves")
+        calls.submitted += not turns.awaits(key)
+        item = KeyedEvent(f"e{len(accepted_by)}", key, Event(b"", {"n": 1}), 0)
+        turns.event(item, encode(item), Times(0))
+        accepted_by.append(clock.monotonic_s())
+        assert len(accepted_by) < 10_000, "the queue grows without bound"
+    # Room for the queues of all keys or twice the slots; then ever more slowly: as many in the tenfold time.
+    within = [sum(at <= end_s for at in accepted_by) for end_s in (36, 360, 3600)]
+    grown = [within[1] - within[0], within[2] - within[1]]
+    assert 10 < grown[1] < 100
+    assert abs(grown[1] - grown[0]) <= 12

@@ -1,0 +1,58 @@
+"""A pipeline over several replicas, on a real Flink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+
+COUNT = 300
+
+
+@pytest.fixture
+def replicas() -> Iterator[list[ReplicaProcess]]:
+    with ExitStack() as stack:
+        script = ReplicaScript(delay=Fixed(0.05), slots=8)
+        yield [stack.enter_context(ReplicaProcess(script)) for _ in range(3)]
+
+
+def test_a_replica_that_dies_in_mid_stream_costs_no_record(
+    pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
+) -> None:
+    from forebay.operators.jvm import start_jvm
+    from forebay.pipelines.run import RunOptions, run_pipeline
+    from forebay.pipelines.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    (pipelines.folder / "replicas.txt").write_text("\n".join(replica.url for replica in replicas))
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 60.0, "count": COUNT},
+        prompt="{{ text }}",
+        engine={"file": "replicas.txt", "priority": True},
+        priority="{{ 1 if 'a' in text else 2 }}",
+        parallelism=2,
+        capacity=32,
+    )
+    before: dict[int, int] = {}
+
+    def watch(now: Snapshot) -> None:
+        if now.results >= 40 and not before:
+            before.update(enumerate(len(replica.report().calls) for replica in replicas))
+            replicas[0].kill()
+
+    settings = Settings(home=pipelines.folder / "home", python=Path())
+    last = run_pipeline(spec, nullcontext(()), RunOptions(), settings, watch)
+    assert (last.results, last.dead_letters) == (COUNT, 0)
+    assert len({line["position"] for line in pipelines.lines()}) == COUNT
+    assert min(before.values()) > 0, "each had its share"
+    after = [len(replica.report().calls) for replica in replicas[1:]]
+    assert all(now > before[number] for number, now in enumerate(after, 1))
