@@ -30,13 +30,16 @@ OpenEmbedder = Callable[[], Embedder]
 
 @dataclass(frozen=True, slots=True)
 class OpenMiniLM:
-    """all-MiniLM-L6-v2 in `model`, on `threads` threads. Raises `SetupError` where the folder holds none."""
+    """all-MiniLM-L6-v2 in `model`, on `threads` threads. Raises `SetupError` where the folder holds none.
+
+    It remembers no texts: after a restore the same texts must have the very same vectors.
+    """
 
     model: Path
     threads: int = 2
 
     def __call__(self) -> Embedder:
-        return MiniLM(self.model, threads=self.threads)
+        return MiniLM(self.model, threads=self.threads, remembered=0)
 
 
 class NoEmbedding:
