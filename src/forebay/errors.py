@@ -60,6 +60,24 @@ class StateTooLarge(RecordError):
     cause = "state_too_large"
 
 
+class NoTime(RecordError):
+    """The event has no time, and what reads it works by time."""
+
+    cause = "no_time"
+
+
+class TooLate(RecordError):
+    """The event's time is too far behind the stream's."""
+
+    cause = "late"
+
+
+class TooFarAhead(RecordError):
+    """The event's time is too far ahead of the stream's."""
+
+    cause = "ahead"
+
+
 class EngineError(ForebayError):
     """A call to a replica failed. `retry_after_s` is the replica's own wish, where it stated one.
 

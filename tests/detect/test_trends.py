@@ -57,8 +57,10 @@ def test_an_even_stream_has_no_trends() -> None:
 def test_a_burst_is_one_trend_with_onset_peak_and_end() -> None:
     posts = background(1800) + burst("big storm #bigstorm https://x.org/1", 900, 200, 2)
     events = find(posts, TrendFinder(SMALL), wide())
-    assert [event.kind for event in events] == ["born", "peaked", "ended"]
-    born, _, ended = events
+    assert [event.kind for event in events] == ["born", "changed", "peaked", "ended"]
+    born, changed, _, ended = events
+    assert len(changed.terms) > len(born.terms)
+    assert changed.time_ms >= born.time_ms + 30_000
     assert born.name in {"big storm", "#bigstorm", "storm", "big"}
     assert {"big", "storm", "big storm", "#bigstorm", "x.org/1"} & set(ended.terms)
     assert 900_000 < born.time_ms <= 930_000

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.chats import measure_chats
+from forebay.bench.river_baselines import MISSING, is_installed
 from forebay.bench.sessions import SessionsPlan, measure_sessions
 from forebay.bench.topics import measure_topics, read_labelled
 from forebay.bench.trends import find_trends, measure_trends
@@ -92,6 +93,8 @@ def _topics(
             else:
                 skipped[name] = "not there; --data names its folder"
     streams = [read_labelled(path) for path in files]
+    if streams and not is_installed():
+        skipped["river"] = MISSING
     if not streams:
         return {}
     try:
@@ -99,7 +102,7 @@ def _topics(
     except SetupError as error:
         skipped.update((stream.name, f"no embedding model: {error}") for stream in streams)
         return {}
-    return {stream.name: measure_topics(stream, model.embed, say=say) for stream in streams}
+    return {stream.name: measure_topics(stream, model.embed, say=say, river=True) for stream in streams}
 
 
 def fight_trends(path: Path) -> list[dict[str, Any]]:

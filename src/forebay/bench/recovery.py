@@ -20,7 +20,7 @@ from forebay.bench.subjects import SUBJECTS, SubjectKind
 from forebay.bench.tally import Tally
 from forebay.bench.victim import PipelineProcess, expect_gone
 from forebay.engine.launch import Progress, Silent
-from forebay.errors import PipelineFailed
+from forebay.errors import PipelineFailed, SettingError
 from forebay.settings import Settings
 
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
@@ -147,6 +147,11 @@ def measure_recovery(
     `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
     behind. Nothing that was started outlives the call.
     """
+    if config.sink == "kafka" and SUBJECTS[config.app].in_order:
+        raise SettingError(
+            f"--app {config.app} --sink kafka: what comes out depends on the order over all partitions, "
+            f"which is another in each run; use --sink files"
+        )
     begin_s = time.monotonic()
     runs = []
     for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
@@ -182,7 +187,8 @@ class _Runner:
         self._folder = config.work / mode
         self._file = self._folder / "pipeline.yaml"
         self._subject = SUBJECTS[config.app]
-        per_kill = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
+        asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
+        per_kill = self._subject.events_per_kill or asked
         count = config.events or per_kill * len(kills) + SPARE_EVENTS
         self._events = self._subject.events(count, config.seed)
         self._place = where

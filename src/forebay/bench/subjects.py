@@ -10,10 +10,11 @@ from forebay.applications.sessions import Sessions
 from forebay.applications.summary import Summaries
 from forebay.bench.chatter import chatter, expected_summaries, summary_tally
 from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
+from forebay.bench.happenings import TopicsJob, TrendsJob
 from forebay.bench.killable import PROMPT, KillableEngine
 from forebay.bench.tally import NUMBER, Tally, compare
 
-SubjectKind = Literal["main", "sessions", "summary"]
+SubjectKind = Literal["main", "sessions", "summary", "topics", "trends"]
 RECOVERY_SUMMARIES = Summaries(
     author="who",
     size_s=60.0,
@@ -29,9 +30,22 @@ IsAnswer = Callable[[int, object], bool]
 
 
 class Subject(Protocol):
-    """A job to kill. Its events are numbered from 0; `events_a_call` of them, about, make one call."""
+    """A job to kill."""
 
-    events_a_call: int
+    @property
+    def in_order(self) -> bool:
+        """Whether what comes out depends on the order of all events, which partitions do not keep."""
+        ...
+
+    @property
+    def events_a_call(self) -> int:
+        """How many events make one call, about."""
+        ...
+
+    @property
+    def events_per_kill(self) -> int | None:
+        """How many events a kill takes; None: as many as make a number of calls that fits the engine."""
+        ...
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
@@ -56,10 +70,12 @@ class Subject(Protocol):
         ...
 
 
-class OneByOne:
-    """A job of whose events each gives one result with its fields."""
+class OnePerEvent:
+    """Each event, numbered from 0, gives one result with its fields."""
 
+    in_order = False
     events_a_call = 1
+    events_per_kill = None
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
         """What tells right answers from wrong ones."""
@@ -78,7 +94,7 @@ class OneByOne:
         return compare(len(events), results, letters, self.judge(events, engine))
 
 
-class MainJob(OneByOne):
+class MainJob(OnePerEvent):
     """One question per event."""
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
@@ -92,7 +108,7 @@ class MainJob(OneByOne):
 
 
 @dataclass(frozen=True)
-class SessionsJob(OneByOne):
+class SessionsJob(OnePerEvent):
     """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
     out of its order makes those after it wrong. The budget is small, so that turns are folded."""
 
@@ -127,7 +143,9 @@ class SummaryJob:
     counted: each must have the summary that a run without kills gives."""
 
     settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
+    in_order = False
     events_a_call = 3
+    events_per_kill = None
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         return list(chatter(count, seed, size_s=self.settings.size_s))
@@ -163,4 +181,6 @@ SUBJECTS: dict[SubjectKind, Subject] = {
     "main": MainJob(),
     "sessions": SessionsJob(),
     "summary": SummaryJob(),
+    "topics": TopicsJob(),
+    "trends": TrendsJob(),
 }

@@ -14,6 +14,8 @@ import orjson
 from threadpoolctl import threadpool_limits
 
 from forebay.bench.agreement import adjusted_rand, mutual_information
+from forebay.bench.river_baselines import is_installed as river_baselines_are_installed
+from forebay.bench.river_baselines import river_baselines
 from forebay.detect.topics import TopicEvent, TopicFinder, TopicSettings
 from forebay.errors import SettingError
 
@@ -66,12 +68,15 @@ def measure_topics(
     embed: Callable[[Sequence[str]], Floats],
     settings: TopicSettings | None = None,
     say: Callable[[str], None] = lambda line: None,
+    *,
+    river: bool = False,
 ) -> dict[str, Any]:
     """Quality and speed of the topics of a labelled stream, and of the baselines on the same embeddings.
 
     A text's cluster is the topic it has at the stream's end, where merges and folds have been followed;
     `at_arrival` is the same without following them. `texts_per_s` is per second of processor time without
     embedding, that is per core; `texts_per_s_embedded` per second of the clock with it, on all cores given.
+    `river`: its clusterers beside, where it is installed.
     """
     began = time.monotonic()
     parts = []
@@ -117,6 +122,11 @@ def measure_topics(
                 **_agreement(data.gold, leader),
                 "texts_per_s": len(data.texts) / leader_s,
             },
+            **(
+                river_baselines(data.texts, data.gold, vectors, final, say)
+                if river and river_baselines_are_installed()
+                else {}
+            ),
             **(
                 {"mstream_published": {"nmi": PUBLISHED_NMI[data.name]}} if data.name in PUBLISHED_NMI else {}
             ),

@@ -65,6 +65,8 @@ class Apps(str, Enum):
     main = "main"
     sessions = "sessions"
     summary = "summary"
+    topics = "topics"
+    trends = "trends"
 
 
 BOTH: tuple[Mode, ...] = ("process", "thread")

@@ -16,6 +16,7 @@ from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
+    from forebay.pipelines.ready import Ready
     from forebay.pipelines.spec import PipelineSpec
 
 WISHES = ("source", "out", "key", "time", "set")
@@ -74,14 +75,20 @@ def run(
             last = run_pipeline(spec, place, options, settings, line.show)
     except KeyboardInterrupt:
         errors.print("stopped; the same command goes on from the newest checkpoint", highlight=False)
+        _write_page(ready, folder, errors)
         raise
     report(last, json=json, console=errors)
-    if ready is not None and ready.page is not None:
-        from forebay.connectors.sinks import read_jsonl_sink
+    _write_page(ready, folder, errors)
 
-        page = folder / "page.html"
-        page.write_text(ready.page(read_jsonl_sink(folder / "results")), encoding="utf-8")
-        errors.print(f"the results as a page: {page}", highlight=False)
+
+def _write_page(ready: Ready | None, folder: Path, errors: Console) -> None:
+    if ready is None or ready.page is None:
+        return
+    from forebay.connectors.sinks import read_jsonl_sink
+
+    page = folder / "page.html"
+    page.write_text(ready.page(read_jsonl_sink(folder / "results")), encoding="utf-8")
+    errors.print(f"the results as a page: {page}", highlight=False)
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], out: Path) -> PipelineSpec:

@@ -119,12 +119,15 @@ def gelu(x: Floats) -> None:
 class MiniLM:
     """Texts to vectors of length 1 (float32). Thread-safe; one instance holds about 110 MB."""
 
-    def __init__(self, model: Path, *, threads: int = 1) -> None:
+    def __init__(self, model: Path, *, threads: int = 1, remembered: int = REMEMBERED_TEXTS) -> None:
         """`model`: a folder with `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`.
 
         Forward passes run on `threads` threads side by side, each on one core: on small products that is
-        faster than the threads of the linear algebra library, which are off meanwhile.
+        faster than the threads of the linear algebra library, which are off meanwhile. So many of the latest
+        texts are `remembered`, as streams are full of copies. A vector's last digits depend on the texts that
+        it is computed with: with none remembered, the same calls give the same vectors in any process.
         """
+        self._remembered = remembered
         self._lately: OrderedDict[str, Floats] = OrderedDict()
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(threads, "embed") if threads > 1 else None
@@ -195,7 +198,7 @@ class MiniLM:
                 self._lately.pop(text, None)
                 if len(text) <= MAX_REMEMBERED_CHARS:
                     self._lately[text] = vector
-            while len(self._lately) > REMEMBERED_TEXTS:
+            while len(self._lately) > self._remembered:
                 self._lately.popitem(last=False)
         vectors = np.empty((len(texts), self.width), np.float32)
         for index, text in enumerate(texts):

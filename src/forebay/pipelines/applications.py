@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from forebay.applications.sessions import SYSTEM, Sessions
 from forebay.applications.summary import Summaries
 from forebay.errors import SettingError
+from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.fields import AnyInt, Model, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 
 SESSIONS = Sessions()
@@ -107,7 +108,9 @@ class SummarySpec(Model):
         return Summaries(**{name: value for name, value in self if name != "type"})
 
 
-Application = Annotated[SessionsSpec | SummarySpec, Field(discriminator="type")]
+Application = Annotated[SessionsSpec | SummarySpec | TopicsSpec | TrendsSpec, Field(discriminator="type")]
+COUNTING = frozenset(("topics", "trends"))
+"""Applications that ask about what they found, not about each event, and have a clock of their own."""
 KEYED = frozenset(("sessions", "summary"))
 """Applications that keep something for each key, and so need one."""
 TIMED = frozenset(("summary",))

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from forebay.applications.topics_page import topics_page
+from forebay.applications.trends_page import trends_page
 from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.spec import PipelineSpec
@@ -42,6 +44,8 @@ READY: dict[str, Ready] = {
         page=summaries_page,
         context_tokens=8192,
     ),
+    "topics": Ready({"application": {"type": "topics"}}, page=topics_page),
+    "trends": Ready({"application": {"type": "trends"}}, page=trends_page),
 }
 
 

@@ -21,6 +21,7 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
+from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
@@ -206,6 +207,13 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
     }
     if spec.ordering == "key" or spec.application is not None:
         found["shards"] = spec.shards
+    if spec.application is not None:
+        found["application.type"] = spec.application.type
+    if isinstance(spec.application, TrendsSpec):
+        found["shards"] = spec.shards
+    if isinstance(spec.application, TopicsSpec):
+        found["application.embeddings"] = spec.application.embeddings
+        found["application.topic_shards"] = spec.application.topic_shards
     return found
 
 

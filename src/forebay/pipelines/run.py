@@ -23,6 +23,7 @@ from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
+from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.brokers import await_brokers
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.lag import LastCount, lag_watched
@@ -60,6 +61,9 @@ ten seconds."""
 CALLS_PER_BUNDLE = 16
 """In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
 bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
+
+COUNTED_PER_BUNDLE = 256
+"""Applications that make no call for each event have larger bundles."""
 
 
 Watch = Callable[[Snapshot], None]
@@ -217,7 +221,7 @@ def _config(
     return FlinkConfig(
         mode=spec.mode,
         parallelism=spec.parallelism,
-        bundle_size=max(1, spec.capacity // CALLS_PER_BUNDLE),
+        bundle_size=_bundle_size(spec),
         checkpoint_dir=Path(spec.checkpoint.dir),
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=restore_from,
@@ -233,6 +237,12 @@ def _config(
             **{key: _flink_value(value) for key, value in spec.flink.items()},
         },
     )
+
+
+def _bundle_size(spec: PipelineSpec) -> int:
+    if spec.application is not None and spec.application.type in COUNTING:
+        return COUNTED_PER_BUNDLE
+    return max(1, spec.capacity // CALLS_PER_BUNDLE)
 
 
 def _flink_value(value: object) -> str:

@@ -34,6 +34,7 @@ from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.shards import MAX_PARALLELISM
 from forebay.pipelines.applications import KEYED, TIMED, Application
+from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.fields import (
     AnyInt,
     HttpUrl,
@@ -435,6 +436,11 @@ class PipelineSpec(Model):
             yield "key", f"expected a template with application {self.application.type}, found none"
         if self.application is not None and self.application.type in TIMED and self.event_time is None:
             yield "event_time", f"expected a mapping with application {self.application.type}, found none"
+        recorded = isinstance(self.source, FileSource) and self.source.time is None
+        if isinstance(self.application, TrendsSpec) and recorded:
+            yield "source.time", "expected the field with the time with application trends, found none"
+        if isinstance(self.application, TopicsSpec) and self.application.topic_shards > 1 and not self.key:
+            yield "key", "expected a template with application.topic_shards above 1, found none"
         if self.ordering != "unordered":
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 

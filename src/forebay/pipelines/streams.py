@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.applications import graph, graph_summary
+from forebay.applications.graph_topics import topics
+from forebay.applications.graph_trends import trends
 from forebay.applications.parts import Parts
 from forebay.connectors import kafka
 from forebay.connectors.event_time import with_event_time
@@ -32,6 +34,7 @@ from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.answering import Call
 from forebay.operators.infer import Inferred, infer
+from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.sources import (
     CsvSource,
@@ -54,6 +57,8 @@ AHEAD_MS = 24 * 3_600_000
 BUILDERS: dict[str, Callable[[Any, DataStream, Parts], Inferred]] = {
     "sessions": graph.stateful,
     "summary": graph_summary.build,
+    "topics": topics,
+    "trends": trends,
 }
 """What puts each application into a job, by its `type`."""
 LEAST_STALL_S = 1.0
@@ -73,7 +78,8 @@ class TextOf:
 def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed."""
     stream = source_stream(spec, env)
-    if spec.event_time is not None:
+    has_clock = spec.application is not None and spec.application.type in COUNTING
+    if spec.event_time is not None and not has_clock:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
         stream = with_event_time(stream, out_of_orderness_ms=late_ms, ahead_ms=AHEAD_MS)
     key, id = spec.key_template(), spec.id_template()

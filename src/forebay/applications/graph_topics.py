@@ -1,0 +1,93 @@
+"""The application `topics` as a Flink graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from forebay.applications.parts import Parts
+from forebay.applications.topics import PROMPT, SCHEMA, Topics, labelled, question, told
+from forebay.codec import decode, encode
+from forebay.detect.topic_stages import shard_event_of
+from forebay.embed.base import NoEmbedding, OpenEmbedder, OpenMiniLM
+from forebay.embed.model import find_embedding_model
+from forebay.errors import SetupError
+from forebay.operators.infer import Inferred, infer
+from forebay.operators.inference import BYTES
+from forebay.operators.stages import payload
+from forebay.operators.texts import TextField
+from forebay.operators.topics import topic_events
+from forebay.records import Event
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+
+def topics(
+    settings: Topics, stream: DataStream, parts: Parts, embedder: OpenEmbedder | None = None
+) -> Inferred:
+    """The topics of `stream`, which holds encoded records in the order of a source.
+
+    Results are what happened to topics, each exactly once, and the labels that the model gives; refused
+    records and questions that were given up are dead letters. `embedder`: another than the settings name.
+    Raises `SetupError` where the embedding model is not installed.
+    """
+    found = topic_events(
+        stream,
+        settings.find,
+        TextField(settings.text),
+        embedder or embedder_of(settings),
+        key=parts.key if settings.topic_shards > 1 else None,
+        wait_ms=round(settings.wait_s * 1000),
+        shards=settings.topic_shards,
+        parallelism=parts.parallelism or 1,
+        name=parts.name,
+    )
+    events = found.messages.map(_told, BYTES).name("topics").set_parallelism(1)
+    if not settings.labels:
+        return Inferred(events, found.refused)
+    asked = found.messages.flat_map(_questions, BYTES).name("questions").set_parallelism(1)
+    answered = infer(
+        asked,
+        replace(parts.call, prompt=PROMPT, schema=SCHEMA),
+        key=_topic,
+        capacity=parts.capacity,
+        shards=parts.shards,
+        parallelism=parts.parallelism,
+        name=parts.name,
+    )
+    labels = answered.results.map(_labelled, BYTES).name("labels")
+    return Inferred(events.union(labels), found.refused.union(answered.dead_letters))
+
+
+def embedder_of(settings: Topics) -> OpenEmbedder:
+    """What the settings name. Raises `SetupError` where the embedding model is not installed."""
+    if settings.embeddings == "words":
+        return NoEmbedding
+    model = find_embedding_model(load_settings())
+    if model is None:
+        raise SetupError(
+            "topics: the embedding model is not installed; run `forebay setup --embeddings`, or set "
+            "application.embeddings to words"
+        )
+    return OpenMiniLM(model, settings.threads)
+
+
+def _told(value: bytes) -> bytes:
+    return encode(told(shard_event_of(payload(value))))
+
+
+def _questions(value: bytes) -> Iterator[bytes]:
+    asked = question(shard_event_of(payload(value)))
+    if asked is not None:
+        yield encode(asked)
+
+
+def _labelled(value: bytes) -> bytes:
+    return encode(labelled(decode(bytes(value))))
+
+
+def _topic(event: Event) -> str:
+    return str(event.fields["topic"])

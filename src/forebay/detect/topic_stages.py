@@ -1,0 +1,123 @@
+"""Topic detection with its state for one shard of the texts: batches in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from forebay.detect.topic_values import BLOCK, TopicEvent, TopicSettings
+from forebay.detect.topics import TopicFinder
+from forebay.errors import MalformedRecord
+
+VERSION = 1
+UNTIMED_STEP_MS = 1000
+"""Without times, a text is taken to come a second after the one before it."""
+
+Floats = npt.NDArray[np.float32]
+Embed = Callable[[Sequence[str]], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvent:
+    """What happened to a topic of a shard; a topic is named by both numbers."""
+
+    shard: int
+    event: TopicEvent
+
+    @property
+    def name(self) -> str:
+        """The topic's name over all shards."""
+        return topic_name(self.shard, self.event.topic)
+
+
+def topic_name(shard: int, topic: int) -> str:
+    return f"{shard}-{topic}" if shard else str(topic)
+
+
+def text_bytes(time_ms: int | None, text: str) -> bytes:
+    """A text as `TopicStage` takes it."""
+    packed: bytes = msgpack.packb((time_ms, text), unicode_errors="surrogatepass")
+    return packed
+
+
+def shard_event_of(data: bytes) -> ShardEvent:
+    """An event as `TopicStage` gave it."""
+    shard, values = orjson.loads(data)
+    values["texts"] = tuple(values["texts"])
+    return ShardEvent(shard, TopicEvent(**values))
+
+
+class TopicStage:
+    """Topics of the texts of one shard.
+
+    Texts are embedded and placed in batches of `BLOCK`; `close` places those that wait. Batches are cut where
+    the texts' number says, so that what comes out depends on the texts and their order, and on where `close`
+    was called only as far as sums of floating-point numbers do. Blocks while a batch is embedded.
+    """
+
+    def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:
+        self._shard = shard
+        self._embed = embed
+        self._width = width
+        self._finder = TopicFinder(settings, width)
+        self._waiting: list[tuple[int, str]] = []
+        self._count = 0
+        self._last_ms = 0
+
+    def due_ms(self, data: bytes) -> int | None:
+        return None
+
+    def take(self, data: bytes) -> list[tuple[int, bytes]]:
+        time_ms, text = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
+        self._waiting.append((self._last_ms, text))
+        self._count += 1
+        return self.close(0) if self._count % BLOCK == 0 else []
+
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
+        if not self._waiting:
+            return []
+        times = [time_ms for time_ms, _ in self._waiting]
+        texts = [text for _, text in self._waiting]
+        self._waiting = []
+        return self._outputs(self._finder.add(texts, self._embed(texts), times).events)
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        return self.close(0) + self._outputs(self._finder.finish())
+
+    def _outputs(self, events: Iterable[TopicEvent]) -> list[tuple[int, bytes]]:
+        return [(0, _event_bytes(self._shard, event)) for event in events]
+
+    def to_bytes(self) -> bytes:
+        state = (VERSION, self._width, self._finder.to_bytes(), self._waiting, self._count, self._last_ms)
+        packed: bytes = msgpack.packb(state, unicode_errors="surrogatepass")
+        return packed
+
+    def restore(self, data: bytes) -> None:
+        try:
+            version, width, finder, waiting, count, last_ms = msgpack.unpackb(
+                data, unicode_errors="surrogatepass"
+            )
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
+        if version != VERSION:
+            raise MalformedRecord(f"topics: the state is of version {version}; expected {VERSION}")
+        if width != self._width:
+            raise MalformedRecord(
+                f"topics: the state is of vectors of {width} numbers, the embedding gives {self._width}; "
+                f"use the embedding that it was made with, or start over"
+            )
+        self._finder = TopicFinder.from_bytes(finder)
+        self._waiting = [(time_ms, text) for time_ms, text in waiting]
+        self._count, self._last_ms = count, last_ms
+
+
+def _event_bytes(shard: int, event: TopicEvent) -> bytes:
+    values = {f.name: getattr(event, f.name) for f in fields(TopicEvent)}
+    values["texts"] = [text.encode("utf-8", "replace").decode() for text in event.texts]
+    return orjson.dumps([shard, values])
