@@ -144,6 +144,18 @@ def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Pa
         run_pipeline(spec, nullcontext(["http://127.0.0.1:9"]), RunOptions(), Settings(tmp_path, Path()))
 
 
+@pytest.mark.parametrize("source", [{"topics": ["in", "out"]}, {"topics": [], "pattern": "ou."}])
+@pytest.mark.parametrize("key", ["sink", "dead_letters"])
+def test_what_is_written_is_not_read_again(source: dict[str, Any], key: str) -> None:
+    base = {**document(**source), "sink": {"type": "jsonl", "path": "out"}}
+    servers = f"other:1, {SERVERS.split(',', maxsplit=1)[0]}"
+    sink = {"type": "kafka", "bootstrap": servers, "topic": "out"}
+    with pytest.raises(SettingError, match=f"{key}.topic: expected a topic apart from those of the source"):
+        parse_spec({**base, key: sink})
+    parse_spec({**base, key: {**sink, "topic": "outside"}})
+    parse_spec({**base, key: {**sink, "bootstrap": "elsewhere:9092"}})
+
+
 class Answers:
     """A Kafka that says what a test wants, after a time of being away."""
 
@@ -206,7 +218,7 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
     [
         (Answers(topics=("out",)), SINK, "source.topics: Kafka has no topic 'in'"),
         (Answers(topics=("in",)), SINK, "sink.topic: Kafka has no topic 'out'"),
-        (Answers(members=2), SINK, "source.group: 'forebay-p' has 2 other consumers"),
+        (Answers(members=2), SINK, "source.group: 'forebay-p' is read by others now .2."),
         (Answers(), {**SINK, "transaction_timeout_s": 601.0}, "expected at most 600.*found 601"),
     ],
 )

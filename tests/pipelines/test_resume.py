@@ -21,6 +21,7 @@ from forebay.pipelines.resume import (
     KEPT_LOGS,
     Note,
     Tidy,
+    check_same_kafka,
     checkpoint_to_resume,
     end_orphan,
     forget,
@@ -85,6 +86,13 @@ def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
     newest = place.checkpoint("b", 110)
     place.committed(111)
     assert place.prepare() == newest
+
+
+def test_offsets_mean_nothing_in_another_kafka() -> None:
+    for note, kafka in ((None, "A"), ("A", "A"), ("A", None)):
+        check_same_kafka(Note(kafka=note), kafka)
+    with pytest.raises(SettingError, match="calls itself A, this one is B"):
+        check_same_kafka(Note(kafka="A"), "B")
 
 
 def test_a_run_that_died_before_its_first_checkpoint_goes_on_from_the_one_before(place: Place) -> None:

@@ -44,9 +44,20 @@ def await_brokers(
             except KafkaAway as error:
                 waited_s = time_.monotonic_s() - begin_s
                 if waited_s >= PATIENCE_S:
-                    raise PipelineFailed(f"{error}; gave up after {waited_s:.0f} s") from None
+                    raise PipelineFailed(
+                        f"{error}; gave up after {waited_s:.0f} s: check 'bootstrap', and that the addresses "
+                        f"which its brokers advertise can be reached from here"
+                    ) from None
                 say(str(error), waited_s)
             sleep(PAUSE_S)
+
+
+def kafka_read(spec: PipelineSpec) -> str | None:
+    """What the Kafka that is read calls itself; None where the source is none. Raises `KafkaAway`."""
+    if not isinstance(spec.source, KafkaSource):
+        return None
+    with kafka_admin(spec.source.cluster()) as admin:
+        return admin.cluster_id()
 
 
 def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Callable[[KafkaAdmin], None]]]:
@@ -71,7 +82,8 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
     members = admin.members(group)
     if members:
         raise SettingError(
-            f"source.group: {group!r} has {members} other consumers now; a pipeline needs a group of its own"
+            f"source.group: {group!r} is read by others now ({members}); a pipeline needs one of its own. "
+            f"(Whoever was killed counts until the session has timed out.)"
         )
 
 

@@ -174,6 +174,10 @@ class KafkaSource(Timed, KafkaAccess):
         "that come meanwhile may have theirs, too); false: go on.",
     )
 
+    def reads(self, topic: str) -> bool:
+        """Whether `topic` is one of those that are read."""
+        return topic in self.topics if self.pattern is None else bool(re.fullmatch(self.pattern, topic))
+
     def group_of(self, pipeline: str) -> str:
         """The group of the pipeline of that name."""
         return self.group or f"forebay-{pipeline}"

@@ -7,7 +7,6 @@ another, named like it with `-read` behind, Flink commits what it has read into 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -60,7 +59,7 @@ def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
     """The topics that `source` reads now."""
     if source.pattern is None:
         return source.topics
-    return tuple(name for name in sorted(admin.topics()) if re.fullmatch(source.pattern, name))
+    return tuple(name for name in sorted(admin.topics()) if source.reads(name))
 
 
 def _known_or_first(admin: KafkaAdmin, group: str, topics: Sequence[str]) -> tuple[Place, ...]:

@@ -37,7 +37,6 @@ SOURCE_KEYS = (
     "count",
     "burst",
     "paced",
-    "bootstrap",
     "topics",
     "pattern",
     "format",
@@ -51,7 +50,8 @@ class Note:
     `traits` are the settings that its checkpoints are bound to. `submitted_s` is wall-clock time. `jvm` is
     the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id.
     `checkpointed`: that job has completed a checkpoint. `ends`
-    are topics, partitions and the offsets at which they ended when the pipeline was first started.
+    are topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is
+    what the Kafka that was read calls itself.
     """
 
     finished: bool = False
@@ -62,6 +62,7 @@ class Note:
     job: str | None = None
     checkpointed: bool = False
     ends: Sequence[tuple[str, int, int]] | None = None
+    kafka: str | None = None
 
 
 @contextmanager
@@ -142,6 +143,16 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
                     f"does not fit (--fresh starts over)"
                 )
     return newest
+
+
+def check_same_kafka(note: Note, kafka: str | None) -> None:
+    """Raises `SettingError` where a checkpoint has offsets of another Kafka than the one that is read now:
+    addresses may change, offsets mean nothing elsewhere."""
+    if None not in (note.kafka, kafka) and note.kafka != kafka:
+        raise SettingError(
+            f"source.bootstrap: the checkpoint holds offsets of the Kafka that calls itself {note.kafka}, "
+            f"this one is {kafka}; --fresh starts over"
+        )
 
 
 def forget(home: Path) -> None:

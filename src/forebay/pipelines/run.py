@@ -24,7 +24,7 @@ from forebay.operators.environment import FlinkConfig, Restart, flink_environmen
 from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
 from forebay.pipelines.applications import COUNTING
-from forebay.pipelines.brokers import await_brokers
+from forebay.pipelines.brokers import await_brokers, kafka_read
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.lag import LastCount, lag_watched
 from forebay.pipelines.places import check_places, check_secrets
@@ -33,6 +33,7 @@ from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
     Note,
     Tidy,
+    check_same_kafka,
     checkpoint_to_resume,
     end_orphan,
     forget,
@@ -114,7 +115,9 @@ def run_pipeline(
         await_brokers(
             spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
         )
-        note = read_note(home)
+        note, kafka = read_note(home), kafka_read(spec)
+        if restore_from is not None:
+            check_same_kafka(note, kafka)
         with engine as urls:
             replicas = replicas_of(spec, urls)
             model = served_model(
@@ -139,6 +142,7 @@ def run_pipeline(
                     cluster=options.cluster,
                     job=job_id,
                     ends=[astuple(end) for end in until],
+                    kafka=kafka,
                 ),
             )
             rest_url = f"http://{options.cluster or f'localhost:{port}'}"

@@ -414,6 +414,10 @@ class PipelineSpec(Model):
                     "dead_letters.path",
                     "expected a directory apart from sink.path, found one within the other",
                 )
+        if isinstance(source, KafkaSource):
+            for key, sink in self.topics().items():
+                if source.reads(sink.topic) and _servers(sink.bootstrap) & _servers(source.bootstrap):
+                    yield f"{key}.topic", "expected a topic apart from those of the source, found one of them"
         read = getattr(source, "path", None)
         if read is not None:
             for key, path in written.items():
@@ -469,6 +473,10 @@ class PipelineSpec(Model):
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {server.strip() for server in bootstrap.split(",")}
 
 
 def _within(inner: str, outer: str) -> bool:

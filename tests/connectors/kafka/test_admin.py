@@ -23,12 +23,16 @@ from forebay.operators.jvm import start_jvm
 bootstrap, topic, logs, jar, moment = sys.argv[1:]
 start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
 from forebay.connectors.kafka import KafkaCluster
+from forebay.settings import SecretRef
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
 
 answers = {}
 with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
     answers["there"] = topic in admin.topics()
     answers["partitions"] = admin.partitions([topic, "no-such-topic"])
+    answers["same"] = admin.cluster_id()
+    with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost"))) as same:
+        answers["same"] = same.cluster_id() == answers["same"] != ""
     answers["longest"] = admin.longest_transaction_ms()
     answers["members"] = admin.members("no-such-group")
     answers["committed"] = [asdict(place) for place in admin.committed("no-such-group")]
@@ -59,6 +63,7 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
 for name, cluster in {
     "away": KafkaCluster("127.0.0.1:9"),
     "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+    "no host": KafkaCluster("kafka.invalid:9092", {}, {"sasl.jaas.config": SecretRef(env="NONE")}),
     "no file": KafkaCluster(
         bootstrap,
         {
@@ -105,6 +110,8 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     assert answers["there"] is True
     assert answers["partitions"] == {name: 2}
     assert answers["longest"] == 900_000
+    assert answers["same"] is True
+    assert answers["no host"].startswith("KafkaAway: Kafka at kafka.invalid:9092: no such host name")
     assert (answers["members"], answers["committed"]) == (0, [])
     # The end of a transaction takes an offset as well.
     assert (answers["begins"], answers["ends"], answers["since"]) == ([0, 0], [4, 4], [1, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -83,6 +85,8 @@ def test_results_and_dead_letters_carry_key_headers_and_the_requests_id() -> Non
     key, value, headers = record_of(letter)
     assert (key, headers) == (None, {"trace": b"t1", "forebay-cause": b"timeout"})
     assert orjson.loads(value)["input"] == "x"
+    _, _, headers = record_of(replace(letter, position="in/3@17"))
+    assert headers["forebay-id"] == b"in/3@17"
 
 
 def test_the_connectors_options_of_a_source() -> None:

@@ -20,6 +20,7 @@ from forebay.errors import LaunchError, SettingError
 
 CALL_TIMEOUT_S = 5.0
 POLL_MS = 200
+NO_ADDRESS = "No resolvable bootstrap urls"
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 
 
@@ -45,8 +46,9 @@ class Place:
 
 
 class KafkaAdmin:
-    """An open client. Each call blocks for at most `timeout_s` and raises `KafkaAway` where Kafka does not
-    answer, `KafkaRefused` where it lets nobody in, naming the servers and what it said."""
+    """An open client. Each call makes one to three requests, which block for at most `timeout_s`, and raises
+    `KafkaAway` where Kafka does not answer, `KafkaRefused` where it lets nobody in, naming the servers and
+    what it said."""
 
     def __init__(self, cluster: KafkaCluster, client: Any) -> None:
         self._cluster = cluster
@@ -61,6 +63,10 @@ class KafkaAdmin:
         there = sorted(set(topics) & self.topics())
         found = self._ask(self._client.describeTopics(_java_list(there)).allTopicNames())
         return {str(name): found.get(name).partitions().size() for name in found}
+
+    def cluster_id(self) -> str:
+        """What this Kafka calls itself, whichever of its brokers is asked."""
+        return str(self._ask(self._client.describeCluster().clusterId()))
 
     def longest_transaction_ms(self) -> int:
         """The longest transaction that the brokers allow (`transaction.max.timeout.ms`)."""
@@ -150,11 +156,14 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaRefused` where it cannot be."""
+    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaAway` where no broker's name is known,
+    `KafkaRefused` where it cannot be made."""
     properties = _properties(cluster, timeout_s)
     try:
         client = _shaded().clients.admin.AdminClient.create(properties)
     except Py4JJavaError as error:
+        if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
+            raise KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'") from None
         raise KafkaRefused(
             f"a client of Kafka at {cluster.bootstrap} cannot be made: {_why(cluster, error)}"
         ) from None
@@ -221,14 +230,21 @@ def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
 
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
     """What a client says against its properties; where there are secrets, they may hold parts of them."""
-    first = cause = error.java_exception.getCause() or error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
+    _, *causes = _causes(error)
+    first, cause = (causes or [error.java_exception])[0], (causes or [error.java_exception])[-1]
     if not cluster.secrets:
         return ": ".join(dict.fromkeys((str(first.getMessage()), str(cause.getMessage()))))
     hint = f" (login modules are in {SHADED})" if "sasl.jaas.config" in cluster.secrets else ""
     names = ", ".join(sorted(cluster.secrets))
     return f"{cause.getClass().getSimpleName()}; check 'properties' and the secrets {names}{hint}"
+
+
+def _causes(error: Py4JJavaError) -> Iterator[Any]:
+    """A Java error, what caused it, and so on."""
+    cause = error.java_exception
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()
 
 
 def _classes(error: Any) -> Iterator[str]:

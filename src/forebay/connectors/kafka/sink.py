@@ -93,8 +93,10 @@ class WriteRecord(ProcessFunction):
 def record_of(output: Result | DeadLetter) -> tuple[bytes | None, bytes, dict[str, bytes]]:
     """Key, value and headers of what is written for a result or a dead letter."""
     headers = dict(output.headers)
-    if output.id is not None:
-        headers[ID_HEADER] = output.id.encode("utf-8", "replace")
+    # What could not be read has no id of its own, but a place.
+    id = output.position if output.id is None else output.id
+    if id is not None:
+        headers[ID_HEADER] = id.encode("utf-8", "replace")
     if isinstance(output, Result):
         return output.record_key, result_json(output).encode(), headers
     headers[CAUSE_HEADER] = output.cause.encode()
