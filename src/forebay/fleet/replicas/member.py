@@ -57,10 +57,10 @@ class Member:
 
     @property
     def why(self) -> str:
-        """Why it gets no requests, in words."""
+        """Why it gets no requests, in words; empty where it may get some."""
         if self.leaving:
             return "it has left the list"
-        return self.fault or (self.health.why if self.health.state != "up" else "")
+        return self.fault or (self.health.why if self.health.state == "shut" else "")
 
     def open(self) -> bool:
         """Whether one more request may be sent there."""
