@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from forebay.engine.client import HttpEngine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.fleet.lease import Lease
 
 LAGS = 16
-"""First tokens of requests that had nothing before them, whose median is what one takes alone."""
+"""First tokens of requests that had nothing before them, whose mean is what one takes alone."""
 LAG_GAIN = 1.5
 """How much longer than alone a first token may take before a replica counts as busy.
 
@@ -54,6 +54,7 @@ class Member:
         self.claimed_s = 0.0
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
+        self._warm = False
 
     @property
     def why(self) -> str:
@@ -88,9 +89,12 @@ class Member:
 
     def lagged(self, fleet: Fleet, seconds: float) -> None:
         """A request with nothing before it had its first token after so long."""
+        if not self._warm:
+            self._warm = True
+            return  # A first request may take many times as long as any other.
         self._lags.append(seconds)
         if self.row is not None:
-            fleet.lag_s[self.row] = LAG_GAIN * median(self._lags)
+            fleet.lag_s[self.row] = LAG_GAIN * fmean(self._lags)
 
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""
