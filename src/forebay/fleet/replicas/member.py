@@ -27,6 +27,7 @@ By Little's law the work in a queue, counted at the pace of first tokens, is wha
 Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
 their number grow until they do hold each other up.
 """
+FIRST_FADE = 0.99
 PATIENCE = 4.0
 """How many times longer than expected a replica may be silent before it is held to hang."""
 
@@ -54,7 +55,7 @@ class Member:
         self.claimed_s = 0.0
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
-        self._warm = False
+        self._first_s: float | None = None
 
     @property
     def why(self) -> str:
@@ -87,14 +88,20 @@ class Member:
             return least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
 
-    def lagged(self, fleet: Fleet, seconds: float) -> None:
-        """A request with nothing before it had its first token after so long."""
-        if not self._warm:
-            self._warm = True
-            return  # A first request may take many times as long as any other.
-        self._lags.append(seconds)
+    def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
+        """A request had its first token after so long; `alone`: with nothing before it.
+
+        The first of all, which may take many times as long as any other, counts less and less until there
+        are others.
+        """
+        if self._first_s is None:
+            self._first_s = waited_s
+        elif alone:
+            self._lags.append(waited_s)
+        elif not self._lags:
+            self._first_s *= FIRST_FADE
         if self.row is not None:
-            fleet.lag_s[self.row] = LAG_GAIN * fmean(self._lags)
+            fleet.lag_s[self.row] = LAG_GAIN * (fmean(self._lags) if self._lags else self._first_s)
 
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""
