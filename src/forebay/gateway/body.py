@@ -36,7 +36,6 @@ class Asked:
     given_tokens: int = 0
     max_tokens: int | None = None
     session: str | None = None
-    priority: int = 0
 
 
 async def read_body(
@@ -85,7 +84,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         text, given = _prompt(document.get("input"), "input")
     longest = document.get("max_completion_tokens", document.get("max_tokens"))
     session = document.get("prompt_cache_key") or document.get("user")
-    priority = document.get("priority")
     return Asked(
         path=path,
         body=body,
@@ -95,7 +93,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         given_tokens=given,
         max_tokens=longest if type(longest) is int and longest > 0 else None,
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
-        priority=priority if type(priority) is int else 0,
     )
 
 
