@@ -75,3 +75,19 @@ def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> N
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)
+
+
+def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    assert member.why == "it was not asked yet"
+    member.fault = ""
+    assert member.why == ""
+    member.health.shut("it answered 503", 0.0)
+    assert member.why == "it answered 503"
+    assert not member.open()
+    member.health.check_passed(99.0)
+    assert member.why == ""
+    assert member.open()
+    member.leaving = True
+    assert member.why == "it has left the list"
+    assert not member.open()

@@ -57,7 +57,7 @@ class Member:
 
     @property
     def why(self) -> str:
-        """Why it gets no requests, in words."""
+        """Why it gets no requests, in words; empty where it may get some."""
         if self.leaving:
             return "it has left the list"
         return self.fault or (self.health.why if self.health.state == "shut" else "")
