@@ -62,6 +62,21 @@ async def test_a_hundred_megabytes_in_chunks() -> None:
         assert (status, error["code"]) == (413, "request_too_large")
 
 
+async def test_many_large_bodies_at_a_time() -> None:
+    limits = {"max_body_bytes": 1_000_000, "max_held_bytes": 1_500_000}
+    async with before(limits=limits) as (served, _):
+        head = HEAD + b"content-length: 900000\r\n\r\n"
+        _, first = await raw(served, head, b"x" * 800_000)
+        await until(lambda: served.gateway._room.held == 800_000)
+        reader, second = await raw(served, head, b"x" * 800_000)
+        status, error = await answer(reader)
+        assert (status, error["code"]) == (503, "gateway_full")
+        await fine(served)
+        first.close()
+        second.close()
+        await until(lambda: served.gateway._room.held == 0)
+
+
 async def test_the_openai_client_reads_why_its_body_is_too_large() -> None:
     async with before(limits={"max_body_bytes": 100_000}) as (served, _):
         body = CHAT | {"messages": [{"role": "user", "content": "x" * 3_000_000}]}

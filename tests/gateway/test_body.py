@@ -19,7 +19,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-keys = st.sampled_from(["model", "messages", "prompt", "input", "stream", "max_tokens", "user", "priority"])
+keys = st.sampled_from(["model", "messages", "prompt", "input", "stream", "max_tokens", "user"])
 bodies = st.dictionaries(keys, anything | st.just("fake"), max_size=8).map(orjson.dumps)
 
 
@@ -74,9 +74,9 @@ def test_the_prompt(path: str, more: dict[str, Any], text: str, tokens: int) -> 
 
 
 def test_what_the_fleet_is_told() -> None:
-    body = {"model": "m", "prompt": "a", "max_tokens": 7, "user": "u", "priority": 3, "stream": True}
+    body = {"model": "m", "prompt": "a", "max_tokens": 7, "user": "u", "stream": True}
     asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
-    assert (asked.max_tokens, asked.session, asked.priority, asked.stream) == (7, "u", 3, True)
-    odd = body | {"max_tokens": "x", "user": 3, "priority": 1.5, "stream": None}
+    assert (asked.max_tokens, asked.session, asked.stream) == (7, "u", True)
+    odd = body | {"max_tokens": "x", "user": 3, "stream": None}
     asked = read_asked(PROMPT, orjson.dumps(odd), max_depth=64)
-    assert (asked.max_tokens, asked.session, asked.priority, asked.stream) == (None, None, 0, False)
+    assert (asked.max_tokens, asked.session, asked.stream) == (None, None, False)

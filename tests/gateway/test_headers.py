@@ -25,6 +25,11 @@ def test_what_the_connection_header_names_goes_no_further() -> None:
     assert headers_down(headers) == [(b"x-b", b"2"), (b"x-b", b"3")]
 
 
+def test_what_is_not_plain_goes_no_further() -> None:
+    headers = [(b"x-a", "é".encode("latin-1")), (b"x-b", b"a\x00"), (b"x-c", b"a\tb"), (b"x-d", b"a b")]
+    assert headers_up(headers) == [("x-d", "a b")]
+
+
 def test_secrets_go_no_further() -> None:
     headers = [(b"Authorization", b"Bearer x"), (b"Cookie", b"x"), (b"X-Api-Key", b"x"), (b"Accept", b"*/*")]
     assert headers_up(headers) == [("accept", "*/*")]

@@ -16,7 +16,7 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers, send_whole
-from forebay.gateway.body import EMBED_PATH, read_asked, read_body
+from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp, forget_cancelling
 from forebay.gateway.headers import headers_up, request_id
 from forebay.gateway.keys import KeyRing
@@ -109,6 +109,7 @@ class Gateway:
         self._keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
         self._rules = rules or RelayRules()
+        self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._metrics = GatewayMetrics(fleet)
         self._session: aiohttp.ClientSession | None = None
@@ -249,22 +250,22 @@ class Gateway:
         if self.in_flight > limits.in_flight:
             message = f"more than {limits.in_flight} requests at a time; try again later"
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
-        with caller.usage.request(clock.monotonic_s()):
+        with caller.usage.request(clock.monotonic_s()), self._room.share() as take:
             if exchange.path == MODELS_PATH:
                 await self._list_models(exchange, send)
                 return
             body = await read_body(
-                exchange.headers, receive, max_bytes=limits.max_body_bytes, within_s=limits.body_s
+                exchange.headers, receive, take, max_bytes=limits.max_body_bytes, within_s=limits.body_s
             )
             exchange.body_read = True
             asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             call = exchange.call = Call(asked, caller.name, exchange.id, headers)
-            tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
-            caller.usage.tokens(tokens, clock.monotonic_s())
             served = self._fleet.models
             if served and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)
+            tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
+            caller.usage.tokens(tokens, clock.monotonic_s())
             assert self._relay is not None
             async with UntilHungUp(receive):
                 await self._relay.forward(call, send)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import orjson
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.gateway.asgi import Receive
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver
-from forebay.gateway.refusal import Refusal, slow_body, too_large
+from forebay.gateway.refusal import Refusal, no_room, slow_body, too_large
 
 EMBED_PATH = "/v1/embeddings"
 MAX_CONTAINERS = 500_000
@@ -36,15 +37,48 @@ class Asked:
     given_tokens: int = 0
     max_tokens: int | None = None
     session: str | None = None
-    priority: int = 0
+
+
+class Room:
+    """How many bytes of bodies are held at a time, over all requests."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Gives a function that takes so many bytes more; all go back at the end.
+
+        It raises `Refusal` (503) where there is no room for them.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self.held + size > self._max_bytes:
+                raise no_room()
+            taken += size
+            self.held += size
+
+        try:
+            yield take
+        finally:
+            self.held -= taken
 
 
 async def read_body(
-    headers: Mapping[bytes, bytes], receive: Receive, *, max_bytes: int, within_s: float
+    headers: Mapping[bytes, bytes],
+    receive: Receive,
+    take: Callable[[int], None],
+    *,
+    max_bytes: int,
+    within_s: float,
 ) -> bytes:
     """The whole body. Raises `Refusal` for one that is too large or too slow, `HungUp` for half a one.
 
-    One whose length is given is refused before any of it is read.
+    One whose length is given is refused before any of it is read. `take` is told of bytes before they are
+    kept.
     """
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > max_bytes:
@@ -56,9 +90,11 @@ async def read_body(
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise HungUp
-                body += message.get("body", b"")
-                if len(body) > max_bytes:
+                part = message.get("body", b"")
+                if len(body) + len(part) > max_bytes:
                     raise too_large(max_bytes)
+                take(len(part))
+                body += part
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeOver:
@@ -85,7 +121,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         text, given = _prompt(document.get("input"), "input")
     longest = document.get("max_completion_tokens", document.get("max_tokens"))
     session = document.get("prompt_cache_key") or document.get("user")
-    priority = document.get("priority")
     return Asked(
         path=path,
         body=body,
@@ -95,7 +130,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         given_tokens=given,
         max_tokens=longest if type(longest) is int and longest > 0 else None,
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
-        priority=priority if type(priority) is int else 0,
     )
 
 

@@ -46,8 +46,12 @@ OURS_DOWN = HOP_BY_HOP | {
 
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Those of a client's headers that the replica gets."""
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in _kept(headers, OURS_UP)]
+    """Those of a client's headers that the replica gets: plain ones only, so that none can break the call."""
+    return [
+        (name.decode("ascii"), value.decode("ascii"))
+        for name, value in _kept(headers, OURS_UP)
+        if name.isascii() and value.isascii() and value.decode("ascii").isprintable()
+    ]
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:

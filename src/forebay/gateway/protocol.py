@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from forebay.gateway.refusal import SERVER, error_body
+from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
 LINGER_S = 1.0
@@ -54,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
         began_in_head = self._in_head
         super().data_received(data)
         if self._in_head and began_in_head:
+            # The piece in which a head begins is not counted: at most 256 KiB are read at once.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
                 self._say(*self._too_large())
@@ -62,10 +63,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
-        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -81,12 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        status, code, message = self._refused or (
-            400,
-            "invalid_http",
-            "this is not HTTP/1.1 as it is taken here",
-        )
-        self._say(status, code, message)
+        self._say(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """End parsing from within one of the parser's calls; `send_400_response` then says why."""
@@ -95,11 +87,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _too_large(self) -> tuple[int, str, str]:
         limits = self.limits
-        return (
-            431,
-            "headers_too_large",
-            f"the headers exceed {limits.max_header_bytes} bytes or {limits.max_headers} in number",
-        )
+        message = f"the headers exceed {limits.max_header_bytes} bytes or {limits.max_headers} in number"
+        return 431, "headers_too_large", message
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
@@ -126,8 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_timer()
         self._said = True
         if self.cycle is None or self.cycle.response_complete:
-            kind = {"kind": SERVER} if status >= 500 else {}
-            body = error_body(code, message, **kind)
+            body = error_body(code, message, kind=SERVER if status >= 500 else INVALID)
             head = b"content-type: application/json\r\nconnection: close\r\n"
             length = b"content-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + length + body)

@@ -66,6 +66,11 @@ def too_large(limit: int) -> Refusal:
     )
 
 
+def no_room() -> Refusal:
+    message = "the gateway holds too many large requests; try again later"
+    return Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1, close=True)
+
+
 def slow_body(seconds: float) -> Refusal:
     return Refusal(408, "request_timeout", f"the body did not come whole within {seconds:g} s", close=True)
 

@@ -122,7 +122,6 @@ class Relay:
             demand = self._fleet.demand(
                 asked.text,
                 deadline_s=rules.place_s if self._others({}) else min(rules.absent_s, rules.place_s),
-                priority=asked.priority,
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),

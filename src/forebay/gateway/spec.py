@@ -100,6 +100,9 @@ class LimitsSpec(Model):
     """Bounds that hold for every client."""
 
     max_body_bytes: PositiveInt = Field(8 << 20, description="Largest body; more gets a 413.")
+    max_held_bytes: PositiveInt = Field(
+        512 << 20, description="Bodies of all requests at a time; one beyond gets a 503."
+    )
     max_header_bytes: PositiveInt = Field(32 << 10, description="Request line and headers; more gets a 431.")
     max_headers: PositiveInt = Field(100, description="Number of headers; more gets a 431.")
     max_json_depth: Annotated[int, Strict(), Field(gt=0, le=1000)] = Field(

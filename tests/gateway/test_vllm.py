@@ -1,0 +1,76 @@
+"""The gateway before real vLLM: the official client, and the same bytes as without it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import aiohttp
+import openai
+import pytest
+
+from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
+from forebay.settings import load_settings
+
+from .conftest import serving, spec_of, until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+MODEL = "smollm2-135m-instruct"
+ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[str]:
+    settings = load_settings()
+    ensure_engine(settings, Silent())
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512)
+    with local_replicas(1, options, settings=settings) as replicas:
+        yield replicas[0]
+
+
+async def test_what_vllm_says_comes_through_as_it_is(replica: str) -> None:
+    async with serving(spec_of([replica])) as served:
+        for more in ({"stream": True, "stream_options": {"include_usage": True}}, {}, {"temperature": -1}):
+            said = []
+            for url in (replica, served.url):
+                headers = {"X-Request-Id": "same"}
+                body = ASKED | {"temperature": 0.0} | more
+                async with served.session.post(
+                    f"{url}/v1/chat/completions", json=body, headers=headers
+                ) as response:
+                    # Only the moment differs.
+                    text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
+                    said.append((response.status, response.headers["Content-Type"], text))
+            assert said[0] == said[1]
+
+
+async def test_the_official_client(replica: str) -> None:
+    async with (
+        serving(spec_of([replica])) as served,
+        openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        assert [model.id async for model in client.models.list()] == [MODEL]
+        whole = await client.chat.completions.create(**ASKED, temperature=0.0)
+        stream = await client.chat.completions.create(**ASKED, temperature=0.0, stream=True)
+        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        assert "".join(pieces) == whole.choices[0].message.content
+        assert len(pieces) > 5
+        with pytest.raises(openai.BadRequestError, match="maximum context length"):
+            await client.completions.create(model=MODEL, prompt="hello " * 2000, max_tokens=8)
+
+
+async def test_a_client_that_hangs_up_ends_its_request_at_vllm(replica: str) -> None:
+    async with serving(spec_of([replica])) as served:
+        body = ASKED | {"max_tokens": 400, "ignore_eos": True, "stream": True}
+        async with aiohttp.ClientSession() as session:
+            response = await session.post(f"{served.url}/v1/chat/completions", json=body)
+            await response.content.readany()
+            response.close()
+        await until(lambda: served.gateway.in_flight == 0)
+        while True:
+            async with served.session.get(f"{replica}/metrics") as metrics:
+                running = re.search(r"^vllm:num_requests_running\{.*\} (.*)$", await metrics.text(), re.M)
+            assert running is not None
+            if float(running[1]) == 0:
+                return
