@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import Statement
 from forebay.summaries.plan import SummaryPlan, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.results import Summary
 from forebay.testing.driven import END_MS, Driven
 
