@@ -117,7 +117,7 @@ class Intake:
         plan = self.plan
         pane.seen += 1
         pane.late += item.late
-        if plan.windows.kind == "session" and not pane.closed:
+        if plan.windows.kind == "session" and not pane.closed and not item.late:
             pane.start_ms = min(pane.start_ms, item.time_ms)
             end_ms = max(pane.end_ms, item.time_ms + plan.windows.gap_ms)
             if end_ms > pane.end_ms:
