@@ -14,9 +14,9 @@ from forebay.bench.stage import RealStage, SimulatedStage
 from forebay.bench.summaries import Tally, measure_summaries, told_once
 from forebay.errors import SettingError
 from forebay.simulate.models import LLAMA_8B
+from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import item_of
 from forebay.summaries.plan import HOUR_MS, SummaryPlan, Windows
-from forebay.summaries.program import Arrival
 from forebay.summaries.prompt import Ask
 from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import Statement
 from forebay.summaries.plan import SummaryPlan, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.results import Summary
 from forebay.testing.driven import END_MS, Driven
 
@@ -192,6 +193,19 @@ def test_a_late_event_goes_where_the_policy_says(late: str) -> None:
         assert kinds == [(0, 0, 3, 0), (0, 1, 4, 1), (60_000, 0, 1, 0)]
         assert any(source.id == "late" for s in driven.summaries[1].statements for source in s.sources)
     assert not driven.state.panes
+
+
+def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> None:
+    driven = Driven(SummaryProgram(plan_of(WINDOWS[2], late="next")))
+    driven.event(Arrival("a", 0, "first"))
+    driven.watermark(100 * SECOND)
+    driven.event(Arrival("late", 1000, "late"))
+    driven.event(Arrival("b", 101 * SECOND, "second"))
+    driven.watermark(END_MS)
+    while driven.answer():
+        pass
+    spans = [(each.start_ms, each.end_ms, each.events, each.late) for each in driven.summaries]
+    assert spans == [(0, 20_000, 1, 0), (100_001, 121_000, 2, 1)]
 
 
 @settings(max_examples=60)

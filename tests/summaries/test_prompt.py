@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine.answer import AnswerCheck
+from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import MAX_SOURCES, Source, Statement, item_of
 from forebay.summaries.plan import OVERHEAD_TOKENS, SummaryPlan, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.prompt import Ask, read_answer, without_answer
 from forebay.summaries.text import clean
 from forebay.testing.driven import Driven

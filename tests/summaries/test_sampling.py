@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
+from forebay.summaries.intake import Arrival
 from forebay.summaries.plan import SummaryPlan, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.state import KeyState
 from forebay.testing.driven import Driven
 

@@ -6,8 +6,9 @@ import msgpack
 import pytest
 
 from forebay.errors import ForebayError
+from forebay.summaries.intake import Arrival
 from forebay.summaries.plan import SummaryPlan, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.state import KeyState
 from forebay.testing.driven import Driven
 

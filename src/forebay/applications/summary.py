@@ -10,9 +10,10 @@ from typing import Any, Literal
 from forebay.errors import SettingError
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
+from forebay.summaries.intake import Arrival
 from forebay.summaries.plan import DAY_MS, Late, SummaryPlan, WindowKind, Windows
-from forebay.summaries.program import Arrival, SummaryProgram
 from forebay.summaries.program import Output as Outcome
+from forebay.summaries.program import SummaryProgram
 from forebay.summaries.results import Refused, Summary
 from forebay.summaries.state import VERSION, KeyState
 

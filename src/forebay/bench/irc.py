@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from forebay.errors import SettingError
-from forebay.summaries.program import Arrival
+from forebay.summaries.intake import Arrival
 
 _SAID = re.compile(r"^\[(\d\d):(\d\d)\] (?:<([^>]*)>| \* (\S+)) ?(.*)$")
 DAY_MIN = 24 * 60

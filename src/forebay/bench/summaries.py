@@ -12,9 +12,10 @@ from typing import Any
 
 from forebay.bench.stage import Stage
 from forebay.records import JSON, Usage
+from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import Item, Statement, events_of, item_of, within
 from forebay.summaries.plan import SummaryPlan
-from forebay.summaries.program import Arrival, Output, SummaryProgram
+from forebay.summaries.program import Output, SummaryProgram
 from forebay.summaries.prompt import Ask, read_answer, without_answer
 from forebay.summaries.results import Summary
 from forebay.summaries.state import KeyState

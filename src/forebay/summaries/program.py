@@ -10,28 +10,18 @@ What a call holds depends on the order of the key's events alone, not on how lon
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forebay.records import JSON, Usage
-from forebay.summaries import sampling
-from forebay.summaries.parts import Chunk, Item, Node, Statement, events_of, item_of, weight, within
+from forebay.summaries.intake import Arrival, Intake, passed
+from forebay.summaries.parts import Chunk, Node, Statement, events_of, within
 from forebay.summaries.plan import SummaryPlan
 from forebay.summaries.prompt import Ask, Read, read_answer, without_answer
 from forebay.summaries.results import Refused, Summary
 from forebay.summaries.state import KeyState, Pane, Work
-from forebay.summaries.text import clean
-from forebay.summaries.windows import FOREVER_MS, bounds, ends_of, panes_of, touched
+from forebay.summaries.windows import ends_of, panes_of
 
 Output = Summary | Refused
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """An event of the stream. `id` names it for ever."""
-
-    id: str
-    time_ms: int | None
-    text: str
 
 
 class SummaryProgram:
@@ -44,6 +34,7 @@ class SummaryProgram:
 
     def __init__(self, plan: SummaryPlan) -> None:
         self.plan = plan
+        self._intake = Intake(plan)
 
     def on_event(
         self,
@@ -54,13 +45,13 @@ class SummaryProgram:
         wall_ms: int | None = None,
     ) -> list[Output]:
         """Take one event. `wall_ms`: the clock that its time may not be far ahead of; None: it may."""
-        self._pass(state, watermark_ms)
-        refused = self._take(key, state, event, wall_ms)
+        _pass(state, watermark_ms)
+        refused = self._intake.take(key, state, event, wall_ms)
         return [*([] if refused is None else [refused]), *self._advance(key, state)]
 
     def on_watermark(self, key: str, state: KeyState, watermark_ms: int) -> list[Output]:
         """Event time has come to `watermark_ms`: no event at or before it is awaited any more."""
-        self._pass(state, watermark_ms)
+        _pass(state, watermark_ms)
         return list(self._advance(key, state))
 
     def on_answer(self, key: str, state: KeyState, answer: JSON, usage: Usage) -> list[Output]:
@@ -99,7 +90,7 @@ class SummaryProgram:
         found = list(state.ends)
         for pane in state.panes:
             found += self._moments(pane)
-        return min((due - 1 for due in found if not self._passed(state, due)), default=None)
+        return min((due - 1 for due in found if not passed(state, due)), default=None)
 
     def _moments(self, pane: Pane) -> Iterator[int]:
         plan = self.plan
@@ -113,176 +104,13 @@ class SummaryProgram:
         elif not pane.closed:
             yield pane.end_ms
             if not pane.led:
-                yield self._lead_ms(pane)
-
-    def _lead_ms(self, pane: Pane) -> int:
-        """The moment from which a pane's events are kept apart from those before, which are handed on."""
-        lead_ms = min(self.plan.lead_ms, (pane.end_ms - pane.start_ms) // 4)
-        if self.plan.windows.kind == "session":
-            lead_ms = min(lead_ms, self.plan.windows.gap_ms // 2)
-        return pane.end_ms - lead_ms
-
-    @staticmethod
-    def _pass(state: KeyState, watermark_ms: int | None) -> None:
-        if watermark_ms is not None and (state.watermark_ms is None or watermark_ms > state.watermark_ms):
-            state.watermark_ms = watermark_ms
-
-    @staticmethod
-    def _passed(state: KeyState, time_ms: int) -> bool:
-        # A window [start, end) is complete once the watermark says that nothing before its end will come.
-        return state.watermark_ms is not None and state.watermark_ms >= time_ms - 1
-
-    # Events.
-
-    def _take(self, key: str, state: KeyState, event: Arrival, wall_ms: int | None) -> Refused | None:
-        plan, time_ms = self.plan, event.time_ms
-        text = clean(event.text, plan.text_tokens)
-
-        def refused(cause: str) -> Refused:
-            return Refused(key, event.id, time_ms, text, cause)
-
-        if time_ms is None:
-            return refused("no_time")
-        if wall_ms is not None and time_ms > wall_ms + plan.ahead_ms:
-            return refused("future")
-        self._close_passed(state)
-        item = item_of(event.id, time_ms, text)
-        found = touched(plan.windows, state.panes, time_ms)
-        if found:
-            self._put(key, state, self._joined(state, found), item)
-            return None
-        if self._passed(state, bounds(plan.windows, time_ms)[1]):
-            return self._take_late(key, state, item)
-        return self._put_anew(key, state, item, time_ms)
-
-    def _take_late(self, key: str, state: KeyState, item: Item) -> Refused | None:
-        plan, now_ms = self.plan, state.watermark_ms
-        assert now_ms is not None
-        item = replace(item, late=True)
-        if plan.late == "correct":
-            # Of a session that it would have touched, too: it has ended, and takes no others.
-            gap_ms = plan.windows.gap_ms
-            for pane in state.panes:
-                if pane.closed and pane.start_ms - gap_ms < item.time_ms < pane.end_ms:
-                    if pane.correct_at_ms is None:
-                        pane.correct_at_ms = min(now_ms + plan.correct_ms, pane.end_ms + plan.allowed_ms)
-                    self._put(key, state, pane, item)
-                    return None
-            if not self._passed(state, bounds(plan.windows, item.time_ms)[1] + plan.allowed_ms):
-                return self._put_anew(key, state, item, item.time_ms)
-        elif plan.late == "next" and now_ms < FOREVER_MS:
-            found = touched(plan.windows, state.panes, now_ms + 1)
-            if found:
-                self._put(key, state, found[0], item)
-                return None
-            return self._put_anew(key, state, item, now_ms + 1)
-        return Refused(key, item.id, item.time_ms, item.text, "late")
-
-    def _put_anew(self, key: str, state: KeyState, item: Item, time_ms: int) -> Refused | None:
-        """Put `item` into a new pane, that of an event at `time_ms`."""
-        if len(state.panes) >= self.plan.panes:
-            return Refused(key, item.id, item.time_ms, item.text, "too_many_windows")
-        start_ms, end_ms = bounds(self.plan.windows, time_ms)
-        pane = Pane(state.take_id(), start_ms, end_ms)
-        state.panes.append(pane)
-        state.panes.sort(key=lambda each: each.start_ms)
-        correct = self.plan.late == "correct"
-        ends = [
-            end for end in ends_of(self.plan.windows, start_ms) if correct or not self._passed(state, end)
-        ]
-        state.ends = sorted({*state.ends, *ends})
-        self._put(key, state, pane, item)
-        return None
-
-    def _joined(self, state: KeyState, found: list[Pane]) -> Pane:
-        """The pane to put an event into: where it closes the gap between two sessions, they become one."""
-        pane = found[0]
-        if len(found) == 1:
-            return pane
-        other = found[1]
-        self._cut(state, pane)
-        pane.end_ms = max(pane.end_ms, other.end_ms)
-        for name in ("waiting", "nodes", "open"):
-            getattr(pane, name).extend(getattr(other, name))
-        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced"):
-            setattr(pane, name, getattr(pane, name) + getattr(other, name))
-        for name in ("prompt_tokens", "completion_tokens", "calls"):
-            setattr(pane, name, getattr(pane, name) + getattr(other, name))
-        pane.pool, pane.bar, pane.led = other.pool, other.bar, other.led
-        state.panes.remove(other)
-        if state.work is not None and state.work.pane == other.id:
-            state.work = replace(state.work, pane=pane.id)
-        return pane
-
-    def _put(self, key: str, state: KeyState, pane: Pane, item: Item) -> None:
-        plan = self.plan
-        pane.seen += 1
-        pane.late += item.late
-        if plan.windows.kind == "session" and not pane.closed:
-            pane.start_ms = min(pane.start_ms, item.time_ms)
-            end_ms = max(pane.end_ms, item.time_ms + plan.windows.gap_ms)
-            if end_ms > pane.end_ms:
-                pane.end_ms, pane.led = end_ms, False
-        if plan.windows.kind == "rolling":
-            self._renew(state, pane, item.time_ms)
-        elif not pane.led and item.time_ms >= self._lead_ms(pane):
-            self._lead(state, pane)
-        stratum = sampling.stratum_of(plan, pane, item.time_ms)
-        if stratum > pane.stratum:
-            if pane.pool:
-                self._cut(state, pane)
-            pane.stratum = stratum
-        for at, known in enumerate(pane.open):
-            if known.text == item.text and known.late == item.late:
-                # The same once more costs nothing.
-                pane.open[at] = replace(known, copies=known.copies + 1)
-                return
-        if sampling.must_cut(plan, pane, item):
-            self._cut(state, pane)
-        sampling.admit(plan, key, pane, item)
-
-    def _renew(self, state: KeyState, pane: Pane, time_ms: int) -> None:
-        """A running summary's budget is for each `every_ms`, less what still waits for its call."""
-        every_ms = self.plan.windows.every_ms
-        if pane.open and time_ms >= pane.open[0].time_ms + every_ms:
-            self._cut(state, pane)
-        if time_ms >= pane.start_ms + every_ms:
-            if pane.pool:
-                self._cut(state, pane)
-            pane.start_ms = time_ms
-            pane.spent = weight(pane.open) + sum(weight(chunk.items) for chunk in pane.waiting)
-
-    def _lead(self, state: KeyState, pane: Pane) -> None:
-        # A sample goes on to the end: cut, it would have no room for what comes.
-        if not pane.pool:
-            self._cut(state, pane)
-        pane.led = True
-
-    @staticmethod
-    def _cut(state: KeyState, pane: Pane) -> None:
-        """The open events become a chunk, in order of time."""
-        if pane.open:
-            items = sorted(pane.open, key=lambda item: item.time_ms)
-            pane.waiting.append(Chunk(state.take_id(), tuple(items)))
-            pane.open = []
-        pane.pool, pane.bar = False, None
+                yield self._intake.lead_ms(pane)
 
     # What to do next.
 
-    def _close_passed(self, state: KeyState) -> None:
-        rolling = self.plan.windows.kind == "rolling"
-        for pane in state.panes:
-            if rolling:
-                if pane.open and self._passed(state, pane.open[0].time_ms + self.plan.windows.every_ms):
-                    self._cut(state, pane)
-            elif not pane.closed:
-                if not pane.led and self._passed(state, self._lead_ms(pane)):
-                    self._lead(state, pane)
-                pane.closed = self._passed(state, pane.end_ms)
-
     def _advance(self, key: str, state: KeyState) -> Iterator[Output]:
         """Begin the next call, if none is out; give the summaries that need none."""
-        self._close_passed(state)
+        self._intake.close_passed(state)
         while state.work is None:
             due = self._due(state)
             if due is None:
@@ -315,7 +143,7 @@ class SummaryProgram:
         found = [
             Work("close", pane.id, (), pane.end_ms)
             for pane in state.panes
-            if pane.revision and pane.correct_at_ms is not None and self._passed(state, pane.correct_at_ms)
+            if pane.revision and pane.correct_at_ms is not None and passed(state, pane.correct_at_ms)
         ]
         if self.plan.windows.kind == "session":
             found += [
@@ -324,7 +152,7 @@ class SummaryProgram:
                 if pane.closed and not pane.revision
             ]
         for end_ms in state.ends[:1]:
-            if self._passed(state, end_ms):
+            if passed(state, end_ms):
                 newest = [pane.id for pane in state.panes if pane.end_ms == end_ms]
                 found.append(Work("close", newest[0] if newest else -1, (), end_ms))
         return min(found, key=lambda work: (work.end_ms, work.pane), default=None)
@@ -366,7 +194,7 @@ class SummaryProgram:
         if work.ids or work.pane < 0:
             return work
         pane = state.pane(work.pane)
-        self._cut(state, pane)
+        self._intake.cut(state, pane)
         return replace(work, ids=tuple(chunk.id for chunk in pane.waiting))
 
     # Answers.
@@ -468,7 +296,7 @@ class SummaryProgram:
             if not pane.closed or (out is not None and out.pane == pane.id):
                 return True
             if plan.late == "correct":
-                kept = not self._passed(state, pane.end_ms + plan.allowed_ms)
+                kept = not passed(state, pane.end_ms + plan.allowed_ms)
                 return kept or not pane.revision or pane.correct_at_ms is not None
             if plan.windows.size_ms:
                 return any(end in state.ends for end in ends_of(plan.windows, pane.start_ms))
@@ -484,3 +312,8 @@ def _chunk(pane: Pane, id: int) -> Chunk:
 
 def _statements(nodes: list[Node]) -> tuple[Statement, ...]:
     return tuple(statement for node in nodes for statement in node.statements)
+
+
+def _pass(state: KeyState, watermark_ms: int | None) -> None:
+    if watermark_ms is not None and (state.watermark_ms is None or watermark_ms > state.watermark_ms):
+        state.watermark_ms = watermark_ms

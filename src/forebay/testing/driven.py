@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import orjson
 
 from forebay.records import Usage
-from forebay.summaries.program import Arrival, Output, SummaryProgram
+from forebay.summaries.intake import Arrival
+from forebay.summaries.program import Output, SummaryProgram
 from forebay.summaries.prompt import Ask
 from forebay.summaries.results import Refused, Summary
 from forebay.summaries.state import KeyState
