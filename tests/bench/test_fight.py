@@ -50,7 +50,7 @@ def test_the_turning_points_are_found_when_the_documentation_says() -> None:
         if answer["kind"] in ("ended", "changed")
         for term in answer["terms"]
     }
-    # Posts go to shards by their positions, here others: which posts stand for a tick, and what is one trend.
+    # Posts go to shards by their positions, which are others here: what is one trend may differ a little.
     for term, at in TURNS.items():
         times = [time for name, time in found if name == term]
         assert any(abs(_seconds(time) - _seconds(at)) <= WITHIN_S for time in times), f"{term}: {times}"
