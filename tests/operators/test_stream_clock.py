@@ -1,4 +1,4 @@
-"""The clock in front of a job: what goes on, what is refused and why, and that it is the same after a restore."""
+"""The clock in front of a job: what goes on, what is refused and why, and the same after a restore."""
 
 from __future__ import annotations
 
