@@ -38,14 +38,22 @@ BASELINE = "stateless, history written anew below a changing header"
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsPlan:
-    """How many conversations of `TURNS` turns: on the scripted replica, and on a real engine. The budget is
-    so small that turns are folded in each of them."""
+class Load:
+    """So many conversations of `TURNS` turns at once, with messages of about `words` words."""
 
-    scripted: int = 200
-    real: int = 8
+    sessions: int
+    budget_tokens: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsPlan:
+    """What is asked of the scripted replica, and of a real engine. The budgets are so small that turns are
+    folded; on a processor vLLM caches blocks of 128 tokens, which takes longer prompts to hit."""
+
+    scripted: Load = Load(200, 384, 30)
+    real: Load = Load(8, 1024, 45)
     seed: int = 1
-    budget_tokens: int = 384
 
 
 def measure_sessions(
@@ -61,16 +69,18 @@ def measure_sessions(
     # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
     script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
     with ReplicaProcess(script) as replica:
-        report = _measured(plan, plan.scripted, [replica.url], say, scripted=True)
+        report = _measured(plan.seed, plan.scripted, [replica.url], say, scripted=True)
     with ReplicaProcess(script) as first, ReplicaProcess(script) as second:
-        report["two_replicas"] = _measured(plan, plan.scripted, [first.url, second.url], say, scripted=True)
+        report["two_replicas"] = _measured(
+            plan.seed, plan.scripted, [first.url, second.url], say, scripted=True
+        )
     with ReplicaProcess(script) as replica:
-        report["baselines"] = {BASELINE: _baseline(plan, plan.scripted, replica.url, say)}
+        report["baselines"] = {BASELINE: _baseline(plan.seed, plan.scripted, replica.url, say)}
     if engine is None:
         skipped["sessions on a real engine"] = "--engine names its URL"
     else:
-        real = _measured(plan, plan.real, [engine], say, scripted=False)
-        report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan, plan.real, engine, say)}}
+        real = _measured(plan.seed, plan.real, [engine], say, scripted=False)
+        report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan.seed, plan.real, engine, say)}}
         if not real["cached_tokens"]:
             skipped["hit_share on the engine"] = (
                 "it reports no cached tokens; start vLLM with --enable-prompt-tokens-details"
@@ -78,18 +88,16 @@ def measure_sessions(
     return report
 
 
-def _measured(
-    plan: SessionsPlan, sessions: int, urls: Sequence[str], say: Say, *, scripted: bool
-) -> dict[str, Any]:
-    events = list(messages(sessions * TURNS, sessions, plan.seed))
-    settings = Sessions(budget_tokens=plan.budget_tokens, idle_s=None)
+def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted: bool) -> dict[str, Any]:
+    events = _events(seed, load)
+    settings = Sessions(budget_tokens=load.budget_tokens, idle_s=None)
     with tempfile.TemporaryDirectory(prefix="forebay-sessions-") as folder:
         began_s = time.monotonic()
-        rows = _run(Path(folder), events, settings, urls, capacity=sessions)
+        rows = _run(Path(folder), events, settings, urls, capacity=load.sessions)
         seconds = time.monotonic() - began_s
     figures = judged(events, rows, expected_answers(events, settings) if scripted else None)
-    figures |= {"sessions": sessions, "turns": len(events), "seconds": round(seconds, 1)}
-    say(f"{sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
+    figures |= {"sessions": load.sessions, "turns": len(events), "seconds": round(seconds, 1)}
+    say(f"{load.sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
     return figures
 
 
@@ -188,8 +196,12 @@ def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
     return round(min(1.0, cached / repeated), 4) if repeated else None
 
 
-def _baseline(plan: SessionsPlan, sessions: int, url: str, say: Say) -> dict[str, Any]:
-    events = list(messages(sessions * TURNS, sessions, plan.seed))
+def _events(seed: int, load: Load) -> list[dict[str, Any]]:
+    return list(messages(load.sessions * TURNS, load.sessions, seed, words=load.words))
+
+
+def _baseline(seed: int, load: Load, url: str, say: Say) -> dict[str, Any]:
+    events = _events(seed, load)
     began_s = time.monotonic()
     turns = asyncio.run(_stateless(events, url))
     usage = [usage for of_key in turns for _, usage in of_key]

@@ -81,18 +81,13 @@ class Turns(Generic[S]):
         self._ending = False
 
     @property
-    def busy(self) -> bool:
-        """Whether a call is awaited; nothing waits where none is."""
-        return bool(self._awaited)
-
-    @property
     def timers(self) -> bool:
         """Whether a timer is set."""
         return bool(self._due.heads)
 
     @property
     def waits(self) -> int:
-        """Turns that wait for a call of their key."""
+        """Turns that wait for a call of their key; a key has none unless it awaits a call."""
         return self._waits
 
     def awaits(self, key: str) -> bool:
