@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.detect import ticks
-from forebay.detect.ticks import TickCounter, joined
+from forebay.detect.ticks import Counts, TickCounter, added, joined
 from forebay.errors import MalformedRecord
 
 
@@ -92,3 +92,35 @@ def test_entries_join() -> None:
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="ticks: "):
         TickCounter.from_bytes(data)
+
+
+def test_counts_add_up_the_same_in_any_order() -> None:
+    one = Counts(3, 2, {"b": (2, 0, 1), "a": (1, 1, 1)}, {0: "b", 1: "a b"})
+    other = Counts(3, 1, {"c": (1, 9, 9), "a": (1, 9, 9)}, {9: "c a"})
+    whole = added([one, other])
+    assert whole == added([other, one])
+    # Decayed counts are floating-point numbers: the order in which they are added matters, too.
+    assert list(whole.terms.items()) == [("a", (2, 1, 9)), ("b", (2, 0, 1)), ("c", (1, 9, 9))]
+    assert list(added([other, one]).terms) == list(whole.terms)
+    assert whole.posts == 3
+
+
+def test_each_shard_has_its_terms_and_their_posts_and_knows_of_all() -> None:
+    counts = Counts(1, 50, {f"t{n}": (1, n, n) for n in range(50)}, {n: f"text {n}" for n in range(50)})
+    parts = counts.split(4)
+    assert [part.posts for part in parts] == [50] * 4
+    assert {term: entry for part in parts for term, entry in part.terms.items()} == counts.terms
+    for part in parts:
+        assert part.terms
+        assert set(part.texts) == {entry[1] for entry in part.terms.values()}
+
+
+def test_texts_go_with_the_most_frequent_terms() -> None:
+    counter = TickCounter(tick_ms=1000, samples=3)
+    for number in range(100):
+        counter.add([f"word{number}", *(["often"] if number % 3 == 0 else [])], 1500, f"text {number}")
+    (counts,) = counter.close(2000)
+    _, first, last = counts.terms["often"]
+    assert {counts.texts[first], counts.texts[last]} == {"text 0", "text 99"}
+    assert len(counts.texts) <= 3
+    assert TickCounter.from_bytes(counter.to_bytes()).to_bytes() == counter.to_bytes()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forebay.embed.base import OpenMiniLM
 from forebay.embed.minilm import MiniLM, gelu
 from forebay.embed.model import find_embedding_model
 from forebay.embed.safetensors import read_tensors
@@ -179,3 +180,11 @@ def test_copies_are_embedded_once(model: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sum(passes) == 3
     minilm.embed(["goal"])
     assert sum(passes) == 4
+
+
+def test_with_none_remembered_what_came_before_changes_no_digit(model: Path) -> None:
+    one, other = OpenMiniLM(model, threads=1)(), OpenMiniLM(model, threads=1)()
+    one.embed(["storm hits lisbon", "goal"])
+    texts = ["goal", "storm", "storm hits", "goal"]
+    assert (one.embed(texts) == other.embed(texts)).all()
+    assert one.width == WIDTH

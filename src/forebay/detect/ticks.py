@@ -157,9 +157,9 @@ class TickCounter:
             return by_number
         chosen: dict[int, str] = {}
         for _, (_, first, last) in sorted(terms.items(), key=lambda each: (-each[1][0], each[0])):
-            chosen[first], chosen[last] = by_number[first], by_number[last]
-            if len(chosen) >= self._samples:
+            if len(chosen) + 2 > self._samples:
                 break
+            chosen[first], chosen[last] = by_number[first], by_number[last]
         return chosen
 
     def to_bytes(self) -> bytes:

@@ -119,7 +119,7 @@ def gelu(x: Floats) -> None:
 class MiniLM:
     """Texts to vectors of length 1 (float32). Thread-safe; one instance holds about 110 MB."""
 
-    def __init__(self, model: Path, *, threads: int = 1, remembered: int = REMEMBERED_TEXTS) -> None:
+    def __init__(self, model: Path, *, threads: int = 1, remembered: int | None = None) -> None:
         """`model`: a folder with `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`.
 
         Forward passes run on `threads` threads side by side, each on one core: on small products that is
@@ -127,7 +127,7 @@ class MiniLM:
         texts are `remembered`, as streams are full of copies. A vector's last digits depend on the texts that
         it is computed with: with none remembered, the same calls give the same vectors in any process.
         """
-        self._remembered = remembered
+        self._remembered = REMEMBERED_TEXTS if remembered is None else remembered
         self._lately: OrderedDict[str, Floats] = OrderedDict()
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(threads, "embed") if threads > 1 else None
