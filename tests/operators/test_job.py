@@ -151,7 +151,8 @@ def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_noth
 ) -> None:
     def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
         moments = {"trigger_timestamp": 10 * number, "end_to_end_duration": number}
-        return {"id": number, "status": status, "is_savepoint": savepoint, **moments}
+        on_their_way = {"persisted_data": 0 if number in (1, 4) else 17}
+        return {"id": number, "status": status, "is_savepoint": savepoint, **moments, **on_their_way}
 
     told = {
         "counts": {"completed": 3, "failed": 1, "restored": 2},
@@ -166,7 +167,9 @@ def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_noth
     monkeypatch.setattr(module, "_ask", lambda url: json.dumps(told).encode())
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
     job = RunningJob(client, "http://flink")
-    assert job.checkpoints() == Checkpoints(3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, restored=2)
+    assert job.checkpoints() == Checkpoints(
+        3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, newest_clear=1, restored=2
+    )
 
 
 def test_one_long_name_is_asked_for_by_itself() -> None:

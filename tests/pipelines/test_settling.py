@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.pipelines.settling import Settling, Sight
@@ -17,7 +17,7 @@ class Looks:
 
     def __init__(self, settling: Settling[int]) -> None:
         self._settling = settling
-        self._sight = Sight(0.0, 1000, 0, newest=5, newest_done=5, oldest_read_ms=NOTHING)
+        self._sight = Sight(0.0, 1000, 0, newest=5, newest_done=5, newest_clear=5, oldest_read_ms=NOTHING)
         self.read = 0
 
     def __call__(self, seconds: float = 1.0, **changes: int) -> int | None:
@@ -26,6 +26,7 @@ class Looks:
             "restarts": old.restarts,
             "newest": old.newest,
             "newest_done": old.newest_done,
+            "newest_clear": old.newest_clear,
             "oldest_read_ms": old.oldest_read_ms,
             **changes,
         }
@@ -106,6 +107,62 @@ def test_no_offset_settles_before_the_answers_before_it_are_committed(steps: lis
         elif step == "metrics":
             oldest = read_ms[0] if read_ms else NOTHING
         elif step == "look":
-            sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, done, oldest)
+            sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, done, done, oldest)
             settled = settling.look(sight, offsets)
             assert settled is None or settled <= committed
+
+
+def test_behind_many_readers_a_checkpoint_must_hold_nothing_on_its_way() -> None:
+    look = Looks(Settling(metrics_s=0.0, many_readers=True))
+    assert not any(look(newest=n, newest_done=n) for n in range(6, 30))
+    look.read = 4
+    found = [look(newest=n, newest_done=n, newest_clear=n if n == 35 else 5) for n in range(30, 60)]
+    assert [offsets for offsets in found if offsets is not None] == [0]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["read 0", "read 1", "take 0", "take 1", "answer", "checkpoint", "metrics", "look"]),
+        max_size=200,
+    )
+)
+@example(
+    # A record of the first reader stays on its way while those of the second are taken and answered.
+    ["read 0", "read 1", "checkpoint", "look", "metrics", "look"] + ["checkpoint", "metrics", "look"] * 8
+)
+def test_no_offset_settles_while_a_record_before_it_is_on_its_way(steps: list[str]) -> None:
+    """Two readers in front of one operator, which takes from either as it likes."""
+    settling: Settling[tuple[int, ...]] = Settling(metrics_s=0.0, many_readers=True)
+    ways: tuple[deque[tuple[int, int]], ...] = (deque(), deque())
+    read = [0, 0]
+    held: list[tuple[int, int, int]] = []
+    answered: set[tuple[int, int]] = set()
+    in_checkpoint = committed = frozenset[tuple[int, int]]()
+    offsets = (0, 0)
+    now_ms = checkpoint = clear = 0
+    oldest = NOTHING
+    for step in steps:
+        now_ms += 10
+        word, _, reader = step.partition(" ")
+        if word == "read":
+            way = int(reader)
+            ways[way].append((now_ms, read[way]))
+            read[way] += 1
+        elif word == "take" and ways[int(reader)]:
+            read_ms, number = ways[int(reader)].popleft()
+            held.append((read_ms, int(reader), number))
+            oldest = min(oldest, read_ms)
+        elif word == "answer" and held:
+            _, way, number = held.pop(0)
+            answered.add((way, number))
+        elif word == "checkpoint":
+            checkpoint += 1
+            committed, in_checkpoint = in_checkpoint, frozenset(answered)
+            offsets = (read[0], read[1])
+            clear = clear if any(ways) else checkpoint
+        elif word == "metrics":
+            oldest = min(held)[0] if held else NOTHING
+        elif word == "look":
+            sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, checkpoint, clear, oldest)
+            settled = settling.look(sight, offsets) or (0, 0)
+            assert all((way, n) in committed for way in (0, 1) for n in range(settled[way]))

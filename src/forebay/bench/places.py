@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +42,7 @@ class Place(Protocol):
         ...
 
     def results(self) -> Iterator[bytes]:
-        """The committed results."""
+        """The committed results, all of them."""
         ...
 
     def letters(self) -> Iterator[bytes]:
@@ -137,16 +137,20 @@ class TopicsPlace:
         }
 
     def look(self) -> int:
+        return self._look(self._reader.read)
+
+    def _look(self, read: Callable[[], list[tuple[float, bytes]]]) -> int:
         from forebay.testing.topics import committed_offsets
 
         group = topic = self._topics["events"]
         # Before the results: what is committed here must be seen there.
         offsets = committed_offsets(self._node.bootstrap, group, topic, PARTITIONS)
-        for written_s, line in self._reader.read():
+        for written_s, line in read():
             self._seen.append((written_s, attempts_of(line) > 1))
             self._lines.append(line)
             self._behind.answered(line)
-        self._behind.committed(offsets)
+        if self._reader.complete:
+            self._behind.committed(offsets)
         return len(self._lines)
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
@@ -155,7 +159,7 @@ class TopicsPlace:
         )
 
     def results(self) -> Iterator[bytes]:
-        self.look()
+        self._look(self._reader.to_the_end)
         return iter(self._lines)
 
     def ahead(self) -> int:
@@ -164,7 +168,7 @@ class TopicsPlace:
     def letters(self) -> Iterator[bytes]:
         from forebay.testing.topics import TopicReader
 
-        return (line for _, line in TopicReader(self._node.bootstrap, self._topics["letters"]).read())
+        return (line for _, line in TopicReader(self._node.bootstrap, self._topics["letters"]).to_the_end())
 
     def kill(self) -> None:
         self._node.kill()

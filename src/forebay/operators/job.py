@@ -47,14 +47,16 @@ ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 class Checkpoints:
     """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
     wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
-    of the last that was triggered, `newest_done` of the last that was completed and is no savepoint; 0 where
-    there is none. `restored`: how often the job was restored from one."""
+    of the last that was triggered, `newest_done` of the last that was completed and is no savepoint,
+    `newest_clear` of the last of those that holds no records on their way between tasks; 0 where there is
+    none. `restored`: how often the job was restored from one."""
 
     completed: int
     failed: int
     done: tuple[tuple[int, int], ...]
     newest: int = 0
     newest_done: int = 0
+    newest_clear: int = 0
     restored: int = 0
 
 
@@ -167,10 +169,8 @@ class RunningJob:
             failed=found["counts"]["failed"],
             done=tuple((c["trigger_timestamp"], c["end_to_end_duration"]) for c in reversed(done)),
             newest=max((c["id"] for c in found["history"]), default=0),
-            newest_done=max(
-                (c["id"] for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]),
-                default=0,
-            ),
+            newest_done=max((c["id"] for c in done), default=0),
+            newest_clear=max((c["id"] for c in done if c["persisted_data"] == 0), default=0),
             restored=found["counts"].get("restored", 0),
         )
 

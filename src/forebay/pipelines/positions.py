@@ -148,6 +148,7 @@ class GroupOffsets:
             restarts=checkpoints.restored,
             newest=checkpoints.newest,
             newest_done=checkpoints.newest_done,
+            newest_clear=checkpoints.newest_clear,
             oldest_read_ms=now.oldest_read_ms,
         )
         cluster, reading = source.cluster(), source.reading_group_of(self._name)

@@ -148,7 +148,7 @@ def run_pipeline(
             chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
             if printed is not None:
                 chores.append(printed.check)
-            offsets = GroupOffsets(spec, until, job.checkpoints, _settling(options))
+            offsets = GroupOffsets(spec, until, job.checkpoints, _settling(spec, options))
             waits = lag_watched(spec, job, restored=restore_from is not None)
             with closing(offsets), waits as waiting:
                 last = _watch_until_end(
@@ -191,10 +191,11 @@ def _ends(
     return now if first or noted is None else noted
 
 
-def _settling(options: RunOptions) -> Settling[tuple[Place, ...]]:
+def _settling(spec: PipelineSpec, options: RunOptions) -> Settling[tuple[Place, ...]]:
+    many = spec.parallelism > 1 and spec.event_time is None
     if options.cluster is None:
-        return Settling(METRICS_S)
-    return Settling(CLUSTER_METRICS_S, CLUSTER_SKEW_MS)
+        return Settling(METRICS_S, many_readers=many)
+    return Settling(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
 
 
 def _config(

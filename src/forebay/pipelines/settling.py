@@ -12,14 +12,16 @@ Offsets = TypeVar("Offsets")
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What was seen of a job in one look: the two clocks of whoever looks, how often the job was restarted,
-    the numbers of its newest checkpoint and of the newest completed one, and the operators'
-    `oldest_read_ms` (see `forebay.operators.counts.OperatorLoad`)."""
+    the numbers of its newest checkpoint, of the newest completed one and of the newest completed one without
+    records on their way between tasks, and the operators' `oldest_read_ms` (see
+    `forebay.operators.counts.OperatorLoad`)."""
 
     monotonic_s: float
     wall_ms: int
     restarts: int
     newest: int
     newest_done: int
+    newest_clear: int
     oldest_read_ms: int
 
 
@@ -33,7 +35,9 @@ class Settling(Generic[Offsets]):
     that checkpoint, and their answers come later. So, from the look that found those offsets:
 
     1. A checkpoint completes that was triggered after it: every record before the offsets is in the hands of
-       the operators, or answered. Metrics that are `metrics_s` younger know of those.
+       the operators, or answered, or, as checkpoints are unaligned, on its way to an operator that holds
+       older ones. With `many_readers` those may as well be younger ones of another reader, so the checkpoint
+       must be without records on their way. Metrics that are `metrics_s` younger know of what is held.
     2. By such metrics, nothing is awaited that was read before that look: all those answers have left. (The
        clocks of two machines may differ by `skew_ms`.)
     3. A checkpoint completes that was triggered after that: those answers are in it. One more completes,
@@ -42,9 +46,10 @@ class Settling(Generic[Offsets]):
     A restart of the job in between takes answers back, and it begins anew.
     """
 
-    def __init__(self, metrics_s: float, skew_ms: int = 0) -> None:
+    def __init__(self, metrics_s: float, skew_ms: int = 0, *, many_readers: bool = False) -> None:
         self._metrics_s = metrics_s
         self._skew_ms = skew_ms
+        self._many_readers = many_readers
         self._steps: Steps | None = None
         self._restarts = 0
         self._offsets: Offsets | None = None
@@ -70,7 +75,7 @@ class Settling(Generic[Offsets]):
         # What Flink tells of its checkpoints may be as old as its metrics: a checkpoint that began before
         # is not to be mistaken for a later one.
         before = yield from _until(lambda now: now.monotonic_s >= found_s + self._metrics_s)
-        passed = yield from _until(lambda now: now.newest_done > before.newest)
+        passed = yield from _until(lambda now: self._passed(now) > before.newest)
         known_s = passed.monotonic_s + self._metrics_s
         first_ms = read_ms + self._skew_ms
         answered = yield from _until(lambda now: now.monotonic_s >= known_s and now.oldest_read_ms > first_ms)
@@ -78,6 +83,9 @@ class Settling(Generic[Offsets]):
         before = yield from _until(lambda now: now.monotonic_s >= answered_s)
         held = yield from _until(lambda now: now.newest_done > before.newest)
         return (yield from _until(lambda now: now.newest_done > held.newest_done))
+
+    def _passed(self, now: Sight) -> int:
+        return now.newest_clear if self._many_readers else now.newest_done
 
 
 def _until(holds: Callable[[Sight], bool]) -> Steps:

@@ -8,8 +8,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 WAIT_S = 60.0
 MAX_RECORD_BYTES = 20_000_000
@@ -65,7 +73,10 @@ class TopicReader:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._next: dict[int, int] = {}
+        self._partitions: list[int] = []
+        self.complete = False
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -81,12 +92,14 @@ class TopicReader:
         """The records committed since the last call, by partition, in order.
 
         Blocks until the end of each partition was seen, or for `timeout_s` without any answer (as while the
-        broker is away): then what came is given, and the rest is read next time.
+        broker is away): then what came is given, `complete` is False, and the rest is read next time.
         """
+        self.complete = False
         try:
             there = self._consumer.list_topics(self._topic, timeout_s).topics[self._topic].partitions
         except KafkaException:
             return []
+        self._partitions = sorted(there)
         self._consumer.assign([TopicPartition(self._topic, n, self._next.get(n, 0)) for n in there])
         open_, found = set(there), []
         while open_:
@@ -99,12 +112,38 @@ class TopicReader:
                 self._next[message.partition() or 0] = (message.offset() or 0) + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 open_.discard(message.partition())
+        self.complete = not open_
         self._consumer.unassign()
         return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
     def read(self) -> list[tuple[float, bytes]]:
         """When each new record was written, in seconds of the wall clock, and its value."""
         return [(m.timestamp()[1] / 1000, m.value() or b"") for m in self.messages(timeout_s=5.0)]
+
+    def to_the_end(self) -> list[tuple[float, bytes]]:
+        """The same, of all that is left. Raises `TimeoutError` where the broker does not give it, and where a
+        transaction is still open, behind which nothing can be read."""
+        found = []
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            found += self.read()
+            if self.complete and not (open_ := self._behind_open_transactions()):
+                return found
+            if time.monotonic() > until_s:
+                what = f"partitions {open_} end in an open transaction" if self.complete else "no answer"
+                raise TimeoutError(f"{self._topic} cannot be read to its end: {what} for {WAIT_S:.0f} s")
+
+    def _behind_open_transactions(self) -> list[int]:
+        newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = [
+            self._admin.list_offsets(
+                {TopicPartition(self._topic, n): newest for n in self._partitions},
+                isolation_level=level,
+            )
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        committed, all_ = ({at.partition: told.result().offset for at, told in end.items()} for end in ends)
+        return sorted(n for n in all_ if committed[n] < all_[n])
 
 
 @contextmanager
