@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
 from forebay.engine.client import HttpEngine
@@ -37,7 +37,14 @@ class Lease:
     """
 
     def __init__(
-        self, member: Member, ticket: Ticket, fleet: Fleet, clock: Clock, changed: Callable[[Lease], None]
+        self,
+        member: Member,
+        ticket: Ticket,
+        fleet: Fleet,
+        clock: Clock,
+        changed: Callable[[Lease], None],
+        *,
+        blocks: Sequence[int] = (),
     ) -> None:
         self._member = member
         self._ticket = ticket
@@ -50,6 +57,8 @@ class Lease:
         self._claimed_s = member.claimed_s
         self._began = False
         self.sent_s = ticket.sent_s
+        self.blocks = blocks
+        """The prefix blocks of its prompt."""
         self.ended = False
         self.lost = ""
         """Why the replica is held to hang with this request; empty while it is not."""
@@ -57,6 +66,7 @@ class Lease:
         """Called when `lost` is set: end the call, and place the request anew."""
         self.usage: Usage | None = None
         member.leases.add(self)
+        member.used(blocks, ticket.sent_s)
 
     @property
     def url(self) -> str:
@@ -147,4 +157,5 @@ class Lease:
         self.ended = True
         self._fleet.finish(self._ticket, now_s, output_tokens)
         self._member.leases.discard(self)
+        self._member.used(self.blocks, now_s)
         self._changed(self)
