@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 QUEUED = 1000
 """Messages that wait to be read; what comes beyond them is dropped, and counts as missed."""
-RECONNECT_MS, MAX_RECONNECT_MS = 500, 30_000
+RETRY_S = 0.5
+MAX_RETRY_MS = 10_000
 HEARTBEAT_MS = 10_000
 
 
@@ -38,31 +39,61 @@ class CacheSubscriber:
 
         if self._context is None:
             self._context = zmq.asyncio.Context()
-        socket = self._context.socket(zmq.SUB)
+        while True:
+            socket = self._context.socket(zmq.SUB)
+            try:
+                await self._listen(socket, endpoint, heard)
+            except zmq.ZMQError as error:
+                log.warning("KV-cache events of %s cannot be received: %s", endpoint, error)
+                return
+            finally:
+                socket.disable_monitor()
+                socket.close(linger=0)
+            await asyncio.sleep(RETRY_S)
+
+    async def _listen(
+        self, socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list[bytes]], None]
+    ) -> None:
+        """Return when the connection ends: ZeroMQ itself tries again after some ends only."""
+        import zmq
+
+        ends = zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+        ended = socket.get_monitor_socket(ends | zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
+        socket.setsockopt(zmq.RCVHWM, QUEUED)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.setsockopt(zmq.RECONNECT_IVL, int(1000 * RETRY_S))
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.subscribe(b"")
+        socket.connect(endpoint)
+        tasks = [asyncio.ensure_future(_read(socket, endpoint, heard)), asyncio.ensure_future(_one(ended))]
         try:
-            socket.setsockopt(zmq.RCVHWM, QUEUED)
-            socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
-            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-            socket.setsockopt(zmq.IPV6, 1)
-            socket.subscribe(b"")
-            socket.connect(endpoint)
-            while True:
-                frames = await socket.recv_multipart()
-                try:
-                    heard(frames)
-                except Exception:
-                    # A defect here must not end what is heard of the replica.
-                    log.exception("KV-cache events of %s could not be read", endpoint)
-                # Of messages that wait already, each is there at once: let others have their turn.
-                await asyncio.sleep(0)
-        except zmq.ZMQError as error:
-            log.warning("KV-cache events of %s cannot be received: %s", endpoint, error)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            socket.close(linger=0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
         """Close all connections."""
         if self._context is not None:
             self._context.destroy(linger=0)
+
+
+async def _read(socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list[bytes]], None]) -> None:
+    while True:
+        frames = await socket.recv_multipart()
+        try:
+            heard(frames)
+        except Exception:
+            # A defect here must not end what is heard of the replica.
+            log.exception("KV-cache events of %s could not be read", endpoint)
+        # Of messages that wait already, each is there at once: let others have their turn.
+        await asyncio.sleep(0)
+
+
+async def _one(socket: zmq.asyncio.Socket) -> None:
+    await socket.recv_multipart()
