@@ -336,6 +336,10 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
             lost: list[str] = []
             async with client.place(client.demand("x")) as silent:
                 silent.on_lost = lambda: lost.append(silent.lost)
+                clock.advance(600.0)
+                client._members.resumed()
+                client._members.find_stalled()
+                assert lost == [], "a pause of this process itself is nobody's silence"
                 clock.advance(4.0)
                 client._members.find_stalled()
                 assert lost == []
@@ -345,12 +349,38 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
                 async with client.place(client.demand("x", avoid=(silent.number,))) as again:
                     assert again.url != silent.url
                     again.done()
-            # A pause of this process itself is nobody's silence.
-            async with client.place(client.demand("x")) as held:
-                held.on_lost = lambda: lost.append("again")
-                clock.advance(600.0)
-                client._members.resumed()
-                client._members.find_stalled()
-            assert len(lost) == 1
         finally:
             await client.close()
+
+
+async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+    async with fleet_of(0, dead=(AWAY,)) as fakes:
+        waiting = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
+        await wait_for(lambda: fakes.engine.client.waiting == 1)
+        await fakes.engine.close()
+        with pytest.raises(Unreachable, match="was closed"):
+            await waiting
+        with pytest.raises(Unreachable, match="is closed"):
+            await fakes.engine.complete(ask(2), timeout_s=60.0)
+
+
+async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: Any, ask: Any) -> None:
+    script = ReplicaScript(models=("m",), delay=Fixed(0.02), slots=2)
+    async with fleet_of(3, script) as fakes:
+        urls = tuple(replica.url for replica in fakes.replicas)
+        config = FleetConfig(FixedReplicas(urls), model="m", check_s=0.1)
+        engines = [type(fakes.engine)(config) for _ in range(4)]
+
+        async def subtask(number: int) -> None:
+            for start in range(0, 48, 8):
+                names = [f"{number}-{start + at}" for at in range(8)]
+                await asyncio.gather(*(engines[number].complete(ask(name), timeout_s=30.0) for name in names))
+
+        try:
+            await asyncio.gather(*map(subtask, range(4)))
+        finally:
+            for engine in engines:
+                await engine.close()
+        calls = [fakes.calls(number) for number in range(3)]
+        assert sum(calls) == 4 * 48
+        assert min(calls) > 0.7 * sum(calls) / 3

@@ -5,75 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from forebay.errors import EngineError
 from forebay.fleet.replicas.reports import UNPROVEN_S
-from forebay.testing.delays import Fixed
 from forebay.testing.faults import Faults
-
-COUNT = 240
-EVERY_S = 0.01
-DEADLINE_S = 5.0
-FROZEN = "vllm:num_requests_running 200\nvllm:num_requests_waiting 150\nvllm:kv_cache_usage_perc 0.99\n"
-
-
-async def answer_all(fakes: Any, ask: Any, fault: Any) -> tuple[list[float], int, int]:
-    """Requests at a steady pace; a third of them in, `fault` strikes the replica that has had most.
-
-    Gives the times, and how many requests that one had had and got from then on.
-    """
-    loop = asyncio.get_running_loop()
-
-    async def one(number: int) -> float:
-        began_s = loop.time()
-        completion = await fakes.engine.complete(ask(number), timeout_s=DEADLINE_S)
-        assert completion.text
-        return loop.time() - began_s
-
-    tasks = []
-    sick = before = 0
-    for number in range(COUNT):
-        if number == COUNT // 3:
-            before, sick = max((fakes.calls(number), number) for number in range(4))
-            await fault(fakes, sick)
-        tasks.append(asyncio.ensure_future(one(number)))
-        await asyncio.sleep(EVERY_S)
-    return await asyncio.gather(*tasks), before, fakes.calls(sick) - before
-
-
-async def kill(fakes: Any, sick: int) -> None:
-    await fakes.replicas[sick].stop()
-
-
-def change(**script: Any) -> Any:
-    async def apply(fakes: Any, sick: int) -> None:
-        fakes.change(sick, **script)
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    ("fault", "at_most", "at_least"),
-    [
-        # In flight when it struck, then those that shut it, then one at each trial.
-        (kill, 0, 0),
-        (change(faults=Faults((("hang", 1.0),))), 30, 1),
-        (change(delay=Fixed(0.2)), 40, 1),
-        (change(faults=Faults((("503", 1.0),))), 10, 1),
-        (change(metrics=FROZEN), COUNT, 0),
-    ],
-    ids=["killed", "hung", "slow", "503", "frozen"],
-)
-async def test_one_sick_replica_harms_nobody(
-    fleet_of: Any, ask: Any, fault: Any, at_most: int, at_least: int
-) -> None:
-    async with fleet_of(4) as fakes:
-        times, before, after = await answer_all(fakes, ask, fault)
-    assert len(times) == COUNT
-    assert max(times) < DEADLINE_S
-    assert before >= COUNT / 3 / 4, "it had its share while it was well"
-    assert at_least <= after <= at_most
 
 
 async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:

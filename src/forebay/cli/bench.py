@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.cli.applications import applications
+from forebay.cli.faults import faults
 from forebay.cli.files import check_writable
 from forebay.cli.overhead import overhead
 from forebay.cli.routing import overload, routing
@@ -29,6 +30,7 @@ bench.command()(overhead)
 bench.command()(routing)
 bench.command()(overload)
 bench.command()(applications)
+bench.command()(faults)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 

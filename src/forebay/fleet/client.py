@@ -58,6 +58,7 @@ class FleetClient:
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
+        self._placings: set[Placing] = set()
         self._closed = False
 
     @property
@@ -144,6 +145,8 @@ class FleetClient:
     async def close(self) -> None:
         """Stop watching and close all connections. What waits is given up; leases in flight are cut."""
         self._closed = True
+        for placing in list(self._placings):
+            placing.refuse(Unreachable("the fleet's client was closed", sent=False))
         if self._waker is not None:
             self._waker.cancel()
         if self._ticker is not None:
@@ -174,10 +177,12 @@ class FleetClient:
 
     def _add(self, placing: Placing) -> None:
         self._open()
+        self._placings.add(placing)
         self._dispatcher.add(placing, placing.demand, self._clock.monotonic_s())
         self._soon()
 
     def _remove(self, placing: Placing) -> None:
+        self._placings.discard(placing)
         self._dispatcher.remove(placing)
         self._soon()
 
@@ -194,6 +199,7 @@ class FleetClient:
         self._waker, self._wake_s = None, math.inf
         now_s = self._clock.monotonic_s()
         for placing, ticket in self._dispatcher.ready(now_s):
+            self._placings.discard(placing)
             member = self._members.rows[ticket.replica]
             placing.grant(
                 Lease(member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks)
@@ -276,6 +282,10 @@ class Placing:
 
     def expire(self) -> None:
         """The deadline has passed."""
+        waited_s = self._client._clock.monotonic_s() - self._began_s
+        self.refuse(self._client._refusal(waited_s))
+
+    def refuse(self, error: EngineError) -> None:
+        """It gets no replica."""
         if self._granted is not None and not self._granted.done():
-            waited_s = self._client._clock.monotonic_s() - self._began_s
-            self._granted.set_exception(self._client._refusal(waited_s))
+            self._granted.set_exception(error)

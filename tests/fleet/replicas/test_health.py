@@ -106,11 +106,16 @@ def test_after_a_failure_one_missed_check_is_enough() -> None:
 
 def test_a_replica_that_asks_to_be_left_alone_is() -> None:
     health = Health(RULES)
-    health.failed(health.epoch, "429", 0.0, at_least_s=20.0)
-    assert (health.state, health.until_s) == ("shut", 20.0)
+    health.failed(health.epoch, "429", 0.0, at_least_s=3.0)
+    assert (health.state, health.until_s) == ("shut", 3.0)
+    health.check_passed(3.0)
+    health.failed(health.epoch, "429", 3.0, at_least_s=3600.0)
+    assert health.until_s == 3.0 + RULES.max_wait_s
 
 
-@given(st.lists(st.tuples(st.sampled_from(("ok", "fail", "pass", "miss")), st.floats(0, 2)), max_size=80))
+@given(
+    st.lists(st.tuples(st.sampled_from(("ok", "fail", "wish", "pass", "miss")), st.floats(0, 2)), max_size=80)
+)
 def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, float]]) -> None:
     health = Health(RULES)
     now_s = 0.0
@@ -120,6 +125,8 @@ def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, floa
             health.succeeded(health.epoch, now_s)
         elif what == "fail":
             health.failed(health.epoch, "x", now_s)
+        elif what == "wish":
+            health.failed(health.epoch, "x", now_s, at_least_s=1e6)
         elif what == "pass":
             health.check_passed(now_s)
         else:

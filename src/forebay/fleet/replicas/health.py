@@ -78,7 +78,7 @@ class Health:
     def failed(self, epoch: int, why: str, now_s: float, *, at_least_s: float | None = None) -> None:
         """A request that was sent in `epoch` failed by the replica's fault.
 
-        `at_least_s`: how long the replica itself asked to be left alone.
+        `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
         """
         if epoch != self.epoch or self.state == "shut":
             return
@@ -105,5 +105,5 @@ class Health:
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
         self._failures = 0
-        self.until_s = now_s + max(self._wait_s, at_least_s or 0.0)
+        self.until_s = now_s + max(self._wait_s, min(at_least_s or 0.0, self._rules.max_wait_s))
         self._wait_s = min(self._wait_s * 2, self._rules.max_wait_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from forebay.engine.client import HttpEngine
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from forebay.fleet.lease import Lease
 
 LAGS = 16
-"""First tokens of requests that had nothing before them, of which the quickest is a replica's lag."""
+"""First tokens of requests that had nothing before them, whose median is what one takes alone."""
+LAG_GAIN = 1.5
+"""How much longer than alone a first token may take before a replica counts as busy.
+
+By Little's law the work in a queue, counted at the pace of first tokens, is what a request spends in it.
+Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
+their number grow until they do hold each other up.
+"""
 PATIENCE = 4.0
 """How many times longer than expected a replica may be silent before it is held to hang."""
 
@@ -86,7 +94,7 @@ class Member:
         """A request with nothing before it had its first token after so long."""
         self._lags.append(seconds)
         if self.row is not None:
-            fleet.lag_s[self.row] = min(self._lags)
+            fleet.lag_s[self.row] = LAG_GAIN * median(self._lags)
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
         """A request with these prefix blocks was sent there, or has ended there."""

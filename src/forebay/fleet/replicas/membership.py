@@ -22,7 +22,7 @@ from forebay.fleet.cache_events.subscriber import CacheSubscriber
 from forebay.fleet.cache_events.watch import CacheWatch
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.member import Member
-from forebay.fleet.state import Fleet, ReplicaLimits
+from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +111,8 @@ class Membership:
         """Shut replicas that hang while others do not, and give up what is in flight there."""
         now_s = self._clock.monotonic_s()
         for member in list(self.rows.values()):
+            if self._fleet.reported_s[member.row] < now_s - STALE_S:
+                member.claimed_s = 0.0
             since_s = max(member.silent_since_s(), self._here_since_s)
             patience_s = member.patience_s(self._fleet, self._config.stall_s)
             if now_s - since_s <= patience_s or not self._others_work(member, since_s):

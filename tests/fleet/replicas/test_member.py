@@ -1,0 +1,77 @@
+"""What a replica reports, as far as it is counted in."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.engine.client import HttpEngine
+from forebay.engine.load import ReplicaCounters
+from forebay.fleet.base import Demand
+from forebay.fleet.replicas.health import RULES
+from forebay.fleet.replicas.member import LAG_GAIN, Member
+from forebay.fleet.replicas.reports import UNPROVEN_S
+from forebay.fleet.speed import PrefillSpeed
+from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.records import ReplicaLoad
+
+COUNTERS = ReplicaCounters(generation_tokens=7.0)
+
+
+def member_of(fleet: Fleet) -> Member:
+    member = Member("http://a:1", HttpEngine("http://a:1"), RULES)
+    member.row = fleet.add(ReplicaLimits(member.url))
+    return member
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """One that has learned that a prompt takes a tenth of a second."""
+    fleet = Fleet([], speed=PrefillSpeed(0.1, 0.0))
+    fleet._work_s = 0.1
+    return fleet
+
+
+def busy(now_s: float, waiting: float = 50.0) -> ReplicaLoad:
+    return ReplicaLoad(now_s, 4.0, waiting, 0.5)
+
+
+def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    for now_s in range(5):
+        member.heard(fleet, busy(now_s), COUNTERS, now_s)
+        fleet.forget_stale_reports(now_s)
+    assert fleet.foreign_s[0] == pytest.approx(5.0)
+    now_s = STALE_S + 0.1
+    member.heard(fleet, busy(now_s), COUNTERS, now_s)
+    fleet.forget_stale_reports(now_s)
+    assert (fleet.foreign_s[0], fleet.foreign[0]) == (0.0, 0.0)
+
+
+def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    for second in range(int(UNPROVEN_S) + 3):
+        member.heard(fleet, busy(second, 50.0 + second), COUNTERS, second)
+        assert bool(fleet.foreign_s[0]) == (second <= UNPROVEN_S)
+
+
+def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert fleet.foreign_s[0] == pytest.approx(5.0)
+
+
+def test_its_lag_is_what_a_first_token_takes_alone(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    for seconds in (0.3, 0.1, 5.0):
+        member.lagged(fleet, seconds)
+    assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN)
+
+
+def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    assert member.patience_s(fleet, 2.0) == 2.0
+    for _ in range(10):
+        fleet.take(0, Demand(10), fleet.nothing, 0.0)
+    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)
