@@ -123,3 +123,15 @@ def test_a_hundred_replicas_of_a_hundred_thousand_blocks_fit_in_a_gibibyte(share
     pairs = blocks * replicas
     assert taken / pairs < 2**30 / 10_000_000
     assert peak / pairs < 1.5 * 2**30 / 10_000_000
+
+
+def test_a_block_that_comes_back_after_it_was_forgotten_is_as_new_as_any() -> None:
+    index = PrefixIndex([100])
+    for block in range(100):
+        index.insert(0, (block,))
+    index.forget(0, range(50))
+    for block in range(50):
+        index.insert(0, (block,))
+    for block in range(100, 150):
+        index.insert(0, (block,))
+    assert [block for block in range(150) if index.match((block,))[0]] == [*range(50), *range(100, 150)]

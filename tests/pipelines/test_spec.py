@@ -8,6 +8,7 @@ import pytest
 
 from forebay.connectors.posts import TOPICS
 from forebay.engine.client import HttpEngineFactory
+from forebay.errors import SettingError
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.dns import DnsReplicas
 from forebay.fleet.replicas.file import FileReplicas
@@ -102,6 +103,18 @@ def test_one_url_is_asked_directly_and_several_are_a_fleet() -> None:
     assert (fleet.config.routing, fleet.config.stall_s, fleet.config.model) == ("round_robin", 5.0, "m")
     one = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m").engine
     assert isinstance(one, HttpEngineFactory)
+
+
+def test_events_of_caches_make_a_fleet_of_one_replica_too() -> None:
+    spec = parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://{host}:5557"}})
+    fleet = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m").engine
+    assert isinstance(fleet, FleetEngineFactory)
+    assert fleet.config.kv_events == "tcp://{host}:5557"
+
+
+def test_events_of_caches_have_one_form() -> None:
+    with pytest.raises(SettingError, match=r"engine.kv_events: expected tcp://\{host\}:5557 or"):
+        parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://*:5557"}})
 
 
 def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:

@@ -23,6 +23,7 @@ from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
 from forebay.fleet.admission import Admission
 from forebay.fleet.at_once import AtOnce
 from forebay.fleet.base import Demand, Dispatcher
+from forebay.fleet.cache_events.watch import CacheEventCounts
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import Lease
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
@@ -40,7 +41,7 @@ LATE_S = 1.0
 class FleetClient:
     """Places requests. Nothing is opened before the first `start` or `place`.
 
-    Raises `SettingError` for a missing API key.
+    Raises `SettingError` for a missing API key, and `SetupError` where `kv_events` is set without pyzmq.
     """
 
     def __init__(self, config: FleetConfig, *, clock: Clock | None = None) -> None:
@@ -78,6 +79,11 @@ class FleetClient:
     def replicas(self) -> dict[str, str]:
         """Each replica by URL, with why it gets no requests now; empty where it may."""
         return {url: member.why for url, member in self._members.members.items()}
+
+    def cache_events(self) -> dict[str, CacheEventCounts]:
+        """What came of the KV-cache events of each replica, by URL; empty without `kv_events`."""
+        members = self._members.members.items()
+        return {url: member.cache.counts for url, member in members if member.cache is not None}
 
     def demand(
         self,
@@ -165,6 +171,7 @@ class FleetClient:
             due_s = now_s + TICK_S
             self.fleet.forget_stale_reports(now_s)
             self._members.find_stalled()
+            self._members.forget_evicted()
             if len(self._dispatcher):
                 self._soon()
 
@@ -194,7 +201,9 @@ class FleetClient:
         for placing, ticket in self._dispatcher.ready(now_s):
             self._placings.discard(placing)
             member = self._members.rows[ticket.replica]
-            placing.grant(Lease(member, ticket, self.fleet, self._clock, self._changed))
+            placing.grant(
+                Lease(member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks)
+            )
         for placing in self._dispatcher.expired():
             placing.expire()
         if self._wake_s == math.inf and self._dispatcher.wake_s < math.inf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
+from forebay.fleet.cache_events.endpoint import check_form
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.health import RULES, HealthRules
@@ -18,7 +19,9 @@ class FleetConfig:
     `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
     look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
     times as long as expected, is held to hang. `routing` is a policy's name; the default also holds requests
-    back until a replica has room. Raises `SettingError` for an unknown policy.
+    back until a replica has room. `kv_events`, such as `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is
+    where each replica publishes what its KV cache evicts; None: what we send and the size of the cache tell.
+    Raises `SettingError` for an unknown policy and another form of `kv_events`.
     """
 
     replicas: ReplicaList
@@ -29,8 +32,11 @@ class FleetConfig:
     check_timeout_s: float = 5.0
     stall_s: float = 10.0
     health: HealthRules = RULES
+    kv_events: str | None = None
 
     def __post_init__(self) -> None:
         make_policy(self.routing)
+        if self.kv_events is not None:
+            check_form(self.kv_events)
         if not (self.check_s > 0 and self.check_timeout_s > 0 and self.stall_s > 0):
             raise SettingError("fleet: expected check_s, check_timeout_s and stall_s above 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
 from forebay.engine.client import HttpEngine
@@ -38,7 +38,14 @@ class Lease:
     """
 
     def __init__(
-        self, member: Member, ticket: Ticket, fleet: Fleet, clock: Clock, changed: Callable[[Lease], None]
+        self,
+        member: Member,
+        ticket: Ticket,
+        fleet: Fleet,
+        clock: Clock,
+        changed: Callable[[Lease], None],
+        *,
+        blocks: Sequence[int] = (),
     ) -> None:
         self._member = member
         self._ticket = ticket
@@ -51,6 +58,8 @@ class Lease:
         self._claimed_s = member.claimed_s
         self._began = False
         self.sent_s = ticket.sent_s
+        self.blocks = blocks
+        """The prefix blocks of its prompt."""
         self.ended = False
         self.lost = ""
         """Why the replica is held to hang with this request; empty while it is not."""
@@ -60,6 +69,7 @@ class Lease:
         self.quiet = False
         """Set while silence says nothing of the replica."""
         member.leases.add(self)
+        member.used(blocks, ticket.sent_s)
 
     @property
     def url(self) -> str:
@@ -160,4 +170,5 @@ class Lease:
         self.ended = True
         self._fleet.finish(self._ticket, now_s, output_tokens)
         self._member.leases.discard(self)
+        self._member.used(self.blocks, now_s)
         self._changed(self)

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 MAX_SWEEP = 64
 """How many recently used blocks an insertion passes over at most before it evicts one: bounds its time."""
 FEW = 16
+DEAD_SHARE = 1 / 8
+"""Share of a ring that forgotten blocks take up at most."""
 
 
 class PrefixIndex:
@@ -30,6 +32,7 @@ class PrefixIndex:
         self._table: dict[int, int] = {}
         self._rings = [array("q") for _ in capacities]
         self._hands = [0] * len(capacities)
+        self._forgotten = [0] * len(capacities)
         self._capacities = list(capacities)
         self._everyone = sum(1 << (2 * replica) for replica in range(len(capacities)))
         # The values of blocks that one replica alone holds, made once: most blocks are such.
@@ -41,6 +44,7 @@ class PrefixIndex:
         replica = len(self._rings)
         self._rings.append(array("q"))
         self._hands.append(0)
+        self._forgotten.append(0)
         self._capacities.append(0)
         self._everyone |= 1 << (2 * replica)
         self._alone.append(1 << (2 * replica))
@@ -107,15 +111,27 @@ class PrefixIndex:
         self._hands[replica] = hand
 
     def forget(self, replica: int, blocks: Sequence[int]) -> None:
-        """The replica no longer holds these blocks."""
+        """The replica no longer holds these blocks. Takes time in proportion to their number, on average."""
         for block in blocks:
             self._drop(replica, block)
+        self._forgotten[replica] += len(blocks)
+        if self._forgotten[replica] > len(self._rings[replica]) * DEAD_SHARE:
+            self._close_ranks(replica)
 
     def clear(self, replica: int) -> None:
         """The replica holds nothing any more: it was started anew, or is gone."""
-        self.forget(replica, self._rings[replica])
+        for block in self._rings[replica]:
+            self._drop(replica, block)
         self._rings[replica] = array("q")
-        self._hands[replica] = 0
+        self._hands[replica] = self._forgotten[replica] = 0
+
+    def _close_ranks(self, replica: int) -> None:
+        """Free the places of forgotten blocks: one that came back since has two, and would go too early."""
+        ring, hand, held = self._rings[replica], self._hands[replica], self._alone[replica]
+        newest_first = reversed(ring[hand:] + ring[:hand])
+        kept = dict.fromkeys(block for block in newest_first if self._table.get(block, 0) & held)
+        self._rings[replica] = array("q", reversed(kept))
+        self._hands[replica] = self._forgotten[replica] = 0
 
     def _evict(self, replica: int, hand: int) -> int:
         """Make room in a full ring; gives the place, the first at or after the hand that was not used."""

@@ -27,6 +27,7 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
+from forebay.fleet.cache_events.endpoint import check_form
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
 from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
 from forebay.fleet.replicas.dns import DnsReplicas
@@ -92,6 +93,13 @@ def _policy(name: str) -> str:
     return name
 
 
+def _kv_events(form: str) -> str:
+    try:
+        return check_form(form)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("kv_events: ")) from None
+
+
 def _listed(value: Any) -> Any:
     return () if value is None else (value,) if isinstance(value, str) else value
 
@@ -153,6 +161,11 @@ class EngineSpec(Model):
         False,
         description="Send each request's priority along; for servers that schedule by it "
         "(vLLM with `--scheduling-policy priority`).",
+    )
+    kv_events: Annotated[str, AfterValidator(_kv_events)] | None = Field(
+        None,
+        description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
+        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
     )
     api_key: SecretField | None = Field(
         None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."

@@ -28,6 +28,7 @@ from forebay.connectors.sse import SseFeed
 from forebay.engine.base import EngineFactory
 from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
+from forebay.fleet.cache_events.endpoint import require_zmq
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.base import ReplicaList
@@ -155,7 +156,10 @@ def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
 
 def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
     """One replica that is given by its URL is asked directly, all else is a fleet."""
-    if isinstance(replicas, FixedReplicas) and len(replicas.given) == 1:
+    kv_events = spec.engine.kv_events
+    if kv_events is not None:
+        require_zmq()
+    elif isinstance(replicas, FixedReplicas) and len(replicas.given) == 1:
         return HttpEngineFactory(replicas.given[0], api_key=spec.engine.secret())
     return FleetEngineFactory(
         FleetConfig(
@@ -163,6 +167,7 @@ def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFa
             model=model,
             api_key=spec.engine.secret(),
             routing=spec.routing,
+            kv_events=kv_events,
             # Soon enough for another replica to take over within the same time.
             stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
         )

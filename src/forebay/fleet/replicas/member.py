@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from forebay.engine.client import HttpEngine
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.probe import ServedModel
+from forebay.fleet.cache_events.watch import CacheWatch
 from forebay.fleet.replicas.health import Health, HealthRules
 from forebay.fleet.replicas.reports import ReportCheck
 from forebay.fleet.state import Fleet
@@ -52,6 +54,8 @@ class Member:
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
         self.leases: set[Lease] = set()
+        self.cache: CacheWatch | None = None
+        """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
@@ -101,6 +105,11 @@ class Member:
             self._first_s *= FIRST_FADE
         if self.row is not None:
             fleet.lag_s[self.row] = LAG_GAIN * (fmean(self._lags) if self._lags else self._first_s)
+
+    def used(self, blocks: Sequence[int], now_s: float) -> None:
+        """A request with these prefix blocks was sent there, or has ended there."""
+        if self.cache is not None:
+            self.cache.used(blocks, now_s)
 
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""

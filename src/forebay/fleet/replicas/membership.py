@@ -17,6 +17,9 @@ from forebay.engine.probe import (
     list_models,
 )
 from forebay.errors import EngineError, SettingError
+from forebay.fleet.cache_events.endpoint import cache_endpoint
+from forebay.fleet.cache_events.subscriber import CacheSubscriber
+from forebay.fleet.cache_events.watch import CacheWatch
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.member import Member
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
@@ -52,6 +55,7 @@ class Membership:
         self.looked = asyncio.Event()
         """Set with every look at a member; whoever waits for one clears it."""
         self._model_names = None if config.model is None else frozenset((config.model,))
+        self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._listed = False
         self._here_since_s = -math.inf
 
@@ -64,6 +68,8 @@ class Membership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._subscriber is not None:
+            self._subscriber.close()
         for member in [*self.members.values(), *self.rows.values()]:
             await member.engine.close()
 
@@ -116,6 +122,14 @@ class Membership:
             for lease in list(member.leases):
                 lease.lose(why)
 
+    def forget_evicted(self) -> None:
+        """Forget the prefix blocks that replicas have evicted since, by their own events."""
+        now_s = self._clock.monotonic_s()
+        for row, member in self.rows.items():
+            if member.cache is not None:
+                gone = member.cache.evicted((lease.blocks for lease in member.leases), now_s)
+                self._fleet.index.forget(row, gone)
+
     async def _watch_list(self) -> None:
         source = self._config.replicas
         while True:
@@ -138,6 +152,8 @@ class Membership:
         for url in [url for url in self.members if url not in wanted]:
             member = self.members.pop(url)
             self._tasks.pop(url).cancel()
+            if f"follow {url}" in self._tasks:
+                self._tasks.pop(f"follow {url}").cancel()
             member.leaving = True
             log.info("replica %s leaves with %d requests in flight", url, len(member.leases))
             self.sync(member)
@@ -151,6 +167,25 @@ class Membership:
                 if newcomers:
                     member.health.start_slowly()
                 self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
+                self._follow(member)
+
+    def _follow(self, member: Member) -> None:
+        """Subscribe to what it publishes of its cache."""
+        if self._subscriber is None or self._config.kv_events is None:
+            return
+        try:
+            endpoint = cache_endpoint(self._config.kv_events, member.url)
+        except SettingError as error:
+            log.warning("%s; its own events are not heard", error)
+            return
+        cache = member.cache = CacheWatch(member.url)
+
+        def heard(frames: list[bytes]) -> None:
+            if cache.heard(frames, self._clock.monotonic_s()) and member.row is not None:
+                self._fleet.restarted(member.row)
+
+        task = self._subscriber.follow(endpoint, heard)
+        self._tasks[f"follow {member.url}"] = asyncio.get_running_loop().create_task(task)
 
     def _gone(self, member: Member) -> None:
         row = member.row
@@ -224,6 +259,8 @@ class Membership:
             await self._join(member, timeout_s)
         else:
             self._fleet.restarted(member.row)
+            if member.cache is not None:
+                member.cache.restarted()
         member.fault = ""
         member.doubtful = False
 
