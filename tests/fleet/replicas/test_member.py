@@ -80,6 +80,8 @@ def test_the_first_of_all_counts_less_and_less_until_there_are_others(fleet: Fle
 
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
+    assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
+    member.began(fleet, 0.1, alone=True)
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, Demand(10), fleet.nothing, 0.0)
@@ -102,3 +104,17 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     member.leaving = True
     assert member.why == "it has left the list"
     assert not member.open()
+
+
+def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    moments = [
+        (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (2.0, ReplicaLoad(2.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (3.0, ReplicaLoad(3.0, 1.0, 0.0, 0.6), COUNTERS, True),
+        (4.0, ReplicaLoad(4.0, 9.0, 9.0, 0.6), COUNTERS, False),
+        (5.0, ReplicaLoad(5.0, 9.0, 9.0, 0.6), ReplicaCounters(generation_tokens=8.0), True),
+    ]
+    for now_s, load, counters, moves in moments:
+        member.heard(fleet, load, counters, now_s)
+        assert member.moved_since(now_s - 0.5) == moves, now_s

@@ -60,6 +60,7 @@ class Member:
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
         self._first_s: float | None = None
+        self._seen: tuple[ReplicaCounters, float | None, set[Lease]] | None = None
 
     @property
     def why(self) -> str:
@@ -86,9 +87,9 @@ class Member:
         return max(self._sign_s, sent_s)
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
-        """How long it may be silent."""
-        if self.row is None:
-            return least_s
+        """How long it may be silent. Until its first token nothing is known of its pace."""
+        if self.row is None or self._first_s is None:
+            return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
 
     def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
@@ -114,6 +115,8 @@ class Member:
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""
         row = self.row
+        if counters is not None and self._moves(load, counters):
+            self.sign(now_s)
         if row is None or (counters is not None and not self.reports.news(load, counters)):
             return
         self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
@@ -121,3 +124,12 @@ class Member:
             fleet.report(row, load)
         else:
             fleet.report(row, ReplicaLoad(load.observed_s))
+
+    def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
+        """Whether its metrics show that it works: tokens are counted, or its KV cache changes though no
+        request of ours came or went. A long prefill sends nothing for as long as it takes.
+        """
+        before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
+        if before is None:
+            return False
+        return before[0] != counters or (before[1] != load.kv_cache_usage and before[2] == self.leases)
