@@ -336,6 +336,7 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
             lost: list[str] = []
             async with client.place(client.demand("x")) as silent:
                 silent.on_lost = lambda: lost.append(silent.lost)
+                silent.progress()
                 clock.advance(600.0)
                 client._members.resumed()
                 client._members.find_stalled()

@@ -62,16 +62,59 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
 
 def test_its_lag_is_what_a_first_token_takes_alone(fleet: Fleet) -> None:
     member = member_of(fleet)
-    for seconds in (0.3, 0.1, 5.0):
-        member.lagged(fleet, seconds)
+    for seconds in (60.0, 0.3, 0.1, 0.5):
+        member.began(fleet, seconds, alone=True)
+    assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN), "the first of all is no measure"
+    member.began(fleet, 99.0, alone=False)
     assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN)
+
+
+def test_the_first_of_all_counts_less_and_less_until_there_are_others(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.began(fleet, 60.0, alone=True)
+    assert fleet.lag_s[0] == pytest.approx(60.0 * LAG_GAIN)
+    for _ in range(1000):
+        member.began(fleet, 1.0, alone=False)
+    assert fleet.lag_s[0] < 0.01
 
 
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
+    assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
+    member.began(fleet, 0.1, alone=True)
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, Demand(10), fleet.nothing, 0.0)
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)
+
+
+def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    assert member.why == "it was not asked yet"
+    member.fault = ""
+    assert member.why == ""
+    member.health.shut("it answered 503", 0.0)
+    assert member.why == "it answered 503"
+    assert not member.open()
+    member.health.check_passed(99.0)
+    assert member.why == ""
+    assert member.open()
+    member.leaving = True
+    assert member.why == "it has left the list"
+    assert not member.open()
+
+
+def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    moments = [
+        (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (2.0, ReplicaLoad(2.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (3.0, ReplicaLoad(3.0, 1.0, 0.0, 0.6), COUNTERS, True),
+        (4.0, ReplicaLoad(4.0, 9.0, 9.0, 0.6), COUNTERS, False),
+        (5.0, ReplicaLoad(5.0, 9.0, 9.0, 0.6), ReplicaCounters(generation_tokens=8.0), True),
+    ]
+    for now_s, load, counters, moves in moments:
+        member.heard(fleet, load, counters, now_s)
+        assert member.moved_since(now_s - 0.5) == moves, now_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from forebay.engine.client import HttpEngine
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forebay.fleet.lease import Lease
 
 LAGS = 16
-"""First tokens of requests that had nothing before them, whose median is what one takes alone."""
+"""First tokens of requests that had nothing before them, whose mean is what one takes alone."""
 LAG_GAIN = 1.5
 """How much longer than alone a first token may take before a replica counts as busy.
 
@@ -29,6 +29,7 @@ By Little's law the work in a queue, counted at the pace of first tokens, is wha
 Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
 their number grow until they do hold each other up.
 """
+FIRST_FADE = 0.99
 PATIENCE = 4.0
 """How many times longer than expected a replica may be silent before it is held to hang."""
 
@@ -58,13 +59,15 @@ class Member:
         self.claimed_s = 0.0
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
+        self._first_s: float | None = None
+        self._seen: tuple[ReplicaCounters, float | None, set[Lease]] | None = None
 
     @property
     def why(self) -> str:
-        """Why it gets no requests, in words."""
+        """Why it gets no requests, in words; empty where it may get some."""
         if self.leaving:
             return "it has left the list"
-        return self.fault or (self.health.why if self.health.state != "up" else "")
+        return self.fault or (self.health.why if self.health.state == "shut" else "")
 
     def open(self) -> bool:
         """Whether one more request may be sent there."""
@@ -85,16 +88,25 @@ class Member:
         return max(self._sign_s, min(lease.sent_s for lease in self.leases))
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
-        """How long it may be silent."""
-        if self.row is None:
-            return least_s
+        """How long it may be silent. Until its first token nothing is known of its pace."""
+        if self.row is None or self._first_s is None:
+            return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
 
-    def lagged(self, fleet: Fleet, seconds: float) -> None:
-        """A request with nothing before it had its first token after so long."""
-        self._lags.append(seconds)
+    def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
+        """A request had its first token after so long; `alone`: with nothing before it.
+
+        The first of all, which may take many times as long as any other, counts less and less until there
+        are others.
+        """
+        if self._first_s is None:
+            self._first_s = waited_s
+        elif alone:
+            self._lags.append(waited_s)
+        elif not self._lags:
+            self._first_s *= FIRST_FADE
         if self.row is not None:
-            fleet.lag_s[self.row] = LAG_GAIN * median(self._lags)
+            fleet.lag_s[self.row] = LAG_GAIN * (fmean(self._lags) if self._lags else self._first_s)
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
         """A request with these prefix blocks was sent there, or has ended there."""
@@ -104,6 +116,8 @@ class Member:
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""
         row = self.row
+        if counters is not None and self._moves(load, counters):
+            self.sign(now_s)
         if row is None or (counters is not None and not self.reports.news(load, counters)):
             return
         self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
@@ -111,3 +125,12 @@ class Member:
             fleet.report(row, load)
         else:
             fleet.report(row, ReplicaLoad(load.observed_s))
+
+    def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
+        """Whether its metrics show that it works: tokens are counted, or its KV cache changes though no
+        request of ours came or went. A long prefill sends nothing for as long as it takes.
+        """
+        before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
+        if before is None:
+            return False
+        return before[0] != counters or (before[1] != load.kv_cache_usage and before[2] == self.leases)
