@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 QUEUED = 1000
 """Messages that wait to be read; what comes beyond them is dropped, and counts as missed."""
 RETRY_S = 0.5
-MAX_RETRY_MS = 10_000
+MAX_RETRY_MS = 2000
 HEARTBEAT_MS = 10_000
 
 
