@@ -87,8 +87,7 @@ class Lease:
         self._member.sign(now_s)
         self._member.health.succeeded(self._epoch, now_s)
         self._member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        if self._alone:
-            self._member.lagged(self._fleet, waited_s)
+        self._member.began(self._fleet, waited_s, alone=self._alone)
         self._changed(self)
 
     def whole(self) -> None:

@@ -62,9 +62,20 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
 
 def test_its_lag_is_what_a_first_token_takes_alone(fleet: Fleet) -> None:
     member = member_of(fleet)
-    for seconds in (0.3, 0.1, 5.0):
-        member.lagged(fleet, seconds)
+    for seconds in (60.0, 0.3, 0.1, 0.5):
+        member.began(fleet, seconds, alone=True)
+    assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN), "the first of all is no measure"
+    member.began(fleet, 99.0, alone=False)
     assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN)
+
+
+def test_the_first_of_all_counts_less_and_less_until_there_are_others(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.began(fleet, 60.0, alone=True)
+    assert fleet.lag_s[0] == pytest.approx(60.0 * LAG_GAIN)
+    for _ in range(1000):
+        member.began(fleet, 1.0, alone=False)
+    assert fleet.lag_s[0] < 0.01
 
 
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:

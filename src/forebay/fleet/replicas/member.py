@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from forebay.engine.client import HttpEngine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.fleet.lease import Lease
 
 LAGS = 16
-"""First tokens of requests that had nothing before them, whose median is what one takes alone."""
+"""First tokens of requests that had nothing before them, whose mean is what one takes alone."""
 LAG_GAIN = 1.5
 """How much longer than alone a first token may take before a replica counts as busy.
 
@@ -27,6 +27,7 @@ By Little's law the work in a queue, counted at the pace of first tokens, is wha
 Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
 their number grow until they do hold each other up.
 """
+FIRST_FADE = 0.99
 PATIENCE = 4.0
 """How many times longer than expected a replica may be silent before it is held to hang."""
 
@@ -54,6 +55,7 @@ class Member:
         self.claimed_s = 0.0
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
+        self._first_s: float | None = None
 
     @property
     def why(self) -> str:
@@ -85,11 +87,20 @@ class Member:
             return least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
 
-    def lagged(self, fleet: Fleet, seconds: float) -> None:
-        """A request with nothing before it had its first token after so long."""
-        self._lags.append(seconds)
+    def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
+        """A request had its first token after so long; `alone`: with nothing before it.
+
+        The first of all, which may take many times as long as any other, counts less and less until there
+        are others.
+        """
+        if self._first_s is None:
+            self._first_s = waited_s
+        elif alone:
+            self._lags.append(waited_s)
+        elif not self._lags:
+            self._first_s *= FIRST_FADE
         if self.row is not None:
-            fleet.lag_s[self.row] = LAG_GAIN * median(self._lags)
+            fleet.lag_s[self.row] = LAG_GAIN * (fmean(self._lags) if self._lags else self._first_s)
 
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
         """It reported its load: counted in as far as it is news and may be believed."""
