@@ -76,6 +76,7 @@ def test_each_event_is_in_one_call_of_its_window(
     assert called == Counter(f"e{n}" for n in range(len(times)))
     for ask in driven.asked:
         assert [item.time_ms for item in ask.items] == sorted(item.time_ms for item in ask.items)
+        assert sum(item.tokens for item in ask.items) <= 200
     check_counts(driven.summaries, windows, times)
     assert driven.state.work is None
     assert windows.kind == "rolling" or not driven.state.panes
@@ -195,6 +196,15 @@ def test_a_late_event_goes_where_the_policy_says(late: str) -> None:
     assert not driven.state.panes
 
 
+def test_sessions_that_an_event_joins_are_one_and_their_chunks_stay_apart() -> None:
+    driven = Driven(SummaryProgram(plan_of(WINDOWS[2])), eager=0, out_of_order_ms=60 * SECOND)
+    times = [*range(0, 8000, 1000), *range(30_000, 38_000, 1000), 18_000]
+    (summary,) = driven.run(events_at(times)).summaries
+    assert (summary.start_ms, summary.end_ms, summary.events) == (0, 57_000, 17)
+    assert sum(len(ask.items) for ask in driven.asked) == 17
+    assert all(sum(item.tokens for item in ask.items) <= 200 for ask in driven.asked)
+
+
 def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[2], late="next")))
     driven.event(Arrival("a", 0, "first"))
@@ -210,7 +220,7 @@ def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> N
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.integers(0, 300 * SECOND), max_size=80),
+    st.lists(st.integers(0, 300 * SECOND), max_size=120),
     st.sampled_from(("next", "side", "correct")),
     st.sampled_from((WINDOWS[0], WINDOWS[2])),
     st.integers(0, 2**32),
@@ -221,6 +231,7 @@ def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Win
     called = Counter(item.id for ask in driven.asked for item in ask.items)
     refused = Counter(each.id for each in driven.refused)
     assert called + refused == Counter(f"e{n}" for n in range(len(times)))
+    assert all(sum(item.tokens for item in ask.items) <= 200 for ask in driven.asked)
     last = {(each.start_ms, each.end_ms): each for each in driven.summaries}
     assert sum(each.events for each in last.values()) == len(times) - sum(refused.values())
     assert not driven.state.panes
