@@ -36,6 +36,7 @@ def test_the_defaults_and_the_places(file: Path, tmp_path: Path) -> None:
     }
     assert spec.checkpoint.dir == str(tmp_path / "out" / "state")
     assert spec.event_time is None
+    assert spec.routing == "session_affinity"
 
 
 def test_wishes_win(file: Path, tmp_path: Path) -> None:

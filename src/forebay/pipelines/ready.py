@@ -37,7 +37,9 @@ class Ready:
 
 
 READY: dict[str, Ready] = {
-    "sessions": Ready({"application": {"type": "sessions"}, "key": "{{ user }}"}),
+    "sessions": Ready(
+        {"application": {"type": "sessions"}, "key": "{{ user }}", "routing": "session_affinity"}
+    ),
     "summary": Ready(
         {"application": {"type": "summary"}, "key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0},
         page=summaries_page,
