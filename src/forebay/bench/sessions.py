@@ -120,6 +120,7 @@ def _run(
             "idle_s": settings.idle_s,
         },
         "key": "{{ user }}",
+        "routing": "session_affinity",
         "sampling": {"max_tokens": MAX_TOKENS},
         "capacity": capacity,
         "sink": {"type": "jsonl", "path": "results"},
