@@ -33,6 +33,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(plan.seed)
         return {}
 
+    monkeypatch.setattr(module, "is_installed", lambda: True)
     monkeypatch.setattr(module, "MiniLM", Model)
     monkeypatch.setattr(module, "ensure_embedding_model", lambda *arguments: Path())
     monkeypatch.setattr(module, "measure_topics", topics)
@@ -73,6 +74,15 @@ def test_files_are_scored_instead_of_the_data(tmp_path: Path, measured: list[Any
     assert measured == ["mine.jsonl"]
     assert "trends" not in report
     assert report["skipped"] == {}
+
+
+def test_a_baseline_that_is_not_installed_is_named(
+    tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "is_installed", lambda: False)
+    report = measure(tmp_path, apps=["topics"], files=[line(tmp_path / "mine.jsonl")])
+    assert measured == ["mine.jsonl"]
+    assert report["skipped"].keys() == {"river"}
 
 
 def test_a_file_that_cannot_be_read_ends_it(tmp_path: Path, measured: list[Any]) -> None:
