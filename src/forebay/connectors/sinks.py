@@ -38,10 +38,11 @@ class StandardOutput:
     """
 
 
-def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
+def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
     """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution.
 
-    The sink has the stream's parallelism: what one subtask emits stays in order, in files of its own.
+    The sink has the stream's parallelism: what one subtask emits stays in order, in files of its own. With a
+    `uid`, one in its job, its state is found again where what lies before it in the job has changed.
     """
     sink = (
         FileSink.for_row_format(config.path.absolute().as_uri(), Encoder.simple_string_encoder("UTF-8"))
@@ -54,6 +55,8 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles) -> None:
     )
     written = stream.sink_to(sink).name(f"files {config.path.name}")
     written.set_parallelism(stream._j_data_stream.getParallelism())
+    if uid is not None:
+        written.uid(uid)
 
 
 def standard_output_sink(stream: DataStream, config: StandardOutput) -> None:

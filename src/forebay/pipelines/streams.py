@@ -102,13 +102,14 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: Repl
     if isinstance(spec.sink, KafkaSink):
         kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
     elif isinstance(spec.sink, JsonlSink):
-        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path)))
+        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path)), uid="results")
     else:
         standard_output_sink(result_lines(answered.results), StandardOutput())
     if isinstance(spec.dead_letters, KafkaSink):
         kafka_sink(answered.dead_letters, topic_of(spec, "dead-letters", spec.dead_letters))
     else:
-        jsonl_sink(dead_letter_lines(answered.dead_letters), JsonlFiles(Path(spec.dead_letters.path)))
+        letters = JsonlFiles(Path(spec.dead_letters.path))
+        jsonl_sink(dead_letter_lines(answered.dead_letters), letters, uid="dead-letters")
 
 
 def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
