@@ -40,6 +40,11 @@ def test_the_command_line_takes_the_place_of_the_files_replicas(tmp_path: Path) 
     assert (spec.fleet().model, spec.fleet().routing) == ("m", "round_robin")
 
 
+def test_events_of_the_replicas_caches(tmp_path: Path) -> None:
+    spec = load(tmp_path, f"engine: {{url: {URL}, kv_events: 'tcp://{{host}}:{{port+1}}'}}")
+    assert spec.fleet().kv_events == "tcp://{host}:{port+1}"
+
+
 def test_a_keys_limits(tmp_path: Path) -> None:
     keys = "keys: [{name: a, key: {env: K}}, {name: b, key: {env: K}, requests_per_s: 2.5, in_flight: 3}]"
     first, second = (key.limits() for key in load(tmp_path, f"engine: {URL}\n{keys}").keys)
@@ -51,6 +56,7 @@ def test_a_keys_limits(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "expected a mapping with the keys of a gateway"),
+        (f"engine: {{url: {URL}, kv_events: x}}", "engine.kv_events: expected tcp://"),
         ("routing: random", "engine: expected exactly one of url, file and dns; found none"),
         (f"engine: {{url: {URL}, file: x}}", "found url and file"),
         ("engine: ftp://x", "engine: expected a URL such as http://host:port"),

@@ -22,6 +22,7 @@ from forebay.documents.fields import (
 )
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
+from forebay.fleet.cache_events.endpoint import check_form
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
 from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
@@ -46,6 +47,13 @@ def _policy(name: str) -> str:
     return name
 
 
+def _kv_events(form: str) -> str:
+    try:
+        return check_form(form)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("kv_events: ")) from None
+
+
 class EngineSpec(Model):
     """The replicas that answer: exactly one of `url`, `file` and `dns`."""
 
@@ -64,6 +72,11 @@ class EngineSpec(Model):
 
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Model that every replica must serve; null: what the first one serves that answers."
+    )
+    kv_events: Annotated[str, AfterValidator(_kv_events)] | None = Field(
+        None,
+        description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
+        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
     )
 
     def replicas(self) -> ReplicaList:
@@ -188,7 +201,13 @@ class GatewaySpec(Model):
         """The fleet. Raises `SettingError` for what cannot be a replica."""
         engine = self.engine
         key = engine.api_key.ref() if engine.api_key is not None else None
-        return FleetConfig(engine.replicas(), model=engine.model, api_key=key, routing=self.routing)
+        return FleetConfig(
+            engine.replicas(),
+            model=engine.model,
+            api_key=key,
+            routing=self.routing,
+            kv_events=engine.kv_events,
+        )
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine = self.engine
