@@ -286,3 +286,10 @@ def test_one_that_starts_slowly_gets_one_and_the_rest_waits() -> None:
         admission.add(name, Demand(100), 0.0)
     assert names(admission.ready(0.0)) == ["a"]
     assert len(admission) == 1
+
+
+def test_deadlines_within_a_second_are_alike_and_priority_decides() -> None:
+    admission: Admission[str] = Admission(fleet(hold_s=10.0))
+    admission.add("low", Demand(1, deadline_s=300.1, priority=2), 0.0)
+    admission.add("high", Demand(1, deadline_s=300.2, priority=1), 0.1)
+    assert names(admission.ready(0.1)) == ["high", "low"]

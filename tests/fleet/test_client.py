@@ -385,3 +385,42 @@ async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: An
         calls = [fakes.calls(number) for number in range(3)]
         assert sum(calls) == 4 * 48
         assert min(calls) > 0.7 * sum(calls) / 3
+
+
+async def test_a_replica_that_breaks_off_each_answer_is_shut(fleet_of: Any) -> None:
+    async with fleet_of(1) as fakes:
+        client = fakes.engine.client
+        await client.start(5.0)
+        for _ in range(3):
+            async with client.place(client.demand("x", deadline_s=5.0)) as lease:
+                lease.progress()
+                lease.failed(Unreachable("it broke off"))
+        assert client.replicas()[fakes.replicas[0].url] == "it broke off"
+
+
+async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(2, script=ReplicaScript(models=("m",), delay=Fixed(60.0)), stall_s=60.0) as fakes:
+        task = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
+        await wait_for(lambda: fakes.calls(0) + fakes.calls(1) == 1)
+        rows = fakes.engine.client._members.rows.values()
+        [lease] = [lease for member in rows for lease in member.leases]
+        lease.lose("it hangs")
+        task.cancel()
+        await asyncio.wait((task,), timeout=5.0)
+        assert task.cancelled()
+        assert fakes.calls(0) + fakes.calls(1) == 1
+
+
+async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, models=("a\nb" * 50_000,))
+        await fakes.engine.complete(ask(1), timeout_s=5.0)
+        why = fakes.engine.client.replicas
+        await wait_for(lambda: why()[fakes.replicas[0].url].startswith("it serves a"))
+        said = why()[fakes.replicas[0].url]
+        assert len(said) < 1000
+        assert said.isprintable()

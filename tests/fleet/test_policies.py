@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from forebay.errors import SettingError
 from forebay.fleet.base import Demand
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policies.session_affinity import SessionAffinity
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
@@ -209,3 +210,10 @@ def test_dynamo_adds_prefill_and_decode_blocks() -> None:
     assert choose("dynamo", one, Demand(100)) == 1, "400 decode against 150 prefill and 150 decode"
     one.take(1, Demand(60), one.nothing, 1.0)
     assert choose("dynamo", one, Demand(100)) == 0
+
+
+def test_sessions_spread_over_replicas_whose_long_urls_begin_alike() -> None:
+    fleet = Fleet([ReplicaLimits(f"https://{'a' * 80}/r{n}") for n in range(4)])
+    rule = SessionAffinity()
+    chosen = {rule.choose(Demand(1, session=str(n)), fleet.nothing, fleet, 0.0) for n in range(100)}
+    assert chosen == {0, 1, 2, 3}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forebay.fleet.base import Demand
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
 from forebay.fleet.speed import PrefillSpeed
-from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.fleet.state import MOST_BLOCKS, STALE_S, Fleet, ReplicaLimits
 from forebay.fleet.ticket import Ticket
 from forebay.records import ReplicaLoad
 
@@ -282,3 +282,9 @@ def test_within_it_some_replicas_are_not_available_unless_there_is_no_other() ->
     one.set_available(0, False)
     with one.without([1]):
         assert list(one.numbers()) == [1]
+
+
+def test_a_cache_beyond_belief_is_not_believed() -> None:
+    fleet = Fleet([], block_tokens=128)
+    fleet.add(ReplicaLimits("a", 1e24))
+    assert fleet.index._capacities == [MOST_BLOCKS]

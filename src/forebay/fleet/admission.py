@@ -58,6 +58,9 @@ class Admission(Generic[Item]):
         due_s = min(demand.due_s, demand.deadline_s)
         if due_s == math.inf:
             due_s = now_s + NEVER_DUE_S
+        elif demand.due_s == math.inf:
+            # Deadlines run from arrival: taken exactly, no two are alike, and priority would mean nothing.
+            due_s = math.floor(due_s)
         if demand.tenant is not None:
             due_s += self._join(demand.tenant, demand)
         heappush(self._waiting, (due_s, demand.priority, self._added, item, demand))

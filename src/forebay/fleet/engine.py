@@ -82,12 +82,18 @@ class FleetEngine:
             call.cancel()
 
         lease.on_lost = give_up
+        if lease.lost:
+            give_up()
         try:
-            return await call
+            await asyncio.wait((call,))
         except asyncio.CancelledError:
-            if not lease.lost:
-                raise
-        raise AttemptTimeout(lease.lost)
+            # Its caller gave up: that counts, whatever became of the replica.
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            raise
+        if call.cancelled():
+            raise AttemptTimeout(lease.lost)
+        return call.result()
 
     def _remember(self, id: str, replicas: tuple[int, ...]) -> None:
         self._failed[id] = tuple(dict.fromkeys(replicas))

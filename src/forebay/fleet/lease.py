@@ -56,6 +56,8 @@ class Lease:
         self._own_s = fleet.queued_s(ticket.replica)
         self._alone = self._own_s <= ticket.work_s
         self._claimed_s = member.claimed_s
+        self._believed_s = member.believed_s
+        self._counted = False
         self._began = False
         self.sent_s = ticket.sent_s
         self.blocks = blocks
@@ -68,6 +70,8 @@ class Lease:
         self.usage: Usage | None = None
         self.quiet = False
         """Set while silence says nothing of the replica."""
+        self.unseen = False
+        """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
         member.leases.add(self)
         member.used(blocks, ticket.sent_s)
 
@@ -95,14 +99,15 @@ class Lease:
         waited_s = now_s - self.sent_s
         self._fleet.first_token(self._ticket, now_s)
         self._member.sign(now_s)
-        self._member.health.succeeded(self._epoch, now_s)
+        self._counted = True
+        self._member.health.succeeded(self._epoch, now_s, whole=False)
         self._member.reports.first_token(self._claimed_s, self._own_s, waited_s)
         self._member.began(self._fleet, waited_s, alone=self._alone)
         self._changed(self)
 
     def whole(self) -> None:
         """The answer comes in one piece. Its first token is taken to come when it is expected to."""
-        self.quiet = True
+        self.quiet = self.unseen = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
     def _assume_first_token(self) -> None:
@@ -129,7 +134,7 @@ class Lease:
             self.usage = usage
             now_s = self._clock.monotonic_s()
             self._member.sign(now_s)
-            self._member.health.succeeded(self._epoch, now_s)
+            self._member.health.succeeded(self._epoch, now_s, first=not self._counted)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
     def failed(self, error: EngineError, *, blame: bool = True) -> None:
@@ -145,7 +150,7 @@ class Lease:
             if blame and not self._excused(error, now_s):
                 health.failed(self._epoch, str(error), now_s, at_least_s=error.retry_after_s)
         else:
-            health.succeeded(self._epoch, now_s)
+            health.succeeded(self._epoch, now_s, first=not self._counted)
         self._end(now_s)
 
     def release(self) -> None:
@@ -163,7 +168,7 @@ class Lease:
         """Whether a call ran out of time because it had little, or was long."""
         if not isinstance(error, AttemptTimeout):
             return False
-        due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._claimed_s))
+        due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._believed_s))
         return self._began or now_s - self.sent_s < due_s
 
     def _end(self, now_s: float, output_tokens: int = 0) -> None:

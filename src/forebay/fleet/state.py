@@ -20,6 +20,8 @@ FADE = 1 / 20
 """Weight of the newest sample in a replica's pace and in mean lengths: the last few dozen requests count."""
 STEP_FADE = 1 / 100
 """How far one quicker request lowers the length of a replica's step."""
+MOST_BLOCKS = 1_000_000
+"""Blocks that are remembered of one replica at most, whatever it says that it caches."""
 STALE_S = 10.0
 """Age at which a report of load no longer counts: ten scrapes missed at the usual one a second."""
 
@@ -172,7 +174,7 @@ class Fleet:
     def _cached_blocks(self, replica: ReplicaLimits) -> int:
         if math.isinf(replica.kv_tokens):
             return self._index_blocks
-        return int(replica.kv_tokens / self.block_tokens)
+        return min(int(replica.kv_tokens / self.block_tokens), MOST_BLOCKS)
 
     def numbers(self) -> Sequence[int]:
         """The replicas that are available."""

@@ -205,6 +205,7 @@ class Relay:
     ) -> None:
         """Send the answer as it comes."""
         whole, refused = not call.asked.stream, response.status >= 400
+        lease.unseen = False
         if not whole and not refused:
             lease.progress()
         headers = headers_down(response.raw_headers)
@@ -264,6 +265,8 @@ class UntilLost:
             task.cancel()
 
         self._lease.on_lost = end
+        if self._lease.lost:
+            end()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -138,3 +138,14 @@ def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, floa
     for _ in range(RULES.start_tokens):
         health.succeeded(health.epoch, now_s + RULES.max_wait_s)
     assert health.limit == math.inf
+
+
+def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
+    health = Health(HealthRules(start_tokens=5))
+    health.start_slowly()
+    for _ in range(4):
+        health.succeeded(health.epoch, 1.0, whole=False)
+        health.succeeded(health.epoch, 1.0, first=False)
+    assert health.limit == 5.0
+    health.succeeded(health.epoch, 1.0, whole=False)
+    assert health.limit == math.inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from forebay.engine.client import HttpEngine
@@ -118,3 +120,24 @@ def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
     for now_s, load, counters, moves in moments:
         member.heard(fleet, load, counters, now_s)
         assert member.moved_since(now_s - 0.5) == moves, now_s
+
+
+def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
+    class Whole:
+        quiet, unseen, sent_s = True, True, 0.0
+
+    member = member_of(fleet)
+    member.leases.add(Whole())  # type: ignore[arg-type]
+    member.heard(fleet, busy(1.0), COUNTERS, 1.0)
+    assert member.silent_since_s() == math.inf, "its metrics have shown nothing yet"
+    member.heard(fleet, busy(40.0), ReplicaCounters(generation_tokens=8.0), 40.0)
+    assert member.silent_since_s() == 40.0
+
+
+def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.began(fleet, 0.1, alone=True)
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert member.patience_s(fleet, 2.0) == 20.0
+    member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)
+    assert member.patience_s(fleet, 2.0) == 2.0

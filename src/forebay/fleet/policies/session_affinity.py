@@ -15,9 +15,6 @@ class SessionAffinity:
     a session is kept by its prompt's first block; one without any goes to whoever has fewest requests.
     """
 
-    def __init__(self) -> None:
-        self._seeds: list[bytes] = []
-
     def choose(self, demand: Demand, cached: Vector, fleet: Fleet, now_s: float) -> int:
         if demand.session is not None:
             key = demand.session.encode("utf-8", "surrogatepass")
@@ -29,7 +26,9 @@ class SessionAffinity:
         best, weight = -1, b""
         for number in fleet.numbers():
             name = fleet.names[number].encode()
-            mine = blake2b(key, digest_size=8, key=name[:64]).digest()
+            if len(name) > blake2b.MAX_KEY_SIZE:
+                name = blake2b(name).digest()
+            mine = blake2b(key, digest_size=8, key=name).digest()
             if mine > weight or best < 0:
                 best, weight = number, mine
         return best

@@ -61,14 +61,19 @@ class Health:
         """Bytes of an answer came."""
         self._sign_s = now_s
 
-    def succeeded(self, epoch: int, now_s: float) -> None:
-        """A request that was sent in `epoch` got its first token."""
+    def succeeded(self, epoch: int, now_s: float, *, first: bool = True, whole: bool = True) -> None:
+        """A request sent in `epoch` got its `first` token, all that it was to get (`whole`), or both.
+
+        First tokens open it after a trial, but do not make up for answers that break off.
+        """
         self._sign_s = now_s
         if epoch != self.epoch or self.state == "shut":
             return
-        self._failures = self._missed = 0
+        self._missed = 0
+        if whole:
+            self._failures = 0
         self.state = "up"
-        if self.limit < math.inf:
+        if first and self.limit < math.inf:
             self.limit += 1
             if self.limit > self._rules.start_tokens:
                 self.limit = math.inf

@@ -30,6 +30,8 @@ Where requests run side by side that is what one takes alone, however many there
 their number grow until they do hold each other up.
 """
 FIRST_FADE = 0.99
+UNSEEN_S = 30.0
+"""How long an answer in one piece is awaited before metrics that stand still count as silence."""
 PATIENCE = 4.0
 """How many times longer than expected a replica may be silent before it is held to hang."""
 
@@ -60,6 +62,7 @@ class Member:
         self._sign_s = -math.inf
         self._lags: deque[float] = deque(maxlen=LAGS)
         self._first_s: float | None = None
+        self._shows_work = False
         self._seen: tuple[ReplicaCounters, float | None, set[Lease]] | None = None
 
     @property
@@ -68,6 +71,11 @@ class Member:
         if self.leaving:
             return "it has left the list"
         return self.fault or (self.health.why if self.health.state == "shut" else "")
+
+    @property
+    def believed_s(self) -> float:
+        """The prefill of others' requests that it claims to have, as far as it may be believed."""
+        return self.claimed_s if self.reports.believed else 0.0
 
     def open(self) -> bool:
         """Whether one more request may be sent there."""
@@ -83,14 +91,16 @@ class Member:
 
     def silent_since_s(self) -> float:
         """Since when answers are awaited there and nothing came; infinite where none is."""
-        sent_s = min((lease.sent_s for lease in self.leases if not lease.quiet), default=math.inf)
-        return max(self._sign_s, sent_s)
+        sent_s = [lease.sent_s for lease in self.leases if not lease.quiet]
+        if self._shows_work:
+            sent_s += [lease.sent_s + UNSEEN_S for lease in self.leases if lease.unseen]
+        return max(self._sign_s, min(sent_s, default=math.inf))
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
         """How long it may be silent. Until its first token nothing is known of its pace."""
         if self.row is None or self._first_s is None:
             return PATIENCE * least_s
-        return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.claimed_s))
+        return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
     def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
         """A request had its first token after so long; `alone`: with nothing before it.
@@ -116,6 +126,7 @@ class Member:
         """It reported its load: counted in as far as it is news and may be believed."""
         row = self.row
         if counters is not None and self._moves(load, counters):
+            self._shows_work = True
             self.sign(now_s)
         if row is None or (counters is not None and not self.reports.news(load, counters)):
             return

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from forebay.clock import Clock
 from forebay.engine.client import HttpEngine
+from forebay.engine.failures import Quoter
 from forebay.engine.probe import (
     ServedModel,
     check_health,
@@ -44,6 +45,7 @@ class Membership:
         self._config = config
         self._fleet = fleet
         self._api_key = api_key
+        self._quote = Quoter(api_key)
         self._clock = clock
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -250,7 +252,8 @@ class Membership:
             self._model_names = frozenset(names)
         wanted = self._model_names or frozenset()
         if not wanted or not wanted.issubset(names):
-            fault = f"it serves {', '.join(names) or 'nothing'}, not {', '.join(sorted(wanted)) or 'a model'}"
+            fault = f"it serves {self._quote(', '.join(names)) or 'nothing'}, not "
+            fault += self._quote(", ".join(sorted(wanted))) or "a model"
             if fault != member.fault:
                 log.warning("replica %s gets no requests: %s", member.url, fault)
             member.fault = fault
