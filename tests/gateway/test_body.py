@@ -80,3 +80,26 @@ def test_what_the_fleet_is_told() -> None:
     odd = body | {"max_tokens": "x", "user": 3, "stream": None}
     asked = read_asked(PROMPT, orjson.dumps(odd), max_depth=64)
     assert (asked.max_tokens, asked.session, asked.stream) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "longest"),
+    [
+        (CHAT, {"max_completion_tokens": None, "max_tokens": 9}, 9),
+        (CHAT, {"max_completion_tokens": 7, "max_tokens": 9, "n": 2}, 18),
+        (PROMPT, {"max_completion_tokens": 1, "max_tokens": 9}, 9),
+        (PROMPT, {"max_tokens": "9"}, 9),
+        (PROMPT, {"max_tokens": 9.0}, 9),
+        (PROMPT, {"max_tokens": "1e999"}, None),
+        (PROMPT, {"prompt": ["a", "b"], "max_tokens": 9, "n": 2}, 36),
+        (PROMPT, {"prompt": [1, 2, 3], "max_tokens": 9}, 9),
+    ],
+)
+def test_all_that_is_asked_for_counts(path: str, more: dict[str, Any], longest: int | None) -> None:
+    body = {"model": "m", "prompt": "a", "messages": [{"role": "user", "content": "a"}], **more}
+    assert read_asked(path, orjson.dumps(body), max_depth=64).max_tokens == longest
+
+
+def test_texts_in_a_list_are_content() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": ["one", {"type": "text", "text": "two"}]}]}
+    assert "onetwo" in read_asked(CHAT, orjson.dumps(body), max_depth=64).text

@@ -247,8 +247,12 @@ class Gateway:
         limits, clock = self._limits, self._clock
         caller = self._keys.find(exchange.headers.get(b"authorization"))
         exchange.key = caller.name
-        if self.in_flight > limits.in_flight:
-            message = f"more than {limits.in_flight} requests at a time; try again later"
+        free = limits.in_flight - self.in_flight
+        if free < 0 or (self._keys.shared and caller.usage.in_flight > free):
+            # Nobody may hold more places than are free, or one key could take all of them.
+            message = (
+                f"more than {limits.in_flight} requests at a time, or too many with this key; try again later"
+            )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with caller.usage.request(clock.monotonic_s()), self._room.share() as take:
             if exchange.path == MODELS_PATH:

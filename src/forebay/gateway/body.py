@@ -119,7 +119,9 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         text, given = _prompt(document.get("prompt"), "prompt")
     else:
         text, given = _prompt(document.get("input"), "input")
-    longest = document.get("max_completion_tokens", document.get("max_tokens"))
+    names = ("max_tokens", "max_completion_tokens") if path == CHAT_PATH else ("max_tokens",)
+    longest = max(_count(document.get(name)) for name in names)
+    longest *= max(1, _count(document.get("n"))) * _prompts(document.get("prompt"))
     session = document.get("prompt_cache_key") or document.get("user")
     return Asked(
         path=path,
@@ -128,7 +130,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         stream=bool(stream),
         text=text,
         given_tokens=given,
-        max_tokens=longest if type(longest) is int and longest > 0 else None,
+        max_tokens=longest or None,
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
     )
 
@@ -181,7 +183,7 @@ def _content(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
+        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "".join(part for part in parts if isinstance(part, str))
     return ""
 
@@ -196,6 +198,21 @@ def _prompt(prompt: object, param: str) -> tuple[str, int]:
         texts = [one for one in prompt if isinstance(one, str)]
         return "\0".join(texts), sum(len(one) for one in prompt if isinstance(one, list))
     raise _wrong(param, f"expected a text, tokens or a list of them, found {_kind(prompt)}")
+
+
+def _count(value: object) -> int:
+    """A number as engines take it: `9`, `9.0` and `"9"` are one."""
+    if isinstance(value, float | str):
+        try:
+            value = int(float(value[:40] if isinstance(value, str) else value))
+        except (ValueError, OverflowError):
+            return 0
+    return value if type(value) is int and value > 0 else 0
+
+
+def _prompts(prompt: object) -> int:
+    """How many prompts there are: tokens are one."""
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 def _invalid(message: str) -> Refusal:

@@ -35,6 +35,11 @@ class KeyRing:
         ]
         self._anyone = Caller("anyone", b"", Usage(KeyLimits(), now_s))
 
+    @property
+    def shared(self) -> bool:
+        """Whether there are several callers."""
+        return len(self._callers) > 1
+
     def find(self, authorization: bytes | None) -> Caller:
         """Whose key the `Authorization` header holds. Raises `Refusal` (401) for none and for a wrong one.
 

@@ -19,6 +19,10 @@ LINGER_S = 1.0
 """How long a refused client may go on sending before the connection is cut."""
 
 
+MAX_IN_LINE = 8
+"""Requests behind the one that is answered, up to which a connection is still read."""
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`; make a subclass that has them with `bounded`."""
 
@@ -27,6 +31,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = False
+        self._trailing = False
+        self._moved = False
+        self._answering: Any = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused: tuple[int, str, str] | None = None
@@ -36,6 +44,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         # asyncio does so only where the listening socket names TCP; without it a first token waits 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Whatever is left unsent pauses writing, and so has a time limit, even after `close`.
+        transport.set_write_buffer_limits(high=0)
         if len(self.connections) > self.limits.connections:
             self._say(503, "gateway_full", "too many connections; try again later")
             return
@@ -43,7 +53,31 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
+        self._forget_unread()
         super().connection_lost(exc)
+        # uvicorn tells the newest request only; the one that is being answered may be an older one.
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._forget_unread()
+        self._unread_timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._forget_unread()
+        super().resume_writing()
+
+    def _forget_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._said or self.transport.is_closing():
@@ -51,20 +85,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
             # Whatever comes on an idle connection has to become a request in time.
             self._await_head()
-        began_in_head = self._in_head
+        self._moved = False
         super().data_received(data)
-        if self._in_head and began_in_head:
-            # The piece in which a head begins is not counted: at most 256 KiB are read at once.
+        if (self._in_head or self._trailing) and not self._moved:
+            # The piece in which head or trailers begin is not counted: at most 256 KiB are read at once.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
                 self._say(*self._too_large())
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head = self._moved = True
+        self._trailing = False
         self._head_bytes = 0
         super().on_message_begin()
 
+    def on_chunk_header(self) -> None:
+        # After the last chunk come trailers, which the parser would collect without end.
+        self._trailing = self._moved = True
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._trailing = False
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._trailing = False
+        super().on_message_complete()
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # A trailer is no header (RFC 9110, 6.5.1).
         super().on_header(name, value)
         if len(self.headers) > self.limits.max_headers:
             self._refuse(*self._too_large())
@@ -73,9 +123,16 @@ class BoundedProtocol(HttpToolsProtocol):
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
         if size > self.limits.max_header_bytes:
             self._refuse(*self._too_large())
+        if self.parser.should_upgrade() and any(map(_announces_body, self.headers)):
+            # The parser holds all that follows for another protocol: the body would be the next request.
+            words = "a request with a body may not ask for an upgrade; leave the header Upgrade out"
+            self._refuse(400, "invalid_http", words)
         self._in_head = False
         self._cancel_timer()
         super().on_headers_complete()
+        if 0 < len(self.pipeline) <= MAX_IN_LINE:
+            # Or a hang-up would not be seen.
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._say(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
@@ -123,6 +180,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
+
+
+def _announces_body(header: tuple[bytes, bytes]) -> bool:
+    name, value = header
+    return name == b"transfer-encoding" or (name == b"content-length" and bool(value.strip(b"0")))
 
 
 def bounded(limits: LimitsSpec) -> type[BoundedProtocol]:

@@ -78,6 +78,7 @@ class Call:
     replica: str = ""
     status: int = 0
     begun_s: float = math.nan
+    streamed: bool = False
 
     @property
     def begun(self) -> bool:
@@ -151,6 +152,8 @@ class Relay:
                 failure = AttemptTimeout(str(lost))
                 tried[lease.url] = lease.number
                 if call.begun:
+                    if call.streamed:
+                        await _say_broken_off(send)
                     raise Cut from None
             except Overloaded:
                 raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from None
@@ -208,11 +211,12 @@ class Relay:
         lease.unseen = False
         if not whole and not refused:
             lease.progress()
+        call.streamed = response.content_type == "text/event-stream"
         headers = headers_down(response.raw_headers)
         headers.append((b"x-request-id", call.id.encode("ascii")))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         call.begin(lease.url, response.status, self._clock.monotonic_s())
-        streamed = response.content_type == "text/event-stream"
+        streamed = call.streamed
         content = response.content
         chunk, events, tail = first, 0, b""
         try:
@@ -231,9 +235,7 @@ class Relay:
             lease.failed(failure)
             LOG.warning("request %s broke off: %s", call.id, failure)
             if streamed:
-                said = error_body("replica_failed", "the replica broke off its answer", kind=SERVER)
-                event = b"\n\ndata: " + said + b"\n\n"
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                await _say_broken_off(send)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
@@ -243,6 +245,11 @@ class Relay:
             lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
         else:
             lease.failed(BadRequest(f"{lease.url} answered {response.status}"))
+
+
+async def _say_broken_off(send: Send) -> None:
+    said = error_body("replica_failed", "the replica broke off its answer", kind=SERVER)
+    await send({"type": "http.response.body", "body": b"\n\ndata: " + said + b"\n\n", "more_body": True})
 
 
 class Lost(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -85,13 +86,19 @@ class GatewayServer(uvicorn.Server):
             self._gateway.drain()
             self._draining = asyncio.get_running_loop().create_task(self._drain_out())
         else:
+            self._draining.cancel()
+            self.force_exit = self.should_exit
             self.should_exit = True
 
     async def _drain_out(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self._drain.grace_s
         idle = asyncio.ensure_future(self._gateway.idle.wait())
         await asyncio.sleep(min(self._drain.notice_s, self._drain.grace_s))
         await asyncio.wait([idle], timeout=max(0.0, self._drain.grace_s - self._drain.notice_s))
         idle.cancel()
+        # What has been sent may still be on its way to a client that reads slowly.
+        self.config.timeout_graceful_shutdown = max(CUT_S, math.ceil(ends_s - loop.time()))
         self.should_exit = True
 
 
