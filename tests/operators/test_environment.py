@@ -157,7 +157,11 @@ env.execute("test")
         check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
-    assert done.stderr == ""
+    # Beam says so where some package, as that of traces, has brought a part of Google's namespace.
+    said = [
+        line for line in done.stderr.splitlines() if not line.startswith("Failed to import GCSFileSystem")
+    ]
+    assert said == []
     assert any(file.stat().st_size > 1000 for file in tmp_path.glob("flink-*.log"))
 
 

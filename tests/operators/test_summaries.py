@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     wait_until(lambda: len(runs.results()) > 40)
     assert process.poll() is None
     kill_tree(process)
+    assert len(runs.results()) < 200
     runs.run(mode="thread", restore=True, parallelism=2)
 
     results = runs.results()
@@ -52,7 +52,6 @@ def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     )
     assert tally.exact, tally
     assert tally.events == len(results) == 200
-    assert any(tries > 1 for tries in Counter(id for id, _, _ in runs.calls()).values())
 
 
 _POSITION = re.compile(rb'"id":"in@(\d+)"')

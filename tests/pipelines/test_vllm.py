@@ -123,5 +123,7 @@ def test_a_pipeline_gives_valid_answers_and_says_what_did_not_fit(replica: str, 
 @pytest.mark.flink
 def test_a_model_that_is_not_served_stops_the_start(replica: str, pipelines: Any) -> None:
     pipelines.write({"text": "x"})
-    with pytest.raises(SettingError, match=f"does not serve 'another'; it serves {MODEL}"):
+    with pytest.raises(
+        SettingError, match=f"'another' is not served: the engine at {replica} serves {MODEL}"
+    ):
         pipelines.run(pipelines.spec(engine={"model": "another"}), replica)
