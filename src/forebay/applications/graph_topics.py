@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from forebay.applications.graph_questions import with_answers
 from forebay.applications.parts import Parts
 from forebay.applications.topics import PROMPT, SCHEMA, Topics, labelled, question, told
-from forebay.codec import decode, encode
 from forebay.detect.topic_stages import shard_event_of
 from forebay.embed.base import NoEmbedding, OpenEmbedder, OpenMiniLM
 from forebay.embed.model import find_embedding_model
 from forebay.errors import SetupError
-from forebay.operators.infer import Inferred, infer
-from forebay.operators.inference import BYTES
-from forebay.operators.stages import payload
+from forebay.operators.infer import Inferred
 from forebay.operators.texts import TextField
 from forebay.operators.topics import topic_events
 from forebay.records import Event
@@ -45,21 +41,18 @@ def topics(
         parallelism=parts.parallelism or 1,
         name=parts.name,
     )
-    events = found.messages.map(_told, BYTES).name("topics").set_parallelism(1)
-    if not settings.labels:
-        return Inferred(events, found.refused)
-    asked = found.messages.flat_map(_questions, BYTES).name("questions").set_parallelism(1)
-    answered = infer(
-        asked,
-        replace(parts.call, prompt=PROMPT, schema=SCHEMA),
+    return with_answers(
+        found,
+        parts,
+        read=shard_event_of,
+        told=told,
+        question=question,
         key=_topic,
-        capacity=parts.capacity,
-        shards=parts.shards,
-        parallelism=parts.parallelism,
-        name=parts.name,
+        answered=labelled,
+        prompt=PROMPT,
+        schema=SCHEMA,
+        asks=settings.labels,
     )
-    labels = answered.results.map(_labelled, BYTES).name("labels")
-    return Inferred(events.union(labels), found.refused.union(answered.dead_letters))
 
 
 def embedder_of(settings: Topics) -> OpenEmbedder:
@@ -73,20 +66,6 @@ def embedder_of(settings: Topics) -> OpenEmbedder:
             "application.embeddings to words"
         )
     return OpenMiniLM(model, settings.threads)
-
-
-def _told(value: bytes) -> bytes:
-    return encode(told(shard_event_of(payload(value))))
-
-
-def _questions(value: bytes) -> Iterator[bytes]:
-    asked = question(shard_event_of(payload(value)))
-    if asked is not None:
-        yield encode(asked)
-
-
-def _labelled(value: bytes) -> bytes:
-    return encode(labelled(decode(bytes(value))))
 
 
 def _topic(event: Event) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents.fields import (
@@ -18,14 +18,13 @@ from forebay.documents.fields import (
     PositiveFloat,
     PositiveInt,
     SecretField,
-    wrong,
 )
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
-from forebay.fleet.cache_events.endpoint import check_form
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
-from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
+from forebay.fleet.fields import ByUrl, KvEvents, Routing, Urls
+from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.dns import DnsReplicas
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
@@ -33,33 +32,10 @@ from forebay.gateway.limits import KeyLimits
 from forebay.gateway.relay import RelayRules
 
 
-def _listed(value: Any) -> Any:
-    return () if value is None else (value,) if isinstance(value, str) else value
-
-
-def _engine(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str | list) else value
-
-
-def _policy(name: str) -> str:
-    if name not in POLICIES:
-        raise wrong(f"expected one of {', '.join(POLICIES)}, found {name[:60]!r}")
-    return name
-
-
-def _kv_events(form: str) -> str:
-    try:
-        return check_form(form)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("kv_events: ")) from None
-
-
 class EngineSpec(Model):
     """The replicas that answer: exactly one of `url`, `file` and `dns`."""
 
-    url: Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)] = Field(
-        (), description="Address of an OpenAI-compatible server, or a list of them."
-    )
+    url: Urls = Field((), description="Address of an OpenAI-compatible server, or a list of them.")
     file: LocalPath | None = Field(
         None, description="File with the addresses, one per line or a list in YAML or JSON; it may change."
     )
@@ -73,7 +49,7 @@ class EngineSpec(Model):
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Model that every replica must serve; null: what the first one serves that answers."
     )
-    kv_events: Annotated[str, AfterValidator(_kv_events)] | None = Field(
+    kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
         "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
@@ -176,10 +152,10 @@ class TracesSpec(Model):
 class GatewaySpec(Model):
     """A gateway."""
 
-    engine: Annotated[EngineSpec, BeforeValidator(_engine)] = Field(
+    engine: Annotated[EngineSpec, ByUrl] = Field(
         default_factory=EngineSpec, description="The replicas; a URL, or a list of URLs, is enough."
     )
-    routing: Annotated[str, AfterValidator(_policy)] = Field(
+    routing: Routing = Field(
         DEFAULT_POLICY,
         description="How requests are spread over the replicas; docs/fleet.md tells what there is.",
     )

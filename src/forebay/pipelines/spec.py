@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     JsonValue,
     Strict,
@@ -27,9 +26,9 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
-from forebay.fleet.cache_events.endpoint import check_form
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES
-from forebay.fleet.replicas.base import MAX_REPLICAS, ReplicaList
+from forebay.fleet.fields import ByUrl, KvEvents, Routing, Urls
+from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.dns import DnsReplicas
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
@@ -87,27 +86,6 @@ def _compiles(compile_: Any, text: str) -> str:
     return text
 
 
-def _policy(name: str) -> str:
-    if name not in POLICIES:
-        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}")
-    return name
-
-
-def _kv_events(form: str) -> str:
-    try:
-        return check_form(form)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("kv_events: ")) from None
-
-
-def _listed(value: Any) -> Any:
-    return () if value is None else (value,) if isinstance(value, str) else value
-
-
-def _engine(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str | list) else value
-
-
 def _flink_key(key: str) -> str:
     instead = owned(key)
     if instead is not None:
@@ -138,7 +116,7 @@ class OutputSpec(Model):
 class EngineSpec(Model):
     """The engine that answers. A URL or a list of them may stand here in place of the mapping."""
 
-    url: Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)] = Field(
+    url: Urls = Field(
         (),
         description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
         "Forebay starts, where neither `file` nor `dns` is given.",
@@ -162,7 +140,7 @@ class EngineSpec(Model):
         description="Send each request's priority along; for servers that schedule by it "
         "(vLLM with `--scheduling-policy priority`).",
     )
-    kv_events: Annotated[str, AfterValidator(_kv_events)] | None = Field(
+    kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
         "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
@@ -303,10 +281,10 @@ class PipelineSpec(Model):
         None, description="A stateful application instead of one question per event; it writes the prompts."
     )
     output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
-    engine: Annotated[EngineSpec, BeforeValidator(_engine)] = Field(
+    engine: Annotated[EngineSpec, ByUrl] = Field(
         EngineSpec(), description="The engine that answers; a URL, or a list of URLs, is enough."
     )
-    routing: Annotated[str, AfterValidator(_policy)] = Field(
+    routing: Routing = Field(
         DEFAULT_POLICY,
         description="How requests are spread over several replicas; docs/fleet.md tells what there is.",
     )
