@@ -79,6 +79,8 @@ class TextOf:
 def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed."""
     stream = source_stream(spec, env)
+    # A name made by Flink changes with what it is chained to, and with it where a checkpoint's state goes.
+    stream.uid("source")
     has_clock = spec.application is not None and spec.application.type in COUNTING
     if spec.event_time is not None and not has_clock:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
