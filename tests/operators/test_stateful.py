@@ -98,6 +98,29 @@ def test_timers_of_both_clocks_fire_while_the_input_goes_on(
     runs.stop(job)
 
 
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped(
+    make_runs: Callable[..., Runs], mode: str
+) -> None:
+    runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
+    # The second event's turn, which sets the timer anew, begins after event time has passed the timer.
+    runs.feed(
+        [
+            {"n": 0, "text": "[[hold:first]]", "key": "a", "at": 0},
+            {"n": 1, "text": "", "key": "a", "at": 500},
+            {"n": 2, "text": "", "key": "b", "at": 60_000},
+        ]
+    )
+    job = runs.start(mode=mode)
+    wait_until(lambda: len(runs.calls()) == 2)
+    runs.await_checkpoint(job, more=2)
+    runs.release("first")
+    wait_until(lambda: any("ended" in result["answer"] for result in runs.results()))
+    runs.stop(job)
+    ended = [result["answer"]["ended"] for result in runs.results() if "ended" in result["answer"]]
+    assert ended == [[0, 1]]
+
+
 def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(
     make_runs: Callable[..., Runs],
 ) -> None:

@@ -86,6 +86,7 @@ class StatefulFunction(InferenceFunction):
         self._heads: dict[tuple[int, str], int | None] = {}
         self._full_places: dict[tuple[int, str], float] = {}
         self._rounds: dict[int, int] = {}
+        self._overdue: dict[int, list[int]] = {}
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
@@ -110,8 +111,11 @@ class StatefulFunction(InferenceFunction):
             key = ctx.get_current_key()
             shard = self._shards.get(key) or self._recover(key, ctx)
             clock: TimerClock = "event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall"
-            effects = self._turns[key].fire(clock, timestamp, self._times(ctx))
-            yield from self._do(key, shard, effects, ctx)
+            due: list[tuple[TimerClock, int]] = [(clock, timestamp)]
+            due += (("event", time_ms) for time_ms in sorted(self._overdue.pop(key, ())))
+            for clock, time_ms in due:
+                effects = self._turns[key].fire(clock, time_ms, self._times(ctx))
+                yield from self._do(key, shard, effects, ctx)
         yield from super().on_timer(timestamp, ctx)
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
@@ -149,7 +153,7 @@ class StatefulFunction(InferenceFunction):
                         self._counts.event_s.add((self._clock.wall_ms() - record.read_ms) / 1000)
                         yield self._output(record, data, ctx)
                 case Wake(clock, time_ms):
-                    self._wake(clock, time_ms, ctx)
+                    self._wake(key, clock, time_ms, ctx)
                 case Hold(name, time_ms, read_ms):
                     self._hold_back(key, shard, name, time_ms, read_ms)
                 case LetGo(name):
@@ -166,13 +170,17 @@ class StatefulFunction(InferenceFunction):
         else:
             self._hold(shard, name, time_ms, read_ms)
 
-    def _wake(self, clock: str, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+    def _wake(self, key: int, clock: str, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
         timers = ctx.timer_service()
         if clock == "wall":
             timers.register_processing_time_timer(time_ms)
-        elif timers.current_watermark() < END_OF_INPUT_MS:
+        elif (watermark_ms := timers.current_watermark()) < END_OF_INPUT_MS:
             # After the final watermark it would fire at once, and what a program sets each time without end.
             timers.register_event_time_timer(time_ms)
+            if time_ms <= watermark_ms:
+                # Flink fires it when the watermark next moves, which is never where the stream has stopped.
+                self._overdue.setdefault(key, []).append(time_ms)
+                timers.register_processing_time_timer(self._clock.wall_ms())
 
     def _make_room(self, key: int, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Block while there is no room for an event of the program's key `of`."""
