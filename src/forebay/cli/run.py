@@ -26,7 +26,8 @@ def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="A pipeline file (YAML), or an application: sessions, summary.", metavar="PIPELINE"
+            help="A pipeline file (YAML), or an application: sessions, summary, topics, trends.",
+            metavar="PIPELINE",
         ),
     ],
     *,

@@ -46,8 +46,8 @@ READY: dict[str, Ready] = {
         page=summaries_page,
         context_tokens=8192,
     ),
-    "topics": Ready({"application": {"type": "topics"}}, page=topics_page),
-    "trends": Ready({"application": {"type": "trends"}}, page=trends_page),
+    "topics": Ready({"application": {"type": "topics"}, "timeout_s": 120.0}, page=topics_page),
+    "trends": Ready({"application": {"type": "trends"}, "timeout_s": 120.0}, page=trends_page),
 }
 
 
