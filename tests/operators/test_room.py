@@ -9,8 +9,9 @@ import pytest
 from forebay.codec import encode
 from forebay.operators.stateful import StatefulFunction
 from forebay.records import Event, KeyedEvent
+from forebay.stateful.memories import Limits
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Limits, Times, Turns
+from forebay.stateful.turns import Times, Turns
 from forebay.testing.clock import ManualClock
 from forebay.testing.stateful import Remember
 
