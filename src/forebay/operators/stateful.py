@@ -272,8 +272,9 @@ def infer_stateful(
     call in flight is in state; after a restore it is made again with the same id and the same messages.
 
     At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
-    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never), and may keep
-    `max_state_bytes`, its saved state and its timers. `call.prompt` and `call.schema` are not used: a program writes its own.
+    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
+    and its timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes
+    its own.
 
     The rest is as for `infer`; `shards` may not change for the life of the state. Raises `SettingError` where
     the settings contradict each other.
