@@ -105,6 +105,8 @@ class StatefulFunction(InferenceFunction):
         self._arm(shard, ctx)
         yield from self._emit(key, shard, ctx)
         if self._ended:
+            # An input that was idle when all others ended goes on: each of its events has its own rounds.
+            self._rounds.pop(key, None)
             yield from self._complete(key, shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
