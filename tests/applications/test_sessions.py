@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.applications.sessions import BOUNDS, FOLDING, RULE, Session, Sessions
 from forebay.records import Message, Usage
+from forebay.stateful.memories import Limits
 from forebay.stateful.program import Ask
 from forebay.testing.answers import tokens
 from forebay.testing.stateful import Machine
@@ -130,6 +131,93 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
     assert (len(alone.letters), alone.calls) == (1, {})
 
 
+def answer_within(machine: Machine, context: int, said: str = "fine") -> None:
+    """An engine whose context, with 128 tokens of an answer, is `context` tokens of its own counting."""
+    while machine.calls:
+        ask = machine.calls["a"].ask
+        count = engine_tokens(text_of(ask))
+        most = ask.sampling.max_tokens if ask.sampling else 128
+        if count + most > context:
+            machine.give_up("a", "prompt_too_long")
+        else:
+            machine.answer("a", said, Usage(count, engine_tokens(said)))
+
+
+def engine_tokens(text: str) -> int:
+    """As tokenizers count, about: a quarter for a Latin character, one for a Chinese, two and a half for an
+    emoji."""
+    return round(sum(0.25 if ord(c) < 0x2E80 else 1 if ord(c) < 0x10000 else 2.5 for c in text))
+
+
+@pytest.mark.parametrize(("budget", "context"), [(1536, 1024), (100_000, 2048)])
+def test_the_context_of_the_model_is_learned_from_one_refusal(budget: int, context: int) -> None:
+    machine = sessions(Sessions(budget_tokens=budget))
+    for number in range(60):
+        machine.event("a", number, text="tell me more about that river " * 5)
+        answer_within(machine, context, said="it flows on")
+    assert len(machine.results) == 60
+    assert sum(call.ask.tag == "turn" for call in machine.asked) == 61
+    folds = sum(call.ask.tag == FOLDING for call in machine.asked)
+    assert folds == machine.results[-1].answer["folds"] < 10
+
+
+@pytest.mark.parametrize("text", ["日本語の文章です" * 400, "😀" * 4000, "مرحبا كيف حالك؟" * 400, "x" * 9000])
+def test_no_script_exceeds_the_budget_by_much_nor_fails(text: str) -> None:
+    machine = sessions(Sessions(budget_tokens=1536))
+    for number in range(12):
+        machine.event("a", number, text=text)
+        answer_within(machine, 2048)
+    assert machine.letters == []
+    assert [r.answer["cut"] for r in machine.results] == [True] * 12
+    assert max(engine_tokens(text_of(call.ask)) for call in machine.asked) <= 1.2 * 1536
+    assert "\ufffd" not in text_of(machine.asked[0].ask)
+
+
+def test_a_message_of_more_tokens_than_its_length_lets_expect_is_shortened_again() -> None:
+    machine = sessions(Sessions(budget_tokens=1536))
+    machine.event("a", 0, text="😀" * 4000)
+    answer_within(machine, 1024)
+    (result,) = machine.results
+    assert result.answer["cut"] is True
+    assert len(machine.asked) == 2
+
+
+@pytest.mark.parametrize("per_byte", [0.25, 0.004])
+def test_a_session_never_wants_to_keep_more_than_it_may(per_byte: float) -> None:
+    """Also with a large budget, and where very many characters are one token."""
+    settings = Sessions(budget_tokens=20_000, idle_s=None)
+    machine = Machine(settings.program(event_time=False), Limits(max_state_bytes=settings.max_state_bytes))
+    for number in range(60):
+        machine.event("a", number, text="=" * 100_000)
+        while machine.calls:
+            count = round(len(text_of(machine.calls["a"].ask)) * per_byte)
+            machine.answer("a", "x" * 4000, Usage(count, 10))
+    assert machine.letters == []
+    assert len(machine.results) == 60
+
+
+def test_while_the_engine_is_away_no_session_forgets_what_was_said() -> None:
+    machine = sessions()
+    number = 0
+    while not machine.calls or machine.calls["a"].ask.tag != FOLDING:
+        for _ in machine.calls:
+            machine.answer("a", "fine", Usage(tokens(text_of(machine.calls["a"].ask)), 1))
+            break
+        else:
+            machine.event("a", number, text="tell me more of that " * 4)
+            number += 1
+    folded = machine.calls["a"].ask
+    for _ in range(3):
+        # The fold fails, and so does the turn without what would have been folded.
+        machine.give_up("a", "timeout")
+        assert machine.calls["a"].ask.tag == "turn"
+        machine.give_up("a", "timeout")
+        number += 1
+        machine.event("a", number, text="tell me more of that " * 4)
+        assert machine.calls["a"].ask == folded
+    assert len(machine.letters) == 3
+
+
 def test_a_turn_that_fails_is_not_remembered() -> None:
     machine = sessions()
     converse(machine, "a", 0, "first")
@@ -158,6 +246,47 @@ def test_an_idle_session_ends_with_an_output_and_the_next_begins_anew() -> None:
     assert machine.stores.keys == {}
     converse(machine, "a", 2, "again")
     assert len(machine.asked[-1].ask.messages) == 2
+
+
+def test_a_call_that_failed_after_long_ends_no_session_that_has_messages_waiting() -> None:
+    machine = sessions()
+    converse(machine, "a", 0, "hello")
+    machine.event("a", 1, text="and now?")
+    machine.pass_time(wall_ms=10_000)
+    machine.event("a", 2, text="are you there?")
+    machine.pass_time(wall_ms=100_000)
+    machine.give_up("a", "timeout")
+    machine.answer("a")
+    assert [r.answer.get("turn", "end") for r in machine.results] == [1, 2]
+
+
+def test_a_session_without_a_turn_ends_without_a_word() -> None:
+    machine = sessions()
+    machine.event("a", 0, text="hello")
+    machine.give_up("a")
+    machine.pass_time(wall_ms=120_000)
+    assert machine.results == []
+    assert list(machine.stores.keys.items()) == []
+
+
+def test_where_event_time_is_ahead_sessions_go_by_their_own_gaps() -> None:
+    """As after one event of another key whose time is wrong: event time never goes back."""
+    machine = sessions(event_time=True)
+    machine.pass_time(watermark_ms=DAY_MS)
+    for number, time_ms in enumerate((0, 10_000, 30_000, 500_000)):
+        converse(machine, "a", number, "hello", time_ms=time_ms)
+        machine.pass_time(watermark_ms=DAY_MS + number)
+    assert [r.answer.get("turn", "end") for r in machine.results] == [1, 2, 3, "end", 1]
+    machine.pass_time(watermark_ms=DAY_MS + 60_100)
+    assert machine.results[-1].answer == {"ended": "idle", "turns": 1, "summary": ""}
+
+
+def test_a_message_without_a_time_does_not_stay_for_ever() -> None:
+    machine = sessions(event_time=True)
+    machine.pass_time(watermark_ms=1000)
+    converse(machine, "a", 0, "hello")
+    machine.pass_time(watermark_ms=61_000)
+    assert machine.results[-1].answer == {"ended": "idle", "turns": 1, "summary": ""}
 
 
 def test_event_time_ends_a_session_by_its_own_gaps_though_no_watermark_has_come() -> None:

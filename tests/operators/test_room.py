@@ -1,4 +1,5 @@
-"""How long the stateful operator blocks its input where there is no room, on a clock of the test's own."""
+"""The stateful operator without Flink: how long it blocks its input where there is no room, and what it does
+with events that come after the end."""
 
 from __future__ import annotations
 
@@ -6,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from forebay.codec import encode
-from forebay.operators.stateful import StatefulFunction
+from forebay.codec import decode, encode
+from forebay.operators.counts import CallCounts
+from forebay.operators.held import HeldTimes
+from forebay.operators.inference import Shard
+from forebay.operators.low_watermark import LowWatermark
+from forebay.operators.stateful import END_ROUNDS, StatefulFunction
 from forebay.records import Event, KeyedEvent
+from forebay.stateful.memories import Limits
+from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Limits, Times, Turns
+from forebay.stateful.turns import Times, Turns
 from forebay.testing.clock import ManualClock
 from forebay.testing.stateful import Remember
 
@@ -70,3 +77,47 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int) -> None:
     grown = [within[1] - within[0], within[2] - within[1]]
     assert 10 < grown[1] < 100
     assert abs(grown[1] - grown[0]) <= 12
+
+
+class ToldAtOnce(Program[int]):
+    """Asks nothing; each event sets a timer, which gives how many events there were."""
+
+    def initial(self, key: str) -> int:
+        return 0
+
+    def on_event(self, state: int, event: Event, now: Moment) -> Step[int]:
+        return Step(state + 1, timers={"told": Timer(now.wall_ms + 60_000, "wall")})
+
+    def on_timer(self, state: int, name: str, time_ms: int, now: Moment) -> Step[int]:
+        return Step(state, outputs=(Output(state),))
+
+
+class Ended:
+    """The context of an operator whose input has ended: no timer fires any more."""
+
+    def timer_service(self) -> Ended:
+        return self
+
+    def current_watermark(self) -> int:
+        return 2**63 - 1
+
+    def register_processing_time_timer(self, time_ms: int) -> None:
+        pass
+
+
+def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come() -> None:
+    """As when one source ends while another is idle, and then goes on."""
+    clock = ManualClock(monotonic_s=0.0)
+    program = ToldAtOnce()
+    operator: Any = StatefulFunction(None, program, capacity=CAPACITY, clock=clock)  # type: ignore[arg-type]
+    operator._calls, operator._counts = NoAnswers(clock), CallCounts()
+    operator._turns = {0: Turns(program, Limits(), Stores(DictStore(), DictStore(), DictStore()))}
+    operator._shards, operator._low, operator._read = {0: Shard()}, LowWatermark(), HeldTimes()
+    operator._metrics = type("M", (), {"tell_oldest": lambda self: None, "due": lambda self, now_s: False})()
+    operator._full_places, operator._heads, operator._rounds, operator._overdue = {}, {}, {}, {}
+    operator._arm, operator._embedded, operator._ended = lambda *_: None, False, True
+    given = []
+    for number in range(3 * END_ROUNDS):
+        data = encode(KeyedEvent(f"e{number}", "a", Event(b"", {}), 0))
+        given += [decode(result).answer for result in operator.process_element((0, data), Ended())]
+    assert given == list(range(1, 3 * END_ROUNDS + 1))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
+from forebay.stateful.memories import Limits
 from forebay.stateful.program import (
     Answer,
     Ask,
@@ -24,7 +25,7 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
-from forebay.stateful.turns import MAX_CALLS, Limits
+from forebay.stateful.turns import MAX_CALLS
 from forebay.testing.stateful import Machine, Remember
 
 

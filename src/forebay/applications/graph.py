@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 class ProgramSettings(Protocol):
-    """Settings of an application that is a stateful program."""
+    """Settings of an application that is a stateful program. `max_state_bytes`: what a key may keep."""
+
+    @property
+    def max_state_bytes(self) -> int: ...
 
     def program(self, *, event_time: bool) -> Program[Any]: ...
 
 
 def stateful(settings: ProgramSettings, stream: DataStream, parts: Parts) -> Inferred:
     """The program of `settings` over `stream`. Raises `SettingError` where the pipeline has no key."""
-    return infer_stateful(stream, settings.program(event_time=parts.event_time), **vars(parts))
+    program = settings.program(event_time=parts.event_time)
+    return infer_stateful(stream, program, max_state_bytes=settings.max_state_bytes, **vars(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 import orjson
 
@@ -16,8 +17,7 @@ RULE = (
 
 def quoted(tag: str, text: str) -> str:
     """`text` between `<tag>` and `</tag>`; where it begins such a mark itself, `<` becomes `‹`."""
-    mark = re.compile(rf"<(?=\s*/?\s*{re.escape(tag)})", re.IGNORECASE)
-    return f"<{tag}>\n{mark.sub('‹', text)}\n</{tag}>"
+    return f"<{tag}>\n{_mark(tag).sub('‹', text)}\n</{tag}>"
 
 
 def quoted_posts(posts: Iterable[str]) -> str:
@@ -33,6 +33,11 @@ def quoted_posts(posts: Iterable[str]) -> str:
 def quoted_words(words: Iterable[str]) -> str:
     """Words as JSON strings in a row, escaped in the same way."""
     return ", ".join(_quoted(word) for word in words)
+
+
+@cache
+def _mark(tag: str) -> re.Pattern[str]:
+    return re.compile(rf"<(?=\s*/?\s*{re.escape(tag)})", re.IGNORECASE)
 
 
 def _quoted(text: str) -> str:

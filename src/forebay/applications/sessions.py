@@ -7,7 +7,7 @@ prompt can grow for long before the next time; the question for the summary is a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 
 from forebay.applications.quoting import quoted
@@ -37,9 +37,10 @@ FOLD = (
 )
 TAG = "message"
 TURN, FOLDING, IDLE = "turn", "fold", "idle"
-TOKENS_PER_CHAR = 0.3
-"""Before an engine has counted any prompt of a session."""
-BOUNDS = (0.02, 2.0)
+TOKENS_PER_BYTE = 0.3
+"""Of UTF-8, before an engine has counted any prompt of a session. Scripts differ less by the byte than by the
+character."""
+BOUNDS = (0.05, 2.0)
 KEPT_SHARE = 0.3
 """Of the budget, what is left of the turns after folding."""
 SUMMARY_SHARE = 0.125
@@ -47,6 +48,10 @@ MESSAGE_SHARE = 0.5
 """Of the budget: how long a message may be, in tokens; of a longer one the middle is left out."""
 TURN_TOKENS = 12
 """What the form of two messages costs beside their text, about."""
+REFUSED_SHARE = 0.75
+"""Of a prompt that the model refused as too long: what the session's prompts may have from then on."""
+LEAST_TOKENS = 16
+STATE_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ class Sessions:
     idle_s: float | None = 1800.0
     clock: Clock = "wall"
 
+    @property
+    def max_state_bytes(self) -> int:
+        """What a session may keep. Its turns are folded before they take more than 20 bytes for each token of
+        the budget, and the message whose answer is awaited takes at most half as many."""
+        return STATE_BYTES + 64 * self.budget_tokens
+
     def program(self, *, event_time: bool) -> Program[Session]:
         """The program; with `event_time`, idle time is measured in it."""
         return Conversation(replace(self, clock="event" if event_time else "wall"))
@@ -69,7 +80,9 @@ class Session:
     """What is kept for a key. `turns`: what was said and answered, oldest first, after what `summary` holds.
 
     `asked`: the message whose answer is awaited. `tokens`: how many the prompt with all turns has, as the
-    engine counted; 0 where it has not. `ratio`: tokens per character.
+    engine counted; 0 where it has not. `ratio`: tokens per byte. `limit`: how many a prompt may have, where
+    the model has refused one within the budget; else 0. `bare`: the awaited answer is to a prompt without the
+    turns that could not be folded; they are dropped once it has come.
     """
 
     turns: tuple[tuple[str, str], ...] = ()
@@ -79,8 +92,10 @@ class Session:
     count: int = 0
     folds: int = 0
     tokens: int = 0
-    ratio: float = TOKENS_PER_CHAR
+    ratio: float = TOKENS_PER_BYTE
     last_ms: int | None = None
+    limit: int = 0
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,24 +116,25 @@ class Conversation(Program[Session]):
         ended: tuple[Output, ...] = ()
         if self._over(state, time_ms):
             ended = (self._end(state, now.key),)
-            state = Session(ratio=state.ratio)
-        short = self._shortened(text, state.ratio)
-        last_ms = state.last_ms if time_ms is None else max(time_ms, state.last_ms or time_ms)
+            state = Session(ratio=state.ratio, limit=state.limit)
+        short = self._shortened(text, state)
+        last_ms = time_ms
+        if time_ms is None or (state.last_ms is not None and state.last_ms > time_ms):
+            last_ms = state.last_ms
         state = replace(state, asked=short, cut=short != text, last_ms=last_ms)
-        if self._fits(state):
-            return Step(state, self._ask_turn(state), ended, self._timers(state))
-        return Step(state, self._ask_fold(state), ended, self._timers(state))
+        return Step(state, self._ask(state), ended, self._timers(state, now))
 
     def on_answer(self, state: Session, tag: str, answer: Answer, now: Moment) -> Step[Session]:
         if tag == FOLDING:
             folded = self._folded(state, str(answer.value))
             return Step(folded, self._ask_turn(folded))
+        if state.bare:
+            state = self._folded(state, state.summary)
         said = str(answer.value)
         usage = answer.usage
         ratio, tokens = state.ratio, 0
         if usage.prompt_tokens:
-            chars = _chars(self._prompt(state)) + len(quoted(TAG, state.asked))
-            ratio = min(max(usage.prompt_tokens / chars, BOUNDS[0]), BOUNDS[1])
+            ratio = min(max(usage.prompt_tokens / self._bytes(state), BOUNDS[0]), BOUNDS[1])
             tokens = usage.prompt_tokens + usage.completion_tokens
         count = state.count + 1
         output = Output({"turn": count, "text": said, "cut": state.cut, "folds": state.folds})
@@ -127,23 +143,25 @@ class Conversation(Program[Session]):
             # Whoever talks has the whole time from the answer on.
             state = replace(state, last_ms=now.wall_ms)
         state = replace(state, turns=turns, asked="", cut=False, count=count, tokens=tokens, ratio=ratio)
-        return Step(state, outputs=(output,), timers=self._timers(state))
+        return Step(state, outputs=(output,), timers=self._timers(state, now))
 
     def on_failure(self, state: Session, tag: str, failure: Failure, now: Moment) -> Step[Session]:
         if tag == FOLDING:
-            # The conversation goes on without what would have been summed up.
-            folded = self._folded(state, state.summary)
-            return Step(folded, self._ask_turn(folded))
-        if failure.cause == PromptTooLong.cause and state.turns:
-            # The model's context is shorter than the budget.
-            return Step(state, self._ask_fold(state))
-        return Step(replace(state, asked="", cut=False), letter=failure)
+            # The conversation goes on without what would have been summed up. If this fails, too, as when the
+            # engine is away, nothing is lost.
+            return Step(replace(state, bare=True), self._ask_turn(self._folded(state, state.summary)))
+        if failure.cause == PromptTooLong.cause and (smaller := self._smaller(state)) is not None:
+            return Step(smaller, self._ask(smaller))
+        last_ms = now.wall_ms if self.settings.clock == "wall" else state.last_ms
+        state = replace(state, asked="", cut=False, bare=False, last_ms=last_ms)
+        return Step(state, letter=failure, timers=self._timers(state, now))
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:
-        return Step(None, outputs=(self._end(state, now.key),))
+        return Step(None, outputs=(self._end(state, now.key),) if state.count else ())
 
     def save(self, state: Session) -> JSON:
-        return {**asdict(state), "turns": [list(turn) for turn in state.turns]}
+        saved = {each.name: getattr(state, each.name) for each in fields(state)}
+        return {**saved, "turns": [list(turn) for turn in state.turns]}
 
     def load(self, version: int, saved: JSON) -> Session:
         if version != self.version:
@@ -152,10 +170,15 @@ class Conversation(Program[Session]):
 
     # -- time
 
-    def _timers(self, state: Session) -> dict[str, Timer | None]:
-        if self.settings.idle_s is None or state.last_ms is None:
+    def _timers(self, state: Session, now: Moment) -> dict[str, Timer | None]:
+        clock = self.settings.clock
+        # Where event time is ahead of the session, as when one event had a wrong time, idle time counts from
+        # there: else the session would end after each turn.
+        since_ms = [state.last_ms, now.watermark_ms if clock == "event" else None]
+        known_ms = [time_ms for time_ms in since_ms if time_ms is not None]
+        if self.settings.idle_s is None or not known_ms:
             return {}
-        return {IDLE: Timer(state.last_ms + round(self.settings.idle_s * 1000), self.settings.clock)}
+        return {IDLE: Timer(max(known_ms) + round(self.settings.idle_s * 1000), clock)}
 
     def _over(self, state: Session, time_ms: int | None) -> bool:
         """Whether the session had ended before `time_ms`, though no timer has said so yet."""
@@ -179,12 +202,14 @@ class Conversation(Program[Session]):
             raise RecordError(f"expected a text in the field {self.settings.text!r}, found none")
         return text
 
-    def _shortened(self, text: str, ratio: float) -> str:
-        most = max(32, int(self.settings.budget_tokens * MESSAGE_SHARE / ratio))
-        if len(text) <= most:
+    def _shortened(self, text: str, state: Session) -> str:
+        """`text`, or its beginning and its end where it is too long for a message."""
+        most = max(32, int(self._limit(state) * MESSAGE_SHARE / state.ratio))
+        data = text.encode("utf-8", "replace")
+        if len(data) <= most:
             return text
-        half = most // 2
-        return f"{text[:half]} […{len(text) - 2 * half} characters left out…] {text[-half:]}"
+        begin, end = (part.decode("utf-8", "ignore") for part in (data[: most // 2], data[-(most // 2) :]))
+        return f"{begin} […{len(text) - len(begin) - len(end)} characters left out…] {end}"
 
     def _prompt(self, state: Session) -> tuple[Message, ...]:
         """All that was said, without what is asked."""
@@ -199,21 +224,51 @@ class Conversation(Program[Session]):
     def _ask_turn(self, state: Session) -> Ask:
         return Ask((*self._prompt(state), Message("user", quoted(TAG, state.asked))), TURN)
 
-    # -- folding
+    # -- the budget
 
-    def _fits(self, state: Session) -> bool:
-        if not state.turns:
-            return True
-        new = len(quoted(TAG, state.asked)) * state.ratio + TURN_TOKENS
-        known = state.tokens or _chars(self._prompt(state)) * state.ratio
-        return known + new <= self.settings.budget_tokens
+    def _limit(self, state: Session) -> int:
+        """How many tokens a prompt may have."""
+        return min(self.settings.budget_tokens, state.limit or self.settings.budget_tokens)
+
+    def _bytes(self, state: Session) -> int:
+        """Of the prompt of the turn."""
+        messages = (*self._prompt(state), Message("user", quoted(TAG, state.asked)))
+        return sum(_size(message.content) for message in messages)
+
+    def _needed(self, state: Session) -> float:
+        """How many tokens the prompt of the turn has, about."""
+        if not state.tokens:
+            return self._bytes(state) * state.ratio + TURN_TOKENS
+        return state.tokens + _size(quoted(TAG, state.asked)) * state.ratio + TURN_TOKENS
+
+    def _ask(self, state: Session) -> Ask:
+        """The turn, or the fold that makes room for it."""
+        limit = self._limit(state)
+        fits = self._needed(state) <= limit and self._bytes(state) <= limit / BOUNDS[0]
+        return self._ask_turn(state) if fits or not state.turns else self._ask_fold(state)
+
+    def _smaller(self, state: Session) -> Session | None:
+        """What to ask where the model refused the prompt as too long: its context is shorter than the budget,
+        or the message has more tokens than its length lets expect. None: nothing is left to leave out."""
+        if state.bare:
+            state = self._folded(state, state.summary)
+        limit = int(min(self._limit(state), self._needed(state)) * REFUSED_SHARE)
+        if limit < LEAST_TOKENS:
+            return None
+        smaller = replace(state, limit=limit)
+        short = self._shortened(state.asked, smaller)
+        if not state.turns and _size(short) >= _size(state.asked):
+            return None
+        return replace(smaller, asked=short, cut=state.cut or short != state.asked)
+
+    # -- folding
 
     def _kept(self, state: Session) -> int:
         """How many of the newest turns stay when the others are folded."""
-        room = self.settings.budget_tokens * KEPT_SHARE
+        room = self._limit(state) * KEPT_SHARE
         kept = 0
         for said, answer in reversed(state.turns[1:]):
-            room -= (len(said) + len(answer)) * state.ratio + TURN_TOKENS
+            room -= (_size(said) + _size(answer)) * state.ratio + TURN_TOKENS
             if room < 0:
                 break
             kept += 1
@@ -221,16 +276,17 @@ class Conversation(Program[Session]):
 
     def _ask_fold(self, state: Session) -> Ask:
         folding = replace(state, turns=state.turns[: len(state.turns) - self._kept(state)])
-        most = max(16, int(self.settings.budget_tokens * SUMMARY_SHARE))
+        most = max(16, int(self._limit(state) * SUMMARY_SHARE))
         instruction = Message("user", FOLD.format(words=max(8, most // 2)))
         return Ask((*self._prompt(folding), instruction), FOLDING, sampling=Sampling(max_tokens=most))
 
     def _folded(self, state: Session, summary: str) -> Session:
-        most = int(self.settings.budget_tokens * SUMMARY_SHARE / state.ratio)
+        most = int(self._limit(state) * SUMMARY_SHARE / state.ratio)
+        short = summary.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
         kept = self._kept(state)
         turns = state.turns[len(state.turns) - kept :]
-        return replace(state, turns=turns, summary=summary[:most], folds=state.folds + 1, tokens=0)
+        return replace(state, turns=turns, summary=short, folds=state.folds + 1, tokens=0, bare=False)
 
 
-def _chars(messages: tuple[Message, ...]) -> int:
-    return sum(len(message.content) for message in messages)
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

@@ -37,10 +37,11 @@ from forebay.operators.pace import Pace
 from forebay.records import DeadLetter
 from forebay.stateful.effects import Call as ProgramCall
 from forebay.stateful.effects import Effect, Give, Hold, LetGo, Wake
+from forebay.stateful.memories import Limits
 from forebay.stateful.program import Clock as TimerClock
 from forebay.stateful.program import Program
 from forebay.stateful.stores import Stores
-from forebay.stateful.turns import Limits, Times, Turns
+from forebay.stateful.turns import Times, Turns
 
 END_ROUNDS = 8
 """At the end of the input, timers fire that firings set, and so on: so many times over."""
@@ -104,6 +105,8 @@ class StatefulFunction(InferenceFunction):
         self._arm(shard, ctx)
         yield from self._emit(key, shard, ctx)
         if self._ended:
+            # An input that was idle when all others ended goes on: each of its events has its own rounds.
+            self._rounds.pop(key, None)
             yield from self._complete(key, shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
@@ -271,8 +274,9 @@ def infer_stateful(
     call in flight is in state; after a restore it is made again with the same id and the same messages.
 
     At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
-    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never), and may keep
-    `max_state_bytes` as saved. `call.prompt` and `call.schema` are not used: a program writes its own.
+    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
+    and its timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes
+    its own.
 
     The rest is as for `infer`; `shards` may not change for the life of the state. Raises `SettingError` where
     the settings contradict each other.

@@ -14,7 +14,7 @@ from forebay.errors import ForebayError
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
 from forebay.stateful.program import Ask, Clock
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(slots=True)
@@ -28,15 +28,15 @@ class SetTimer:
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept for a key: the program's state as it saved it, and its timers by name.
+    """What is kept for a key: the program's state as it saved it (None: it has none), its timers by name.
 
-    `noted`: for each clock, the time at which the key is going to be looked at.
+    `noted`: for each clock, the times at which the key is going to be looked at.
     """
 
     version: int
     saved: JSON
     timers: dict[str, SetTimer] = field(default_factory=dict)
-    noted: dict[str, int] = field(default_factory=dict)
+    noted: dict[str, list[int]] = field(default_factory=dict)
     touched_ms: int = 0
 
 

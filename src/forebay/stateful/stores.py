@@ -25,7 +25,7 @@ class Store(Protocol):
 class Stores:
     """`keys`: what each key remembers; never walked through. `work`: calls in flight, what waits for them,
     and the times at which timers are due; read as a whole after a restore. `due`: the keys to look at then,
-    in lists of a bounded length."""
+    in lists of a bounded length, and the times that were noted for a key that is forgotten."""
 
     keys: Store
     work: Store

@@ -11,12 +11,10 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import msgpack
-
 from forebay.codec import encode
-from forebay.errors import ForebayError, ProgramFailed, RecordError, StateTooLarge
+from forebay.errors import ProgramFailed, RecordError
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.due import Due, rounded_up_ms
+from forebay.stateful.due import Due
 from forebay.stateful.effects import (
     Call,
     Effect,
@@ -29,33 +27,15 @@ from forebay.stateful.effects import (
     leaving,
     letter_of,
 )
-from forebay.stateful.entries import (
-    Firing,
-    Memory,
-    SetTimer,
-    Turn,
-    pack_memory,
-    pack_turn,
-    unpack_memory,
-    unpack_turn,
-)
-from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step, Timer
+from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
+from forebay.stateful.memories import Limits, Memories
+from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step
 from forebay.stateful.stores import Stores
 
 S = TypeVar("S")
 CALL, WAITING = "c", "q"
-CLOCKS: tuple[Clock, Clock] = ("event", "wall")
 MAX_CALLS = 64
 """Calls of one turn; a program that asks more often would never end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`ttl_s`: a key is forgotten after so long without a step (wall clock; None: never).
-    `max_state_bytes`: the longest saved state of a key."""
-
-    ttl_s: float | None = None
-    max_state_bytes: int = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +51,13 @@ class Turns(Generic[S]):
 
     def __init__(self, program: Program[S], limits: Limits, stores: Stores) -> None:
         self._program = program
-        self._limits = limits
         self._stores = stores
         self._due = Due(stores.work, stores.due)
+        self._memories = Memories(program, limits, stores, self._due)
         self._awaited: dict[str, Turn] = {}
         self._waiting: dict[str, deque[int]] = {}
         self._waits = 0
         self._next_seq = 0
-        self._ending = False
 
     @property
     def timers(self) -> bool:
@@ -137,7 +116,7 @@ class Turns(Generic[S]):
         assert turn.ask is not None
         tag = turn.ask.tag
         effects: list[Effect] = []
-        memory, state = self._recall(key)
+        memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
         if isinstance(answer, DeadLetter):
             turn = turn.spend(Usage(), answer.attempts)
@@ -161,7 +140,10 @@ class Turns(Generic[S]):
         effects: list[Effect] = []
         fired: list[Turn] = []
         for key in self._due.take(clock, time_ms):
-            fired += self._look_at(key, clock, time_ms, now, effects)
+            firings = self._memories.look_at(
+                key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited
+            )
+            fired += [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
         # Before the first of them gives something: event time must not pass the others.
         effects += [hold_of(turn) for turn in fired]
         if clock == "event":
@@ -174,7 +156,7 @@ class Turns(Generic[S]):
         """At the end of the input: every timer that is set is due, those of a key in the order of their
         times. Keys are not forgotten then, though their time to live may be over."""
         effects: list[Effect] = []
-        self._ending = True
+        self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             effects += self.fire(clock, time_ms, now)
         return effects
@@ -211,7 +193,7 @@ class Turns(Generic[S]):
     def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
         """The first step of a turn. It may be its last one: then the caller goes on with the key."""
         key = turn.key
-        memory, state = self._recall(key)
+        memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
         firing = turn.firing
         if firing is None:
@@ -245,7 +227,7 @@ class Turns(Generic[S]):
         try:
             if isinstance(step, RecordError):
                 raise step
-            kept = self._changed(memory, step, now)
+            kept = self._memories.changed(memory, step, now.wall_ms)
             following, given = leaving(turn, step, carrier)
             if step.ask is not None:
                 following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
@@ -258,9 +240,9 @@ class Turns(Generic[S]):
             effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
             if turn.firing is not None and memory is not None:
                 # The timer has fired, whatever came of it.
-                self._remember(key, memory, effects)
+                self._memories.remember(key, memory, effects, before=memory)
             return
-        self._remember(key, kept, effects)
+        self._memories.remember(key, kept, effects, before=memory)
         effects += given
         if step.ask is None:
             effects.append(LetGo(str(turn.seq)))
@@ -268,105 +250,8 @@ class Turns(Generic[S]):
         self._awaited[key] = following
         effects.append(Call(call_item(following), step.ask))
 
-    # -- memory
-
-    def _recall(self, key: str) -> tuple[Memory | None, Any]:
-        data = self._stores.keys.get(key)
-        if data is None:
-            return None, None
-        memory = unpack_memory(data)
-        if memory.saved is None:
-            return memory, None
-        try:
-            return memory, self._program.load(memory.version, memory.saved)
-        except ForebayError:
-            raise
-        except Exception as error:
-            raise ForebayError(
-                f"the program cannot load the state of key {key!r} that its version {memory.version} saved: "
-                f"{_said(error)}"
-            ) from error
-
     def _or_new(self, state: Any, key: str) -> S:
         return self._program.initial(key) if state is None else state
-
-    def _changed(self, memory: Memory | None, step: Step[S], now: Times) -> Memory | None:
-        """What is kept after `step`; None where the key is forgotten. Raises `StateTooLarge`."""
-        if step.state is None:
-            return None
-        saved = self._program.save(step.state)
-        if saved is None:
-            raise ProgramFailed("save() gave None for a state")
-        size = len(msgpack.packb(saved))
-        if size > self._limits.max_state_bytes:
-            raise StateTooLarge(
-                f"the program wants to keep {size} bytes for the key; at most "
-                f"{self._limits.max_state_bytes} are taken"
-            )
-        timers = {} if memory is None else dict(memory.timers)
-        for name, timer in step.timers.items():
-            before = timers.pop(name, None)
-            if timer is not None:
-                wanted = _set(timer)
-                # Set to the same time again, a timer that has fired stays so.
-                same = before is not None and replace(before, fired=False) == wanted
-                timers[str(name)] = before if before is not None and same else wanted
-        noted = {} if memory is None else dict(memory.noted)
-        return Memory(self._program.version, saved, timers, noted, now.wall_ms)
-
-    def _remember(self, key: str, kept: Memory | None, effects: list[Effect]) -> None:
-        if kept is not None:
-            self._note(key, kept, effects)
-            self._stores.keys.put(key, pack_memory(kept))
-        elif self._stores.keys.get(key) is not None:
-            self._stores.keys.remove(key)
-
-    def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
-        """See to it that the key is looked at when its next timer of each clock is due."""
-        for clock in CLOCKS:
-            times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
-            if clock == "wall" and self._limits.ttl_s is not None and not self._ending:
-                times.append(self._expires_ms(memory))
-            if not times:
-                continue
-            wanted = rounded_up_ms(min(times))
-            noted = memory.noted.get(clock)
-            if noted is not None and noted <= wanted:
-                # A timer that was put off is found when its key is looked at; each event puts one off.
-                continue
-            memory.noted[clock] = wanted
-            if self._due.add(clock, wanted, key):
-                effects += head(clock, wanted)
-
-    def _expires_ms(self, memory: Memory) -> int:
-        assert self._limits.ttl_s is not None
-        return memory.touched_ms + round(self._limits.ttl_s * 1000)
-
-    def _look_at(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
-        """The turns of the key's timers that are due, in the order of their times."""
-        data = self._stores.keys.get(key)
-        memory = None if data is None else unpack_memory(data)
-        if memory is None or memory.noted.get(clock) != time_ms:
-            return []
-        del memory.noted[clock]
-        if self._ending:
-            memory.noted.clear()
-        due = sorted(
-            (timer.time_ms, name)
-            for name, timer in memory.timers.items()
-            if not timer.fired and (self._ending or (timer.clock == clock and timer.time_ms <= time_ms))
-        )
-        if clock == "wall" and not due and self._limits.ttl_s is not None and not self._ending:
-            if key in self._awaited:
-                memory.touched_ms = now.wall_ms
-            elif self._expires_ms(memory) <= time_ms:
-                self._stores.keys.remove(key)
-                return []
-        firings = [Firing(name, memory.timers[name].clock, at_ms) for at_ms, name in due]
-        for firing in firings:
-            memory.timers[firing.name].fired = True
-        self._remember(key, memory, effects)
-        return [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
 
     def _seq(self) -> int:
         self._next_seq += 1
@@ -395,12 +280,6 @@ def _checked(ask: Ask) -> Ask:
     if not all(isinstance(message.content, str) for message in ask.messages):
         raise ProgramFailed("a message's content must be text")
     return ask
-
-
-def _set(timer: Timer) -> SetTimer:
-    if timer.clock not in CLOCKS:
-        raise ProgramFailed(f"a timer's clock is event or wall, found {timer.clock!r}")
-    return SetTimer(timer.clock, int(timer.time_ms))
 
 
 def _waiting_name(seq: int) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
 from forebay.stateful.effects import Call, Give, Hold, LetGo, Wake
+from forebay.stateful.memories import Limits
 from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Limits, Times, Turns
+from forebay.stateful.turns import Times, Turns
 
 
 @dataclass(frozen=True)
