@@ -81,7 +81,8 @@ class Intake:
 
     def _put_anew(self, key: str, state: KeyState, item: Item, time_ms: int) -> Refused | None:
         """Put `item` into a new pane, that of an event at `time_ms`."""
-        if len(state.panes) >= self.plan.panes:
+        # Those that are kept for corrections are bounded by the plan.
+        if sum(not (pane.closed and pane.revision) for pane in state.panes) >= self.plan.panes:
             return Refused(key, item.id, item.time_ms, item.text, "too_many_windows")
         start_ms, end_ms = bounds(self.plan.windows, time_ms)
         pane = Pane(state.take_id(), start_ms, end_ms)
