@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import replace
 
 import orjson
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,26 +50,19 @@ def answer(machine: Machine, key: str = "k") -> None:
     machine.answer(key, orjson.loads(said), Usage(tokens(text), tokens(said)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.integers(0, 2**32),
     st.integers(0, 90),
-    st.sampled_from((0.0, 0.3)),
-    st.sampled_from((0.2, 0.8)),
-    st.sampled_from((None, 40.0)),
     st.sampled_from((2_000, 15_000, 60_000)),
+    st.tuples(st.sampled_from((0.0, 0.3)), st.sampled_from((0.2, 0.8)), st.sampled_from((None, 40.0))),
 )
 def test_each_event_is_in_one_call_or_a_dead_letter(
-    kind: tuple[str, str],
-    seed: int,
-    count: int,
-    failing: float,
-    eager: float,
-    idle_s: float | None,
-    noise_ms: int,
+    kind: tuple[str, str], seed: int, count: int, noise_ms: int, pace: tuple[float, float, float | None]
 ) -> None:
     window, late = kind
+    failing, eager, idle_s = pace
     rng = random.Random(seed)
     told = replace(SMALL, window=window, late=late, idle_s=idle_s)  # type: ignore[arg-type]
     machine = Machine(told.program(event_time=True), Limits(max_state_bytes=MAX_STATE_BYTES), BEGIN_MS)

@@ -136,15 +136,22 @@ class SummaryPlan:
     def event_tokens(self) -> int:
         """Tokens of events that may be summarised within `work_tokens`, instructions and merges counted."""
         fixed = self._work_of(0)
-        return int((self.work_tokens - fixed) / (1 + self._per_chunk / (0.75 * self.chunk_tokens)))
+        return int((self.work_tokens - fixed) / (1 + self._per_chunk / self.full_tokens))
+
+    @property
+    def full_tokens(self) -> int:
+        """A chunk to which one more event may not be added has at least so much."""
+        return self.chunk_tokens * 3 // 4
 
     @property
     def _per_chunk(self) -> float:
+        if self.windows.kind == "rolling":
+            return OVERHEAD_TOKENS + 2 * self.summary_tokens
         merge = OVERHEAD_TOKENS + (self.fan_in + 1) * self.partial_tokens
         return OVERHEAD_TOKENS + self.partial_tokens + merge / (self.fan_in - 1)
 
     def _work_of(self, events: int) -> int:
         """Tokens that it takes at most to summarise `events` tokens of events."""
-        chunks = events / (0.75 * self.chunk_tokens) + STRATA + 2
+        chunks = events / self.full_tokens + STRATA + 2
         close = OVERHEAD_TOKENS + 3 * (self.fan_in - 1) * self.partial_tokens + self.summary_tokens
         return int(events + chunks * self._per_chunk + close)
