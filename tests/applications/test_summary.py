@@ -129,6 +129,25 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
+def test_a_running_summary_that_the_clock_has_brought_up_to_date_goes_on_as_before() -> None:
+    machine = Machine(Summaries(window="rolling", idle_s=60.0).program(event_time=True))
+    machine.event("k", 0, time_ms=0, text="one")
+    machine.pass_time(wall_ms=61_000, watermark_ms=1_000)
+    while machine.calls:
+        answer(machine)
+    assert [result.answer["events"] for result in machine.results] == [1]
+    for n in range(1, 50):
+        machine.event("k", n, time_ms=1_000 * n, text=f"message {n}")
+    assert not machine.calls
+    # Nothing is open: the clock has nothing to do.
+    machine.pass_time(wall_ms=200_000)
+    while machine.calls:
+        answer(machine)
+    machine.pass_time(wall_ms=10**7)
+    assert [result.answer["events"] for result in machine.results] == [1, 50]
+    assert {clock for clock, _ in machine.wakes} <= {"event"}
+
+
 def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:
     machine = Machine(Summaries(size_s=60.0).program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")

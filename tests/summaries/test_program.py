@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.errors import SettingError
 from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import Statement
 from forebay.summaries.plan import SummaryPlan, Windows
@@ -235,6 +236,40 @@ def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Win
     last = {(each.start_ms, each.end_ms): each for each in driven.summaries}
     assert sum(each.events for each in last.values()) == len(times) - sum(refused.values())
     assert not driven.state.panes
+
+
+def test_late_events_of_a_running_summary_share_a_call() -> None:
+    driven = Driven(SummaryProgram(plan_of(WINDOWS[3], chunk_tokens=2400)))
+    driven.event(Arrival("a", 0, "first"))
+    driven.watermark(3600 * SECOND)
+    for n in range(50):
+        driven.event(Arrival(f"late{n}", n * SECOND, f"late {n}"))
+        while driven.answer():
+            pass
+    driven.watermark(3630 * SECOND)
+    while driven.answer():
+        pass
+    assert [len(ask.items) for ask in driven.asked] == [1, 50]
+
+
+def test_an_event_from_the_future_does_not_keep_a_running_summary_waiting() -> None:
+    driven = Driven(SummaryProgram(plan_of(WINDOWS[3])))
+    driven.event(Arrival("ahead", 7200 * SECOND, "tomorrow"))
+    driven.event(Arrival("now", 0, "today"))
+    driven.watermark(30 * SECOND)
+    while driven.answer():
+        pass
+    assert [len(ask.items) for ask in driven.asked] == [2]
+
+
+def test_windows_kept_for_corrections_leave_room_for_those_that_are_open() -> None:
+    plan = plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1920 * SECOND)
+    times = [n * 30 * SECOND for n in range(200)]
+    driven = Driven(SummaryProgram(plan), eager=0.9).run(events_at(times))
+    assert driven.refused == []
+    assert [each.events for each in driven.summaries] == [1] * 200
+    with pytest.raises(SettingError, match="allowed_ms must be at most 64 windows'"):
+        plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1921 * SECOND)
 
 
 def test_events_without_a_time_or_far_ahead_are_refused() -> None:

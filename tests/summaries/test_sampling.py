@@ -83,6 +83,56 @@ def test_the_work_stays_within_its_budget(
         assert summary.events == summary.summarised + summary.left_out
 
 
+def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
+    """Each silence of forty seconds looks like its end, a day long."""
+    driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)
+    for n in range(600):
+        driven.event(Arrival(f"e{n}", n * 40_000, f"event {n} of a slow session"))
+        driven.watermark(n * 40_000 + 39_000)
+        while driven.answer():
+            pass
+    (summary,) = driven.run([]).summaries
+    assert (summary.summarised, summary.left_out) == (600, 0)
+    assert summary.prompt_tokens + summary.completion_tokens <= 100_000
+    assert 10 < summary.calls < 60
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 600),
+    st.sampled_from((0, 5000, 3 * MINUTE, 600 * MINUTE)),
+    st.sampled_from((0, -60 * MINUTE, 600 * MINUTE)),
+    st.integers(0, 2**32),
+)
+def test_the_work_of_a_running_summary_stays_within_its_budget(
+    count: int, noise_ms: int, astray_ms: int, seed: int
+) -> None:
+    """Also with events that are late or far ahead: for each `every_ms` of event time, the budget."""
+    every_ms = 10 * MINUTE
+    plan = SummaryPlan(
+        Windows.rolling(every_ms), chunk_tokens=200, partial_tokens=60, summary_tokens=200, work_tokens=16_000
+    )
+    driven = Driven(SummaryProgram(plan), seed=seed, restarts=False)
+    spent: dict[int, int] = {}
+    for n in range(count):
+        now_ms = n * 60 * MINUTE // count
+        time_ms = now_ms + driven.random.randint(-noise_ms, noise_ms)
+        driven.watermark(now_ms)
+        driven.event(
+            Arrival(f"e{n}", time_ms + (astray_ms if n % 3 == 0 else 0), f"event {n} " + "word " * 9)
+        )
+        asked = len(driven.asked)
+        while driven.answer():
+            pass
+        for ask in driven.asked[asked:]:
+            spent[now_ms // every_ms] = spent.get(now_ms // every_ms, 0) + ask.prompt_tokens
+    summary = driven.run([]).summaries[-1]
+    assert summary.summarised + summary.left_out == count
+    # A period of the budget begins anywhere.
+    assert max(spent.values(), default=0) <= 2 * plan.work_tokens
+    assert summary.prompt_tokens + summary.completion_tokens <= 8 * plan.work_tokens
+
+
 def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
     with pytest.raises(SettingError, match="work_tokens"):
         SummaryPlan(Windows.tumbling(MINUTE), work_tokens=3000)

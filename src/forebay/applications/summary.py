@@ -131,7 +131,10 @@ class SummaryOfKey(Program[KeyState]):
 
     def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
         if name == IDLE:
-            to_ms = max((pane.end_ms for pane in state.panes), default=0)
+            over_ms = self._program.over_ms(state)
+            if over_ms is None:
+                return self._step(state, (), now)
+            to_ms = over_ms
         else:
             to_ms = max(time_ms, now.watermark_ms or time_ms)
         return self._step(state, self._program.on_watermark(now.key, state, to_ms), now)
@@ -163,7 +166,8 @@ class SummaryOfKey(Program[KeyState]):
             state.chained, ask = 0, None
         timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
         if self._settings.idle_s is not None:
-            timers[IDLE] = Timer(now.wall_ms + _ms(self._settings.idle_s), "wall")
+            open = self._program.over_ms(state) is not None
+            timers[IDLE] = Timer(now.wall_ms + _ms(self._settings.idle_s), "wall") if open else None
         call = None
         if ask is not None:
             sampling = Sampling(max_tokens=ask.max_tokens)

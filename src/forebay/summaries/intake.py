@@ -65,8 +65,8 @@ class Intake:
             gap_ms = plan.windows.gap_ms
             for pane in state.panes:
                 if pane.closed and pane.start_ms - gap_ms < item.time_ms < pane.end_ms:
-                    if pane.correct_at_ms is None:
-                        pane.correct_at_ms = min(now_ms + plan.correct_ms, pane.end_ms + plan.allowed_ms)
+                    if pane.due_ms is None:
+                        pane.due_ms = min(now_ms + plan.correct_ms, pane.end_ms + plan.allowed_ms)
                     self._put(key, state, pane, item)
                     return None
             if not passed(state, bounds(plan.windows, item.time_ms)[1] + plan.allowed_ms):
@@ -81,7 +81,8 @@ class Intake:
 
     def _put_anew(self, key: str, state: KeyState, item: Item, time_ms: int) -> Refused | None:
         """Put `item` into a new pane, that of an event at `time_ms`."""
-        if len(state.panes) >= self.plan.panes:
+        # Those that are kept for corrections are bounded by the plan.
+        if sum(not (pane.closed and pane.revision) for pane in state.panes) >= self.plan.panes:
             return Refused(key, item.id, item.time_ms, item.text, "too_many_windows")
         start_ms, end_ms = bounds(self.plan.windows, time_ms)
         pane = Pane(state.take_id(), start_ms, end_ms)
@@ -123,7 +124,7 @@ class Intake:
             if end_ms > pane.end_ms:
                 pane.end_ms, pane.led = end_ms, False
         if plan.windows.kind == "rolling":
-            self._renew(state, pane, item.time_ms)
+            self._due(state, pane, item.time_ms)
         elif not pane.led and item.time_ms >= self.lead_ms(pane):
             self._lead(state, pane)
         stratum = sampling.stratum_of(plan, pane, item.time_ms)
@@ -140,22 +141,33 @@ class Intake:
             self.cut(state, pane)
         sampling.admit(plan, key, pane, item)
 
-    def _renew(self, state: KeyState, pane: Pane, time_ms: int) -> None:
-        """A running summary's budget is for each `every_ms`, less what still waits for its call."""
-        every_ms = self.plan.windows.every_ms
-        if pane.open and time_ms >= pane.open[0].time_ms + every_ms:
-            self.cut(state, pane)
-        if time_ms >= pane.start_ms + every_ms:
-            if pane.pool:
-                self.cut(state, pane)
-            pane.start_ms = time_ms
-            pane.spent = weight(pane.open) + sum(weight(chunk.items) for chunk in pane.waiting)
+    def _due(self, state: KeyState, pane: Pane, time_ms: int) -> None:
+        """Note when a running summary's open events are due. One that is late has as long as any, or each
+        would be a call; one from the future does not keep others waiting."""
+        if pane.open and pane.due_ms is not None and time_ms >= pane.due_ms:
+            self._cut_early(state, pane)
+        now_ms = time_ms if state.watermark_ms is None else max(time_ms, state.watermark_ms)
+        due_ms = now_ms + self.plan.windows.every_ms
+        held_ms = pane.due_ms if pane.open else None
+        pane.due_ms = due_ms if held_ms is None else min(held_ms, due_ms)
 
     def _lead(self, state: KeyState, pane: Pane) -> None:
         # A sample goes on to the end: cut, it would have no room for what comes.
         if not pane.pool:
-            self.cut(state, pane)
+            if self.plan.windows.kind == "session":
+                # It may come near its end any number of times.
+                self._cut_early(state, pane)
+            else:
+                self.cut(state, pane)
         pane.led = True
+
+    def _cut_early(self, state: KeyState, pane: Pane) -> None:
+        """Make a chunk of the open events before they fill one, where the budget has room for it: such a call
+        is paid as if it were full, and from half of the budget only. Else they stay for more to come."""
+        fee = max(0, self.plan.full_tokens - weight(pane.open))
+        if not pane.pool and pane.spent + fee <= sampling.allowance(self.plan, pane) // 2:
+            pane.spent += fee
+            self.cut(state, pane)
 
     @staticmethod
     def cut(state: KeyState, pane: Pane) -> None:
@@ -171,12 +183,25 @@ class Intake:
         rolling = self.plan.windows.kind == "rolling"
         for pane in state.panes:
             if rolling:
-                if pane.open and passed(state, pane.open[0].time_ms + self.plan.windows.every_ms):
-                    self.cut(state, pane)
+                self._renew(state, pane)
             elif not pane.closed:
                 if not pane.led and passed(state, self.lead_ms(pane)):
                     self._lead(state, pane)
                 pane.closed = passed(state, pane.end_ms)
+
+    def _renew(self, state: KeyState, pane: Pane) -> None:
+        """A running summary's budget is for each `every_ms`, less what still waits for its call."""
+        every_ms, now_ms = self.plan.windows.every_ms, state.watermark_ms
+        if now_ms is None:
+            return
+        due = pane.due_ms is not None and passed(state, pane.due_ms)
+        over = passed(state, pane.start_ms + every_ms)
+        if due or (over and pane.pool):
+            self.cut(state, pane)
+        if over:
+            pane.spent = weight(pane.open) + sum(weight(chunk.items) for chunk in pane.waiting)
+        if over or pane.start_ms > now_ms:
+            pane.start_ms = now_ms
 
     def lead_ms(self, pane: Pane) -> int:
         """The moment from which a pane's events are kept apart from those before, which are handed on."""

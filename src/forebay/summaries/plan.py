@@ -79,7 +79,7 @@ class SummaryPlan:
     `work_tokens`: all calls for one key and window; past it events are sampled. `summary_tokens`: the longest
     summary. `lead_ms`: so long before a window's end its events so far are summarised, so that less is left
     at its close. `ahead_ms`: an event further ahead of the wall clock is refused. `panes`: most windows
-    that are open under one key.
+    that are open under one key, and most that are kept for corrections.
     """
 
     windows: Windows
@@ -104,6 +104,12 @@ class SummaryPlan:
             )
         if self.late not in ("next", "side", "correct"):
             raise SettingError(f"late must be next, side or correct; found {self.late!r}")
+        length_ms = self.windows.size_ms or self.windows.gap_ms
+        if self.late == "correct" and self.allowed_ms > self.panes * length_ms:
+            raise SettingError(
+                f"allowed_ms must be at most {self.panes} windows' (or silences') length, "
+                f"{self.panes * length_ms}, for each is kept so long; found {self.allowed_ms}"
+            )
         for name, least in (("chunk_tokens", 200), ("partial_tokens", 50), ("fan_in", 2), ("panes", 2)):
             if getattr(self, name) < least:
                 raise SettingError(f"{name} must be at least {least}, found {getattr(self, name)}")
@@ -130,15 +136,22 @@ class SummaryPlan:
     def event_tokens(self) -> int:
         """Tokens of events that may be summarised within `work_tokens`, instructions and merges counted."""
         fixed = self._work_of(0)
-        return int((self.work_tokens - fixed) / (1 + self._per_chunk / (0.75 * self.chunk_tokens)))
+        return int((self.work_tokens - fixed) / (1 + self._per_chunk / self.full_tokens))
+
+    @property
+    def full_tokens(self) -> int:
+        """A chunk to which one more event may not be added has at least so much."""
+        return self.chunk_tokens * 3 // 4
 
     @property
     def _per_chunk(self) -> float:
+        if self.windows.kind == "rolling":
+            return OVERHEAD_TOKENS + 2 * self.summary_tokens
         merge = OVERHEAD_TOKENS + (self.fan_in + 1) * self.partial_tokens
         return OVERHEAD_TOKENS + self.partial_tokens + merge / (self.fan_in - 1)
 
     def _work_of(self, events: int) -> int:
         """Tokens that it takes at most to summarise `events` tokens of events."""
-        chunks = events / (0.75 * self.chunk_tokens) + STRATA + 2
+        chunks = events / self.full_tokens + STRATA + 2
         close = OVERHEAD_TOKENS + 3 * (self.fan_in - 1) * self.partial_tokens + self.summary_tokens
         return int(events + chunks * self._per_chunk + close)

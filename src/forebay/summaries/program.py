@@ -92,15 +92,23 @@ class SummaryProgram:
             found += self._moments(pane)
         return min((due - 1 for due in found if not passed(state, due)), default=None)
 
+    def over_ms(self, state: KeyState) -> int | None:
+        """The watermark that closes all that is open; None: nothing is."""
+        if self.plan.windows.kind == "rolling":
+            ends = [pane.due_ms for pane in state.panes if pane.open and pane.due_ms is not None]
+        else:
+            ends = [pane.end_ms for pane in state.panes if not pane.closed]
+        return max(ends, default=None)
+
     def _moments(self, pane: Pane) -> Iterator[int]:
         plan = self.plan
         if plan.windows.kind == "rolling":
-            if pane.open:
-                yield pane.open[0].time_ms + plan.windows.every_ms
+            if pane.open and pane.due_ms is not None:
+                yield pane.due_ms
         elif pane.revision and plan.late == "correct":
             yield pane.end_ms + plan.allowed_ms
-            if pane.correct_at_ms is not None:
-                yield pane.correct_at_ms
+            if pane.due_ms is not None:
+                yield pane.due_ms
         elif not pane.closed:
             yield pane.end_ms
             if not pane.led:
@@ -143,7 +151,7 @@ class SummaryProgram:
         found = [
             Work("close", pane.id, (), pane.end_ms)
             for pane in state.panes
-            if pane.revision and pane.correct_at_ms is not None and passed(state, pane.correct_at_ms)
+            if pane.revision and pane.due_ms is not None and passed(state, pane.due_ms)
         ]
         if self.plan.windows.kind == "session":
             found += [
@@ -281,7 +289,7 @@ class SummaryProgram:
         if not plan.windows.size_ms or plan.windows.kind == "tumbling":
             newest.nodes = [Node(state.take_id(), 0, statements, summarised)]
             if not newest.open and not newest.waiting:
-                newest.correct_at_ms = None
+                newest.due_ms = None
         if work.end_ms in state.ends:
             state.ends.remove(work.end_ms)
 
@@ -297,7 +305,7 @@ class SummaryProgram:
                 return True
             if plan.late == "correct":
                 kept = not passed(state, pane.end_ms + plan.allowed_ms)
-                return kept or not pane.revision or pane.correct_at_ms is not None
+                return kept or not pane.revision or pane.due_ms is not None
             if plan.windows.size_ms:
                 return any(end in state.ends for end in ends_of(plan.windows, pane.start_ms))
             return not pane.revision

@@ -20,9 +20,10 @@ class Pane:
 
     `open`: events that no call has; `waiting`: chunks whose call is to come; `nodes`: partial summaries in
     order. `led`: its events so far were handed on because its end is near. `spent`: tokens of events that
-    were let in; `pool`: `open` is a sample of what has come since it began, of events whose hash is below
-    `bar`. `seen`, `late`, `left_out` and `failed` count events, `unsourced` statements that named no source.
-    `revision`: summaries given so far; `correct_at_ms`: when a correction is due.
+    were let in, and what chunks cost that were cut early; `pool`: `open` is a sample of what has come since
+    it began, of events whose hash is below `bar`. `seen`, `late`, `left_out` and `failed` count events,
+    `unsourced` statements that named no source. `revision`: summaries given so far; `due_ms`: when a
+    correction is due, or a running summary's open events.
     """
 
     id: int
@@ -43,7 +44,7 @@ class Pane:
     led: bool = False
     closed: bool = False
     revision: int = 0
-    correct_at_ms: int | None = None
+    due_ms: int | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     calls: int = 0
