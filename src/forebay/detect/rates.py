@@ -27,8 +27,9 @@ def rise(
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (k + b) / (n + m)
-        gain = np.where(k > 0, k * np.log(k / (share * n)), 0) + np.where(
-            b > 0, b * np.log(b / (share * m)), 0
+        # Logarithms one by one: of what is almost decayed the quotient would be 0.
+        gain = np.where(k > 0, k * (np.log(k) - np.log(share * n)), 0) + np.where(
+            b > 0, b * (np.log(b) - np.log(share * m)), 0
         )
         risen = (n > 0) & (m > 0) & (k * m > b * n)
     return np.where(risen, gain, 0.0)

@@ -24,7 +24,8 @@ from forebay.records import DeadLetter
 
 class Texts(ProcessFunction):
     """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
-    letters that come, and events without the text or whose key cannot be made."""
+    letters that come, and events without the text or whose key cannot be made. The first messages of a run
+    wake every shard (`StageFunction`)."""
 
     def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
         self._text = text
@@ -33,8 +34,11 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
+        self._asleep = list(self._keys)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        while self._asleep:
+            yield message(self._asleep.pop(), b"")
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
