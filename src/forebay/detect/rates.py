@@ -45,13 +45,17 @@ class Pace:
     """How often something came of late and before that: two exponentially decayed counts.
 
     The longer half-life minus the shorter is history without the present: what comes now is not in it yet.
+    A time a little back is taken for the latest; one that is farther back than the shorter half-life says
+    that the latest was wrong, and takes its place.
     """
 
     recent: float = 0.0
     all: float = 0.0
-    at_ms: int = 0
+    at_ms: int | None = None
 
     def add(self, amount: float, now_ms: int, short_ms: float, long_ms: float) -> None:
+        if self.at_ms is None or now_ms < self.at_ms - short_ms:
+            self.at_ms = now_ms
         elapsed = now_ms - self.at_ms
         self.recent = self.recent * decay(elapsed, short_ms) + amount
         self.all = self.all * decay(elapsed, long_ms) + amount
