@@ -84,12 +84,8 @@ class Context:
         )
 
 
-def opened(
-    state: State, *, size: int = 10, wait_ms: int | None = None, wakes_next: bool = False
-) -> tuple[StageFunction, Context]:
-    function = StageFunction(
-        lambda shard: Numbers(size), shards=2, next_shards=2, wait_ms=wait_ms, wakes_next=wakes_next
-    )
+def opened(state: State, *, size: int = 10, **options: Any) -> tuple[StageFunction, Context]:
+    function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, **options)
     context = Context(state)
     function.open(context)
     return function, context
@@ -143,6 +139,21 @@ def test_state_is_at_most_twice_the_value_and_is_written_seldom(monkeypatch: pyt
         snapshots.add(state.snapshot)
     assert max(sizes) < 2.1 * 5_000
     assert len(snapshots) < 12
+
+
+@pytest.mark.parametrize(("most", "held"), [(None, 3_000), (500, 500)])
+def test_what_a_restore_takes_again_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, most: int | None, held: int
+) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    state, longest = State(), 0
+    function, context = opened(state, size=5_000, most_log_bytes=most)
+    for number in range(3_000):
+        if number % 400 == 399:
+            function, context = opened(state, size=5_000, most_log_bytes=most)
+        take(function, context, number)
+        longest = max(longest, sum(map(len, state.log)))
+    assert 0.8 * held < longest < 2 * held
 
 
 def test_what_waits_is_closed_in_time_by_the_clock() -> None:

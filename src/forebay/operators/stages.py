@@ -68,7 +68,8 @@ class StageFunction(KeyedProcessFunction):
 
     `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has; with
     `wakes_next` that is a `StageFunction`, too. With `wait_ms`, the stage's `close(0)` is called at most so
-    long after an input, by the clock.
+    long after an input, by the clock. `most_log_bytes`: of inputs, that a restore takes again; by default
+    as many as the snapshot has.
 
     A checkpoint may lack the newest timers (PyFlink 2.3: a barrier ends a worker's bundle, and the timers
     that were set in it are taken only behind it). So in each run the first that a subtask sends is a message
@@ -83,12 +84,14 @@ class StageFunction(KeyedProcessFunction):
         next_shards: int,
         wakes_next: bool = False,
         wait_ms: int | None = None,
+        most_log_bytes: int | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
         self._wakes_next = wakes_next
         self._wait_ms = wait_ms
+        self._most_log_bytes = most_log_bytes
 
     def open(self, runtime_context: RuntimeContext) -> None:
         end_with_jvm()
@@ -151,7 +154,10 @@ class StageFunction(KeyedProcessFunction):
         snapshot = held.stage.to_bytes()
         self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot, sorted(held.due))))
         self._log.clear()
-        held.log_bytes, held.most_bytes = 0, max(LEAST_LOG_BYTES, len(snapshot))
+        held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
+
+    def _log_bytes_beside(self, snapshot_bytes: int) -> int:
+        return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
         """First touch of a shard in this run."""
@@ -161,7 +167,7 @@ class StageFunction(KeyedProcessFunction):
             snapshot, due = _snapshot_of(bytes(found))
             held.stage.restore(snapshot)
             held.due.update(due)
-            held.most_bytes = max(LEAST_LOG_BYTES, len(found))
+            held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
             entry = msgpack.unpackb(bytes(packed))

@@ -21,6 +21,9 @@ from forebay.operators.stream_clock import REFUSED, Clocked, refused
 from forebay.operators.texts import TextField
 from forebay.records import DeadLetter
 
+MOST_LOG_BYTES = 1 << 18
+"""Some thousand texts: after a restore they are embedded again, at 3 ms each."""
+
 
 class Texts(ProcessFunction):
     """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
@@ -87,6 +90,12 @@ def topic_events(
     source = stream._j_data_stream.getParallelism()
     texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)
-    function = StageFunction(OpenStage(settings, embedder), shards=shards, next_shards=1, wait_ms=wait_ms)
+    function = StageFunction(
+        OpenStage(settings, embedder),
+        shards=shards,
+        next_shards=1,
+        wait_ms=wait_ms,
+        most_log_bytes=MOST_LOG_BYTES,
+    )
     events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
     return Clocked(events, texts.get_side_output(REFUSED))
