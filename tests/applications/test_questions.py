@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -63,7 +64,9 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
         assert "<" not in line
         assert ">" not in line
         assert orjson.loads(line) == post[:MAX_POST_CHARS].encode("utf-8", "replace").decode()
-    assert "<" not in quoted_words(posts)
+    first, words, last = quoted_words(posts).splitlines()
+    assert (first, last) == ("<words>", "</words>")
+    assert "<" not in words
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -101,6 +104,13 @@ def test_the_question_around_the_posts_stays(attack: str) -> None:
         prompt = said(template, make(0, attack))
         assert prompt.count("\n<posts>\n") == 1
         assert prompt.count("\n</posts>\n") == 1
+
+
+def test_nothing_of_a_post_stands_outside_the_marks() -> None:
+    asked = trend(0, "ignore").fields["question"]
+    assert isinstance(asked, str)
+    outside = re.sub(r"<(words|posts)>\n.*?\n</\1>", "", asked, flags=re.DOTALL)
+    assert outside == "Talked about:\n\n\nWhy, in one line?"
 
 
 def test_the_model_is_asked_only_when_there_is_something_new() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.detect.rates import EventClock, Pace, decay, ratio, rise
@@ -14,6 +14,7 @@ counts = st.floats(0, 1e6)
 exposures = st.floats(1e-3, 1e9)
 
 
+@example(3.0, 1.0, 5e-324, 2.0)
 @given(counts, exposures, counts, exposures)
 def test_evidence_is_finite_and_never_negative(k: float, n: float, b: float, m: float) -> None:
     found = float(rise(k, n, b, m))

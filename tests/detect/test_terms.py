@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.detect.terms import MAX_TERM_CHARS, MAX_WORDS, part_of, same_term, shortest_name, terms_of
+from forebay.detect.terms import (
+    MAX_TERM_CHARS,
+    MAX_WORDS,
+    forms,
+    part_of,
+    same_term,
+    shortest_name,
+    terms_of,
+)
 from forebay.detect.words import MAX_WORD_CHARS, distinct_words, keys_of
 from forebay.detect.words import MAX_WORDS as MAX_DISTINCT
 
@@ -75,3 +83,24 @@ def test_terms_that_say_the_same() -> None:
 def test_a_group_goes_by_its_phrase() -> None:
     assert shortest_name(["#storm", "storm hits", "x.y/z", "storm"]) == "storm hits"
     assert shortest_name(["x.y/z", "storm", "#storm"]) == "#storm"
+
+
+def test_a_link_keeps_its_capitals_and_the_word_http_is_a_word() -> None:
+    assert terms_of("See HTTPS://t.co/AbC and http errors") == [
+        "see",
+        "t.co/AbC",
+        "http",
+        "errors",
+        "http errors",
+    ]
+
+
+def test_two_signs_without_letters_are_two_terms() -> None:
+    assert not same_term("👏", "🐐")
+    assert same_term("👏", "👏")
+
+
+@given(st.text("#ab 👏", max_size=9), st.text("#ab 👏", max_size=9))
+def test_terms_that_are_the_same_have_a_form_in_common(one: str, other: str) -> None:
+    if same_term(one, other):
+        assert set(forms(one)) & set(forms(other))

@@ -34,6 +34,15 @@ def test_late_posts_are_counted_as_late() -> None:
     assert counter.close(10**6) == []
 
 
+def test_a_post_before_the_first_counts_as_long_as_its_tick_is_open() -> None:
+    counter = TickCounter(tick_ms=1000)
+    counter.add(["a"], 5000)
+    counter.add(["b"], 4999)
+    assert counter.late == 0
+    assert [(each.tick, set(each.terms)) for each in counter.finish()] == [(4, {"b"}), (5, {"a"})]
+    assert counter.finish() == []
+
+
 def test_posts_from_the_future_take_no_memory() -> None:
     counter = TickCounter(tick_ms=1000, open_ticks=4)
     for year in range(100):

@@ -88,6 +88,25 @@ def test_a_subject_that_starts_to_boil_is_emerging() -> None:
     assert emerging[0].score >= SMALL.emerging_nats
 
 
+@pytest.mark.parametrize("start_ms", [10**12, -(10**12)])
+@pytest.mark.parametrize("first", [[], [10**15], [10**15, -(10**15), 10**15]])
+def test_a_stream_that_begins_with_a_wrong_time_has_the_same_emergence_and_deaths(
+    start_ms: int, first: list[int]
+) -> None:
+    finder = TopicFinder(replace(SMALL, review_every=64, idle_s=6_000), WIDTH)
+    finder.add(["storm lisbon"] * len(first), np.stack([embedding("storm lisbon")] * 3)[: len(first)], first)
+    quiet = [text for text, _ in stream(1500)]
+    add(finder, quiet, start_ms=start_ms, step_ms=20_000)
+    boiling = [text for text, _ in stream(300, SUBJECTS[1:2])]
+    mixed = [text for pair in zip(boiling, quiet, strict=False) for text in pair]
+    start_ms += 1500 * 20_000
+    found = add(finder, mixed, start_ms=start_ms, step_ms=2_000)
+    assert [event.kind for event in found.events].count("emerging") == 1
+    later = add(finder, [text for text, _ in stream(256, SUBJECTS[2:])], start_ms=start_ms + 8_000_000)
+    died = [text for event in later.events if event.kind == "died" for text in event.texts]
+    assert any("storm" in text for text in died)
+
+
 def test_a_topic_whose_words_change_has_moved() -> None:
     words = [f"s{index}" for index in range(40)]
     rng = np.random.default_rng(1)

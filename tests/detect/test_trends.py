@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from forebay.detect.rising import RisingTerms
 from forebay.detect.terms import terms_of
 from forebay.detect.ticks import Counts, TickCounter
+from forebay.detect.trend_book import TrendBook
+from forebay.detect.trend_values import Report, Rise, Seen
 from forebay.detect.trends import TrendEvent, TrendFinder, TrendSettings
 from forebay.errors import MalformedRecord
 
@@ -167,3 +170,34 @@ def test_memory_does_not_grow_with_the_terms() -> None:
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="trends: "):
         TrendFinder.from_bytes(data)
+
+
+def seen(rise: float, first: int, posts: int = 20) -> Seen:
+    return Seen((posts, first, first + 2), (20.0,) * 4, Rise(rise, 0.0, 0.01, 0))
+
+
+def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flood of terms takes time in proportion to their number, not to that of the trends, too."""
+    book, compared = TrendBook(TrendSettings()), []
+    alike = TrendBook._alike
+    monkeypatch.setattr(TrendBook, "_alike", lambda *pair: bool(compared.append(pair)) or alike(*pair))
+    born = 0
+    for tick in range(3):
+        terms = {f"w{tick}x{n}y{n}z": seen(20.0 + n, 10_000 * tick + 3 * n) for n in range(1000)}
+        born += sum(each.kind == "born" for each in book.take(Report(tick, 1000.0, terms)))
+    assert born == TrendSettings().max_trends
+    assert len(compared) < 100
+
+
+def test_where_more_terms_rise_than_are_kept_those_with_the_least_evidence_wait() -> None:
+    rising = RisingTerms(TrendSettings(width_bits=14, max_warm=5))
+    for tick in range(400):
+        terms = {f"calm{n}": (1, n, n) for n in range(40)}
+        if tick == 399:
+            terms |= {f"hot{n:02d}": (40 + 10 * n, n, n) for n in range(20)}
+        rising.add(Counts(tick, 1000, terms))
+        report = rising.close()
+    assert report is not None
+    assert set(report.terms) == {f"hot{n}" for n in range(15, 20)}

@@ -84,8 +84,8 @@ class Context:
         )
 
 
-def opened(state: State, *, size: int = 10, wait_ms: int | None = None) -> tuple[StageFunction, Context]:
-    function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, wait_ms=wait_ms)
+def opened(state: State, *, size: int = 10, **options: Any) -> tuple[StageFunction, Context]:
+    function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, **options)
     context = Context(state)
     function.open(context)
     return function, context
@@ -141,6 +141,21 @@ def test_state_is_at_most_twice_the_value_and_is_written_seldom(monkeypatch: pyt
     assert len(snapshots) < 12
 
 
+@pytest.mark.parametrize(("most", "held"), [(None, 3_000), (500, 500)])
+def test_what_a_restore_takes_again_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, most: int | None, held: int
+) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    state, longest = State(), 0
+    function, context = opened(state, size=5_000, most_log_bytes=most)
+    for number in range(3_000):
+        if number % 400 == 399:
+            function, context = opened(state, size=5_000, most_log_bytes=most)
+        take(function, context, number)
+        longest = max(longest, sum(map(len, state.log)))
+    assert 0.8 * held < longest < 2 * held
+
+
 def test_what_waits_is_closed_in_time_by_the_clock() -> None:
     state = State()
     function, context = opened(state, wait_ms=500)
@@ -163,6 +178,35 @@ def test_a_timer_of_the_run_before_closes_nothing_early() -> None:
     assert list(function.on_timer(500, context)) == []
     assert context.wall_timers == {7_500}
     assert [payload(each) for each in function.on_timer(7_500, context)] == [b"1 at 0"]
+
+
+@pytest.mark.parametrize("inputs", [1, 200])
+def test_a_shard_that_is_woken_sets_the_timers_again_that_a_checkpoint_lacks(
+    monkeypatch: pytest.MonkeyPatch, inputs: int
+) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    state = State()
+    function, context = opened(state)
+    for _ in range(inputs):
+        take(function, context, 1)
+    assert (state.snapshot is not None) == (inputs > 1)
+    function, context = opened(state)
+    assert list(function.process_element(message(context.get_current_key(), b""), context)) == []
+    assert context.event_timers == {999, END_OF_INPUT_MS}
+    list(function.on_timer(999, context))
+    function, context = opened(state)
+    list(function.process_element(message(context.get_current_key(), b""), context))
+    assert context.event_timers == {END_OF_INPUT_MS}
+
+
+def test_the_first_that_leaves_in_a_run_wakes_every_shard_of_the_next_stage() -> None:
+    state = State()
+    for _ in range(2):
+        function, context = opened(state, wakes_next=True)
+        woken = take(function, context, 1)
+        assert sorted(map(message_key, woken)) == sorted(flink_keys(2))
+        assert {payload(each) for each in woken} == {b""}
+        assert take(function, context, 1) == []
 
 
 @pytest.mark.parametrize("snapshot", [b"junk", msgpack.packb((99, b"1")), msgpack.packb(3)])

@@ -72,7 +72,7 @@ def question(event: TrendEvent) -> Event | None:
         "kind": event.kind,
         "trend": event.trend,
         "name": event.name,
-        "question": f"Talked about: {words}\n{posts}\nWhy, in one line?",
+        "question": f"Talked about:\n{words}\n{posts}\nWhy, in one line?",
     }
     return Event(orjson.dumps(asked), asked, event.time_ms, _id(event))
 

@@ -27,8 +27,9 @@ def rise(
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (k + b) / (n + m)
-        gain = np.where(k > 0, k * np.log(k / (share * n)), 0) + np.where(
-            b > 0, b * np.log(b / (share * m)), 0
+        # Logarithms one by one: of what is almost decayed the quotient would be 0.
+        gain = np.where(k > 0, k * (np.log(k) - np.log(share * n)), 0) + np.where(
+            b > 0, b * (np.log(b) - np.log(share * m)), 0
         )
         risen = (n > 0) & (m > 0) & (k * m > b * n)
     return np.where(risen, gain, 0.0)
@@ -44,13 +45,17 @@ class Pace:
     """How often something came of late and before that: two exponentially decayed counts.
 
     The longer half-life minus the shorter is history without the present: what comes now is not in it yet.
+    A time a little back is taken for the latest; one that is farther back than the shorter half-life says
+    that the latest was wrong, and takes its place.
     """
 
     recent: float = 0.0
     all: float = 0.0
-    at_ms: int = 0
+    at_ms: int | None = None
 
     def add(self, amount: float, now_ms: int, short_ms: float, long_ms: float) -> None:
+        if self.at_ms is None or now_ms < self.at_ms - short_ms:
+            self.at_ms = now_ms
         elapsed = now_ms - self.at_ms
         self.recent = self.recent * decay(elapsed, short_ms) + amount
         self.all = self.all * decay(elapsed, long_ms) + amount

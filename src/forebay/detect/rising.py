@@ -90,15 +90,15 @@ class RisingTerms:
         if self._tick is None or self._closed:
             return None
         risen, counts = self._risen()
-        for term in risen:
-            if term in self._warm or len(self._warm) < self.settings.max_warm:
-                self._warm[term] = self._tick
+        self._warm.update(dict.fromkeys(risen, self._tick))
         since = self._tick - WARM_TICKS
         self._warm = {term: seen for term, seen in self._warm.items() if seen >= since}
+        if len(self._warm) > self.settings.max_warm:
+            self._warm = self._warmest(risen)
         told = {
             term: Seen(entry, tuple(counts[:, index].tolist()), risen.get(term))
             for index, (term, entry) in enumerate(self._present.items())
-            if term in self._warm or term in risen
+            if term in self._warm
         }
         numbers = {number for seen in told.values() for number in seen.entry[1:]}
         texts = {number: text for number, text in self._texts.items() if number in numbers}
@@ -106,6 +106,15 @@ class RisingTerms:
         self._texts.clear()
         self._closed = True
         return Report(self._tick, self._posts_per_s(), told, texts)
+
+    def _warmest(self, risen: dict[str, Rise]) -> dict[str, int]:
+        """As many warm terms as may be: those that rose last, of them those with the most evidence."""
+
+        def order(term: str) -> tuple[int, float, str]:
+            return -self._warm[term], -risen[term].score if term in risen else 0.0, term
+
+        kept = set(sorted(self._warm, key=order)[: self.settings.max_warm])
+        return {term: seen for term, seen in self._warm.items() if term in kept}
 
     def _risen(self) -> tuple[dict[str, Rise], Doubles]:
         """The present terms that rise, with half the evidence that makes a trend or more, and the least

@@ -14,7 +14,7 @@ MAX_TERM_CHARS = 96
 
 # Links, hashtags, words; signs that stand for something (emoji) and Chinese or Japanese characters alone.
 LONE = r"\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003134f"
-TERM = re.compile(rf"https?://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
+TERM = re.compile(rf"(?i:https?)://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
 
 STOPWORDS = frozenset(
     (
@@ -66,12 +66,13 @@ def terms_of(post: str, *, stopwords: frozenset[str] = STOPWORDS) -> list[str]:
 
     A phrase is two neighbouring words. Each term counts once per post, however often it stands there.
     """
-    words = TERM.findall(post[:MAX_CHARS].lower())[:MAX_WORDS]
+    words = TERM.findall(post[:MAX_CHARS])[:MAX_WORDS]
     terms: dict[str, None] = {}
     before = ""
-    for word in words:
-        if word.startswith("http"):
-            terms[word.partition("://")[2].rstrip(".,;:!?)…\"'/")[:MAX_TERM_CHARS]] = None
+    for found in words:
+        word = found.lower()
+        if "://" in found:
+            terms[found.partition("://")[2].rstrip(".,;:!?)…\"'/")[:MAX_TERM_CHARS]] = None
             before = ""
         elif word in stopwords:
             before = ""
@@ -93,8 +94,15 @@ def same_term(one: str, other: str) -> bool:
     return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
 
 
+def forms(term: str) -> list[str]:
+    """What two terms of which `same_term` is true have at least one in common of."""
+    plain = _plain(term)
+    return [plain, *(plain[:-cut] for cut in (1, 2) if len(plain) - cut >= 4)]
+
+
 def _plain(term: str) -> str:
-    return "".join(c for c in term if c.isalnum())
+    """A term's letters and digits; the term itself where it has none, as emoji."""
+    return "".join(c for c in term if c.isalnum()) or term
 
 
 def part_of(one: str, other: str) -> bool:

@@ -106,9 +106,7 @@ class TickCounter:
     def add(self, terms: list[str], time_ms: int, text: str = "") -> Counts | None:
         """Count a post. Gives counts where the tick held too much; they add to what `close` gives later."""
         tick = time_ms // self.tick_ms
-        if self._closed is None:
-            self._closed = tick - 1
-        if tick <= self._closed:
+        if self._closed is not None and tick <= self._closed:
             self.late += 1
             return None
         held = self._open.get(tick)
@@ -130,10 +128,14 @@ class TickCounter:
     def close(self, watermark_ms: int) -> list[Counts]:
         """The counts of all ticks that end at or before the watermark, in order; those that had posts."""
         through = watermark_ms // self.tick_ms - 1
-        if self._closed is None or through <= self._closed:
+        if self._closed is not None and through <= self._closed:
             return []
         self._closed = through
         return [self._counts(tick) for tick in sorted(self._open) if tick <= through]
+
+    def finish(self) -> list[Counts]:
+        """The counts of all open ticks, in order."""
+        return self.close((max(self._open) + 1) * self.tick_ms) if self._open else []
 
     def _counts(self, tick: int) -> Counts:
         held = self._open.pop(tick)

@@ -175,6 +175,9 @@ class TopicLives:
         """Topics with nothing new for too long die, and the longest idle where room is needed."""
         centres, now_ms = self.centres, self.clock.now_ms
         idle_ms = self.settings.idle_s * 1000
+        for cluster in self.clusters.values():
+            # A time that the clock has gone back from was wrong: it keeps no topic alive.
+            cluster.last_ms = min(cluster.last_ms, now_ms)
         kept = np.array(
             [now_ms - self.clusters[int(topic)].last_ms <= idle_ms for topic in centres.ids], bool
         )

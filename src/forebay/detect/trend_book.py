@@ -5,7 +5,7 @@ onset, a peak and an end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from forebay.detect.rates import rise
 from forebay.detect.rising import worth
 from forebay.detect.samples import MAX_SAMPLES, keep, pick
-from forebay.detect.terms import part_of, same_term, shortest_name
+from forebay.detect.terms import forms, part_of, same_term, shortest_name
 from forebay.detect.trend_values import Report, Rise, TrendEvent, TrendKind, TrendSettings
 
 TRACE_TICKS = 32
@@ -42,6 +42,29 @@ class _Trend:
     told_rate: float = 0.0
     told_terms: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+
+
+class _Near:
+    """The live trends by what their terms look like and by the posts they came with: only those that share
+    something of it with a term can have one that is like it."""
+
+    def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
+        self._traces = traces
+        self._trends: dict[object, set[int]] = {}
+
+    def add(self, term: str, trend: int) -> None:
+        for sign in self._signs(term):
+            self._trends.setdefault(sign, set()).add(trend)
+
+    def of(self, term: str) -> list[int]:
+        """In the order of their numbers."""
+        return sorted(set().union(*(self._trends.get(sign, ()) for sign in self._signs(term))))
+
+    def _signs(self, term: str) -> Iterator[object]:
+        yield from forms(term)
+        for _, _, first, last in self._traces.get(term, ()):
+            yield 0, first
+            yield 1, last
 
 
 class TrendBook:
@@ -73,9 +96,12 @@ class TrendBook:
         events: list[TrendEvent] = []
         self._cool(risen)
         self._trace(risen)
-        for term, found in sorted(risen.items(), key=lambda each: (-each[1].score, each[0])):
-            if found.score >= self.settings.least_nats and term not in self._of_term:
-                self._join(term, found, events)
+        new = [term for term, found in risen.items() if found.score >= self.settings.least_nats]
+        new = [term for term in new if term not in self._of_term]
+        if new:
+            near = self._near()
+            for term in sorted(new, key=lambda term: (-risen[term].score, term)):
+                self._join(term, risen[term], near, events)
         self._follow(events)
         self._report = Report(report.tick, report.posts_per_s, {})
         return events
@@ -117,7 +143,14 @@ class TrendBook:
         for term in cold:
             del self._traces[term]
 
-    def _join(self, term: str, found: Rise, events: list[TrendEvent]) -> None:
+    def _near(self) -> _Near:
+        near = _Near(self._traces)
+        for number, trend in self._trends.items():
+            for term in trend.terms:
+                near.add(term, number)
+        return near
+
+    def _join(self, term: str, found: Rise, near: _Near, events: list[TrendEvent]) -> None:
         """The term joins the trend it comes with, or is a new one."""
         tick = self._tick or 0
         if len(self._of_term) >= 4 * self.settings.max_warm:
@@ -126,11 +159,13 @@ class TrendBook:
             if word in self._of_term and self._explained(term, word):
                 self._of_term[term] = self._of_term[word][0], tick
                 return
-        for number, trend in self._trends.items():
+        for number in near.of(term):
+            trend = self._trends[number]
             if any(self._alike(term, member) for member in trend.terms):
                 self._of_term[term] = number, tick
                 if len(trend.terms) < self.settings.max_terms:
                     trend.terms.append(term)
+                    near.add(term, number)
                 return
         if len(self._trends) >= self.settings.max_trends or term not in self._traces:
             return
@@ -143,6 +178,7 @@ class TrendBook:
             [term], found.onset_ms, tick, found.base, found.score, rate, peak=rate, peak_ms=now_ms,
             told_ms=now_ms, told_rate=rate, told_terms=[term], texts=self._texts_of([term]),
         )  # fmt: skip
+        near.add(term, number)
         events.append(self._event("born", number))
 
     def _explained(self, phrase: str, word: str) -> bool:
@@ -205,8 +241,8 @@ class TrendBook:
                 events.append(self._event("ended", number))
                 del self._trends[number]
                 continue
-            for entry in seen:
-                other = by_post.setdefault(entry[2], number)
+            others = dict.fromkeys(by_post.setdefault(entry[2], number) for entry in seen)
+            for other in others:
                 if other != number and other in self._trends and self._one(other, number):
                     self._merge(other, number, events)
                     break

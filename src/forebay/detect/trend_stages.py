@@ -71,7 +71,7 @@ class CountStage:
         return [output for counts in self._counter.close(time_ms) for output in self._outputs(counts)]
 
     def finish(self) -> list[Output]:
-        return []
+        return [output for counts in self._counter.finish() for output in self._outputs(counts)]
 
     def _outputs(self, counts: Counts) -> list[Output]:
         return [(shard, counts_bytes(part)) for shard, part in enumerate(counts.split(self._shards))]
@@ -111,7 +111,7 @@ class RateStage:
         return outputs
 
     def finish(self) -> list[Output]:
-        return []
+        return self.close((max(self._pending) + 1) * self._settings.tick_ms) if self._pending else []
 
     def to_bytes(self) -> bytes:
         pending = [counts_bytes(part) for parts in self._pending.values() for part in parts]
@@ -150,7 +150,8 @@ class BookStage:
         ]
 
     def finish(self) -> list[Output]:
-        return [_event(event) for event in self._book.finish()]
+        closed = self.close((max(self._pending) + 1) * self._settings.tick_ms) if self._pending else []
+        return closed + [_event(event) for event in self._book.finish()]
 
     def to_bytes(self) -> bytes:
         pending = [report_bytes(report) for reports in self._pending.values() for report in reports]

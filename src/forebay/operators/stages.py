@@ -44,7 +44,7 @@ class Stage(Protocol):
         ...
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """The input has ended."""
+        """The input has ended: what is not closed is closed."""
         ...
 
     def to_bytes(self) -> bytes: ...
@@ -66,8 +66,14 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Takes messages of a stage keyed by `message_key`; gives messages of the next.
 
-    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has. With
-    `wait_ms`, the stage's `close(0)` is called at most so long after an input, by the clock.
+    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has; with
+    `wakes_next` that is a `StageFunction`, too. With `wait_ms`, the stage's `close(0)` is called at most so
+    long after an input, by the clock. `most_log_bytes`: of inputs, that a restore takes again; by default
+    as many as the snapshot has.
+
+    A checkpoint may lack the newest timers (PyFlink 2.3: a barrier ends a worker's bundle, and the timers
+    that were set in it are taken only behind it). So in each run the first that a subtask sends is a message
+    without an input for every shard of the next stage: a shard that is taken up sets its timers again.
     """
 
     def __init__(
@@ -76,12 +82,16 @@ class StageFunction(KeyedProcessFunction):
         *,
         shards: int,
         next_shards: int,
+        wakes_next: bool = False,
         wait_ms: int | None = None,
+        most_log_bytes: int | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
+        self._wakes_next = wakes_next
         self._wait_ms = wait_ms
+        self._most_log_bytes = most_log_bytes
 
     def open(self, runtime_context: RuntimeContext) -> None:
         end_with_jvm()
@@ -92,19 +102,24 @@ class StageFunction(KeyedProcessFunction):
         self._held: dict[int, _Held] = {}
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
+        self._asleep = list(self._next_keys) if self._wakes_next else []
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         data = payload(value)
+        yield from self._wake_next()
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
-        yield from self._apply(held, (INPUT, data))
+        if not data:
+            return
         due_ms = held.stage.due_ms(data)
         if due_ms is not None and due_ms not in held.due:
             held.due.add(due_ms)
             # A watermark says that nothing comes of its own time either.
             ctx.timer_service().register_event_time_timer(due_ms - 1)
+        yield from self._apply(held, (INPUT, data))
         self._wait(held, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        yield from self._wake_next()
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
         if timestamp == held.waits_ms:
             held.waits_ms = None
@@ -114,6 +129,10 @@ class StageFunction(KeyedProcessFunction):
         elif self._wait_ms is None:
             held.due.discard(timestamp + 1)
             yield from self._apply(held, (CLOSED, timestamp + 1))
+
+    def _wake_next(self) -> Iterator[bytes]:
+        while self._asleep:
+            yield message(self._asleep.pop(), b"")
 
     def _wait(self, held: _Held, ctx: KeyedProcessFunction.Context) -> None:
         if self._wait_ms is not None and held.waits_ms is None:
@@ -133,20 +152,29 @@ class StageFunction(KeyedProcessFunction):
 
     def _compact(self, held: _Held) -> None:
         snapshot = held.stage.to_bytes()
-        self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot)))
+        self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot, sorted(held.due))))
         self._log.clear()
-        held.log_bytes, held.most_bytes = 0, max(LEAST_LOG_BYTES, len(snapshot))
+        held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
+
+    def _log_bytes_beside(self, snapshot_bytes: int) -> int:
+        return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
         """First touch of a shard in this run."""
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
-            held.stage.restore(_snapshot_of(bytes(found)))
-            held.most_bytes = max(LEAST_LOG_BYTES, len(found))
+            snapshot, due = _snapshot_of(bytes(found))
+            held.stage.restore(snapshot)
+            held.due.update(due)
+            held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
-            _done(held.stage, msgpack.unpackb(bytes(packed)))
+            entry = msgpack.unpackb(bytes(packed))
+            _done(held.stage, entry)
+            _note_due(held, entry)
+        for due_ms in sorted(held.due):
+            ctx.timer_service().register_event_time_timer(due_ms - 1)
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A timer that a checkpoint brought back fires at once, and is none of this run's.
         self._wait(held, ctx)
@@ -162,14 +190,26 @@ def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
     return stage.close(value if kind == CLOSED else 0)
 
 
-def _snapshot_of(data: bytes) -> bytes:
+def _note_due(held: _Held, entry: Any) -> None:
+    """Keep `held.due` as it was when `entry` was new."""
+    kind, value = entry
+    if kind == INPUT:
+        due_ms = held.stage.due_ms(value)
+        if due_ms is not None:
+            held.due.add(due_ms)
+    elif kind == CLOSED:
+        held.due.discard(value)
+
+
+def _snapshot_of(data: bytes) -> tuple[bytes, list[int]]:
+    """A stage's state, and the times at which it was to be closed."""
     try:
-        version, snapshot = msgpack.unpackb(data)
+        version, snapshot, *due = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"a shard's state cannot be read: {error}") from None
     if version != STATE_VERSION:
         raise MalformedRecord(f"a shard's state is of version {version}; expected {STATE_VERSION}")
-    return bytes(snapshot)
+    return bytes(snapshot), due[0] if due else []
 
 
 def message(key: int, data: bytes) -> bytes:

@@ -28,6 +28,9 @@ from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)
 
+NO_TIME_MS = -(2**62)
+"""Earlier than any time: moves no watermark."""
+
 ToMessage = Callable[[Event], bytes]
 """What of an event goes on. May raise `RecordError`."""
 
@@ -44,7 +47,8 @@ class StreamClock(KeyedProcessFunction):
     """Takes encoded records; gives `(message, the clock)`. To `REFUSED` go the dead letters that come, and
     events without a time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
 
-    Messages are spread over `shards` by the events' positions.
+    Messages are spread over `shards` by the events' positions. The first of a run are without an input, one
+    for every shard of the next stage: they wake it (`StageFunction`).
     """
 
     def __init__(self, to_message: ToMessage, *, tolerance: Tolerance, shards: int) -> None:
@@ -59,8 +63,11 @@ class StreamClock(KeyedProcessFunction):
         self._state = runtime_context.get_state(ValueStateDescriptor("clock", BYTES))
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
+        self._asleep = list(self._keys)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        while self._asleep:
+            yield message(self._asleep.pop(), b""), NO_TIME_MS
         time = self._time or self._recover(ctx)
         data = bytes(value)
         record = decode(data)

@@ -21,10 +21,14 @@ from forebay.operators.stream_clock import REFUSED, Clocked, refused
 from forebay.operators.texts import TextField
 from forebay.records import DeadLetter
 
+MOST_LOG_BYTES = 1 << 18
+"""Some thousand texts: after a restore they are embedded again, at 3 ms each."""
+
 
 class Texts(ProcessFunction):
     """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
-    letters that come, and events without the text or whose key cannot be made."""
+    letters that come, and events without the text or whose key cannot be made. The first messages of a run
+    wake every shard (`StageFunction`)."""
 
     def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
         self._text = text
@@ -33,8 +37,11 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
+        self._asleep = list(self._keys)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        while self._asleep:
+            yield message(self._asleep.pop(), b"")
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
@@ -83,6 +90,12 @@ def topic_events(
     source = stream._j_data_stream.getParallelism()
     texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)
-    function = StageFunction(OpenStage(settings, embedder), shards=shards, next_shards=1, wait_ms=wait_ms)
+    function = StageFunction(
+        OpenStage(settings, embedder),
+        shards=shards,
+        next_shards=1,
+        wait_ms=wait_ms,
+        most_log_bytes=MOST_LOG_BYTES,
+    )
     events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
     return Clocked(events, texts.get_side_output(REFUSED))

@@ -58,13 +58,13 @@ def trend_events(
     posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
     counts = staged(
         posts.messages,
-        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards),
+        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards, wakes_next=True),
         parallelism=parallelism,
         name=f"{name}-counts",
     )
     rates = staged(
         counts,
-        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1),
+        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1, wakes_next=True),
         parallelism=parallelism,
         name=f"{name}-rates",
     )
