@@ -108,9 +108,14 @@ def test_a_fold_that_fails_loses_old_turns_and_no_new_one() -> None:
     machine.give_up("a")
     assert machine.calls["a"].ask.tag == "turn"
     assert len(machine.calls["a"].ask.messages) < len(machine.asked[-2].ask.messages)
+    machine.restart()
     machine.answer("a")
     assert len(machine.results) == number
     assert machine.letters == []
+    assert machine.results[-1].answer["folds"] == 1
+    short = machine.asked[-1].ask.messages
+    converse(machine, "a", number, "and now?")
+    assert machine.asked[-1].ask.messages[: len(short)] == short
 
 
 def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
@@ -210,6 +215,7 @@ def test_while_the_engine_is_away_no_session_forgets_what_was_said() -> None:
     for _ in range(3):
         # The fold fails, and so does the turn without what would have been folded.
         machine.give_up("a", "timeout")
+        machine.restart()
         assert machine.calls["a"].ask.tag == "turn"
         machine.give_up("a", "timeout")
         number += 1
