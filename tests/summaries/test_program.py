@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
+from forebay.records import Usage
 from forebay.summaries.intake import Arrival
 from forebay.summaries.parts import Statement
 from forebay.summaries.plan import SummaryPlan, Windows
 from forebay.summaries.program import SummaryProgram
 from forebay.summaries.results import Summary
+from forebay.summaries.state import KeyState
 from forebay.testing.driven import END_MS, Driven
 
 SECOND = 1000
@@ -236,6 +238,18 @@ def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Win
     last = {(each.start_ms, each.end_ms): each for each in driven.summaries}
     assert sum(each.events for each in last.values()) == len(times) - sum(refused.values())
     assert not driven.state.panes
+
+
+def test_statements_that_a_partial_summary_has_no_room_for_are_counted() -> None:
+    program, state = SummaryProgram(plan_of(WINDOWS[0])), KeyState()
+    for event in events_at([0, 1000]):
+        program.on_event("k", state, event, None)
+    program.on_watermark("k", state, 56 * SECOND)
+    long = {"text": "a long sentence " * 12, "sources": [1]}
+    program.on_answer("k", state, {"statements": [{"text": "short", "sources": [2]}, long]}, Usage())
+    (summary,) = program.on_watermark("k", state, 60 * SECOND)
+    assert isinstance(summary, Summary)
+    assert (len(summary.statements), summary.cut) == (1, 1)
 
 
 def test_late_events_of_a_running_summary_share_a_call() -> None:

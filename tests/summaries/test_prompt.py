@@ -65,6 +65,16 @@ def test_sources_are_checked_and_traced_through_merges() -> None:
     assert read.unsourced == 1
 
 
+def test_a_number_with_a_point_is_a_whole_one() -> None:
+    said = orjson.dumps({"keep": [2.0], "statements": [{"text": "New.", "sources": [4.0, 1e300]}]})
+    read = read_answer(CLOSE, AnswerCheck(CLOSE.schema())(said.decode()))
+    assert ([each.text for each in read.earlier], [each.text for each in read.new]) == (
+        ["Earlier 1."],
+        ["New."],
+    )
+    assert [source.id for source in read.new[0].sources] == ["e0"]
+
+
 def test_what_exceeds_the_limit_goes_the_least_founded_first() -> None:
     tight = replace(CLOSE, limit=20)
     read = read_answer(tight, {"keep": [1, 2, 3], "statements": [{"text": "x" * 60, "sources": [4]}]})

@@ -83,6 +83,19 @@ def test_the_work_stays_within_its_budget(
         assert summary.events == summary.summarised + summary.left_out
 
 
+def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
+    """A call of the window itself, and at most three for each of its panes, which others share."""
+    plan = SummaryPlan(Windows.sliding(60 * MINUTE, 2 * MINUTE))
+    events = [Arrival(f"e{n}", n * 4_000, f"user{n % 50}: line {n} " + "word " * 30) for n in range(1500)]
+    driven = Driven(SummaryProgram(plan), restarts=False, eager=0.9).run(events)
+    assert max(each.left_out for each in driven.summaries) > 0
+    for each in driven.summaries:
+        assert each.prompt_tokens + each.completion_tokens <= plan.work_tokens
+        assert each.calls <= 3 * 30 + 1
+    with pytest.raises(SettingError, match="at least 10"):
+        SummaryPlan(Windows.sliding(64 * MINUTE, 2 * MINUTE))
+
+
 def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
     """Each silence of forty seconds looks like its end, a day long."""
     driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)
@@ -95,6 +108,17 @@ def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None
     assert (summary.summarised, summary.left_out) == (600, 0)
     assert summary.prompt_tokens + summary.completion_tokens <= 100_000
     assert 10 < summary.calls < 60
+
+
+def test_sessions_that_are_joined_again_and_again_stay_within_their_budget() -> None:
+    driven = Driven(
+        SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False, out_of_order_ms=5 * MINUTE
+    )
+    times = [at for n in range(300) for at in (n * 90_000, n * 90_000 - 45_000)]
+    events = [Arrival(f"e{n}", at, f"event {n} joins two") for n, at in enumerate(times)]
+    (summary,) = driven.run(events).summaries
+    assert (summary.summarised, summary.left_out) == (600, 0)
+    assert summary.calls < 20
 
 
 @settings(max_examples=15, deadline=None)

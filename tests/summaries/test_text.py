@@ -34,6 +34,10 @@ def test_a_megabyte_is_clipped_and_says_how_long_it_was() -> None:
     assert time.process_time() - begin < 1
 
 
+def test_a_text_behind_very_much_space_is_found() -> None:
+    assert clean(" \n" * 100_000 + "here it is", 50) == "here it is"
+
+
 def test_emoji_and_right_to_left_scripts_stay() -> None:
     for text in ("👩‍👩‍👧 ok", "שלום עולם", "می‌خواهم", "日本語"):
         assert clean(text, 50) == text

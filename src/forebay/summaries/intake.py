@@ -100,11 +100,14 @@ class Intake:
         if len(found) == 1:
             return pane
         other = found[1]
-        self.cut(state, pane)
+        held = weight(pane.open)
+        if pane.pool or other.pool or held + weight(other.open) > self.plan.chunk_tokens:
+            pane.spent += max(0, self.plan.full_tokens - held)
+            self.cut(state, pane)
         pane.end_ms = max(pane.end_ms, other.end_ms)
         for name in ("waiting", "nodes", "open"):
             getattr(pane, name).extend(getattr(other, name))
-        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced"):
+        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced", "cut"):
             setattr(pane, name, getattr(pane, name) + getattr(other, name))
         for name in ("prompt_tokens", "completion_tokens", "calls"):
             setattr(pane, name, getattr(pane, name) + getattr(other, name))

@@ -14,7 +14,7 @@ WindowKind = Literal["tumbling", "sliding", "session", "rolling"]
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 STRATA = 4
-"""Equal parts of a window's time, each with its share of the budget."""
+"""Equal parts of a tumbling window's time, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
 """What a call's instructions and answer form cost: an upper bound, held by a test."""
 
@@ -118,10 +118,13 @@ class SummaryPlan:
                 f"summary_tokens must be at least partial_tokens ({self.partial_tokens}), "
                 f"found {self.summary_tokens}"
             )
-        if self.event_tokens < self.chunk_tokens:
+        # A text may have a quarter of a chunk, and each part of a window must have room for one.
+        least_tokens = max(self.chunk_tokens, self.chunk_tokens // 4 * self.strata * self._panes)
+        if self.event_tokens < least_tokens:
             raise SettingError(
-                f"work_tokens must leave room for a chunk of {self.chunk_tokens} tokens: at least "
-                f"{self._work_of(self.chunk_tokens) + 1}, found {self.work_tokens}"
+                f"work_tokens must leave room for {least_tokens} tokens of events (chunk_tokens, and a "
+                f"quarter of that for each part of a window): at least {self._work_of(least_tokens) + 1}, "
+                f"found {self.work_tokens}"
             )
         for name in ("allowed_ms", "correct_ms", "lead_ms", "ahead_ms"):
             if getattr(self, name) < 0:
@@ -144,6 +147,16 @@ class SummaryPlan:
         return self.chunk_tokens * 3 // 4
 
     @property
+    def strata(self) -> int:
+        """Equal parts of a pane's time, each with its share of the budget. Panes that windows share are
+        parts themselves."""
+        return STRATA if self.windows.kind == "tumbling" else 1
+
+    @property
+    def _panes(self) -> int:
+        return self.windows.size_ms // self.windows.step_ms if self.windows.size_ms else 1
+
+    @property
     def _per_chunk(self) -> float:
         if self.windows.kind == "rolling":
             return OVERHEAD_TOKENS + 2 * self.summary_tokens
@@ -152,6 +165,12 @@ class SummaryPlan:
 
     def _work_of(self, events: int) -> int:
         """Tokens that it takes at most to summarise `events` tokens of events."""
-        chunks = events / self.full_tokens + STRATA + 2
-        close = OVERHEAD_TOKENS + 3 * (self.fan_in - 1) * self.partial_tokens + self.summary_tokens
+        panes, partial = self._panes, self.partial_tokens
+        # Beside full chunks: of each pane the last, that before its end, and those that end its strata.
+        chunks = events / self.full_tokens + panes * (self.strata + 1) + 1
+        close = OVERHEAD_TOKENS + max(3 * (self.fan_in - 1), panes) * partial + self.summary_tokens
+        if panes > 1:
+            # Each becomes one partial summary, in a merge of two or more.
+            merge = (OVERHEAD_TOKENS + (self.fan_in + 1) * partial) / (self.fan_in - 1)
+            close += int(panes * max(0, OVERHEAD_TOKENS + 3 * partial - 2 * merge))
         return int(events + chunks * self._per_chunk + close)

@@ -215,10 +215,15 @@ class SummaryProgram:
         state.work = None
         events = events_of(ask.items)
         pane = state.pane(work.pane) if work.pane >= 0 else self._parts(state, work)[-1]
-        pane.calls += 1
-        pane.prompt_tokens += usage.prompt_tokens
-        pane.completion_tokens += usage.completion_tokens
+        # A call for a window of several panes is that window's own; what is done for a pane, they share.
+        own = work.kind == "close" and self.plan.windows.kind == "sliding"
+        if not own:
+            pane.calls += 1
+            pane.prompt_tokens += usage.prompt_tokens
+            pane.completion_tokens += usage.completion_tokens
         pane.unsourced += read.unsourced
+        if work.kind != "close":
+            pane.cut += read.cut
         pane.waiting = [chunk for chunk in pane.waiting if chunk.id not in work.ids]
         if failed:
             pane.failed += events
@@ -233,7 +238,8 @@ class SummaryProgram:
                 # For the windows that have this pane in common: what was said of its last events.
                 pane.nodes.append(Node(state.take_id(), 0, read.new, events))
             ordered, cut = within(statements, self.plan.summary_tokens)
-            return list(self._give(key, state, work, ordered, cut + read.cut))
+            cost = usage if own else None
+            return list(self._give(key, state, work, ordered, cut + read.cut, own=cost))
         return []
 
     @staticmethod
@@ -245,8 +251,16 @@ class SummaryProgram:
         pane.nodes[at : at + len(ids)] = [Node(state.take_id(), level, statements, events)]
 
     def _give(
-        self, key: str, state: KeyState, work: Work, statements: tuple[Statement, ...], cut: int
+        self,
+        key: str,
+        state: KeyState,
+        work: Work,
+        statements: tuple[Statement, ...],
+        cut: int,
+        *,
+        own: Usage | None = None,
     ) -> Iterator[Output]:
+        """`own`: what the call for this summary cost, where it is not counted with its panes."""
         plan, parts = self.plan, self._parts(state, work)
         summarised = sum(node.events for pane in parts for node in pane.nodes)
 
@@ -271,19 +285,11 @@ class SummaryProgram:
             statements=statements,
             events=summarised + total("left_out") + total("failed"),
             summarised=summarised,
-            cut=cut,
-            **{
-                name: total(name)
-                for name in (
-                    "left_out",
-                    "failed",
-                    "late",
-                    "unsourced",
-                    "calls",
-                    "prompt_tokens",
-                    "completion_tokens",
-                )
-            },
+            cut=cut + total("cut"),
+            calls=total("calls") + (own is not None),
+            prompt_tokens=total("prompt_tokens") + (own.prompt_tokens if own else 0),
+            completion_tokens=total("completion_tokens") + (own.completion_tokens if own else 0),
+            **{name: total(name) for name in ("left_out", "failed", "late", "unsourced")},
         )
         newest.revision += 1
         if not plan.windows.size_ms or plan.windows.kind == "tumbling":

@@ -134,11 +134,13 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
     earlier statements, keeps all of them.
     """
     count = len(ask.statements)
-    earlier = [ask.statements[n - 1] for n in dict.fromkeys(answer.get("keep", ())) if 1 <= n <= count]
+    # In JSON Schema 1.0 is an integer.
+    keep = dict.fromkeys(map(int, answer.get("keep", ())))
+    earlier = [ask.statements[n - 1] for n in keep if 1 <= n <= count]
     new: list[Statement] = []
     unsourced = 0
     for said in answer["statements"]:
-        cited = list(dict.fromkeys(said["sources"]))
+        cited = list(dict.fromkeys(map(int, said["sources"])))
         items = [ask.items[n - count - 1] for n in cited if count < n <= count + len(ask.items)]
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
         text = clean(unescape(said["text"]), MAX_STATEMENT_CHARS)

@@ -20,8 +20,9 @@ class Summary:
 
     Of the `events` that the window has, `summarised` were in exactly one call each, `left_out` by sampling
     over the budget, and those `failed` whose call was given up. `late` ones came from windows that had
-    closed. `cut` statements did not fit into the summary's budget; `unsourced` ones named no source that was
-    there, and were dropped. `calls` and tokens are those of the window's panes, which sliding windows share.
+    closed. `cut` statements did not fit into the budget of the summary or of a partial one; `unsourced` ones
+    named no source that was there, and were dropped. `calls` and tokens are those of its own call and of its
+    panes, which sliding windows share.
     """
 
     key: str

@@ -3,7 +3,8 @@
 A window's time has equal strata, each with an equal share of the budget and with what those before it left.
 Within a stratum every event is let in while its share lasts; then its last chunk becomes a uniform sample, by
 the smallest hashes, of all that has come since that chunk began: the end of a busy hour is heard, too.
-Sessions and running summaries, whose length is not known beforehand, are one stratum.
+A pane of sliding windows is one stratum; so are sessions and running summaries, whose length is not known
+beforehand.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from forebay.summaries.parts import Item, events_of, weight
-from forebay.summaries.plan import STRATA, SummaryPlan
+from forebay.summaries.plan import SummaryPlan
 from forebay.summaries.state import Pane
 
 
@@ -21,16 +22,16 @@ def allowance(plan: SummaryPlan, pane: Pane) -> int:
     share = plan.event_tokens
     if windows.size_ms:
         share = share * windows.step_ms // windows.size_ms
-        return share * (pane.stratum + 1) // STRATA
+        return share * (pane.stratum + 1) // plan.strata
     return share
 
 
 def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
     """The stratum of the pane that `time_ms` lies in; never one before the present one."""
-    if not plan.windows.size_ms:
+    if plan.strata == 1:
         return 0
-    now = (time_ms - pane.start_ms) * STRATA // plan.windows.step_ms
-    return min(max(now, pane.stratum), STRATA - 1)
+    now = (time_ms - pane.start_ms) * plan.strata // plan.windows.step_ms
+    return min(max(now, pane.stratum), plan.strata - 1)
 
 
 def must_cut(plan: SummaryPlan, pane: Pane, item: Item) -> bool:

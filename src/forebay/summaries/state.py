@@ -10,7 +10,7 @@ import msgpack
 from forebay.errors import ForebayError
 from forebay.summaries.parts import Chunk, Item, Node, Source, Statement
 
-VERSION = 1
+VERSION = 2
 WorkKind = Literal["chunk", "merge", "close"]
 
 
@@ -22,8 +22,9 @@ class Pane:
     order. `led`: its events so far were handed on because its end is near. `spent`: tokens of events that
     were let in, and what chunks cost that were cut early; `pool`: `open` is a sample of what has come since
     it began, of events whose hash is below `bar`. `seen`, `late`, `left_out` and `failed` count events,
-    `unsourced` statements that named no source. `revision`: summaries given so far; `due_ms`: when a
-    correction is due, or a running summary's open events.
+    `unsourced` statements that named no source, `cut` those for which a partial summary had no room.
+    `revision`: summaries given so far; `due_ms`: when a correction is due, or the open events of a running
+    summary.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Pane:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     calls: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)

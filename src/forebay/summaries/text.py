@@ -22,6 +22,7 @@ def clean(text: str, max_tokens: int) -> str:
 
     Surrogates without a partner become question marks; an empty text becomes `(no text)`.
     """
+    text = text.strip()
     # White space and controls are taken from a part, so that a text of a megabyte costs no more than that.
     part = text[: 8 * BYTES_PER_TOKEN * max_tokens].encode("utf-8", "replace").decode()
     line = _SPACE.sub(" ", _GONE.sub("", part)).strip()
