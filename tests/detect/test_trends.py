@@ -180,9 +180,15 @@ def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flood of terms takes time in proportion to their number, not to that of the trends, too."""
-    book, compared = TrendBook(TrendSettings()), []
+    book = TrendBook(TrendSettings())
+    compared: list[str] = []
     alike = TrendBook._alike
-    monkeypatch.setattr(TrendBook, "_alike", lambda *pair: bool(compared.append(pair)) or alike(*pair))
+
+    def counted(self: TrendBook, one: str, other: str) -> bool:
+        compared.append(one)
+        return alike(self, one, other)
+
+    monkeypatch.setattr(TrendBook, "_alike", counted)
     born = 0
     for tick in range(3):
         terms = {f"w{tick}x{n}y{n}z": seen(20.0 + n, 10_000 * tick + 3 * n) for n in range(1000)}

@@ -11,6 +11,7 @@ from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.ready import Wish, ready_spec
 from forebay.pipelines.resume import traits
+from forebay.pipelines.run import _engine_of
 
 DATA: dict[str, Any] = {
     "name": "p",
@@ -50,6 +51,14 @@ def test_settings_reach_the_detectors() -> None:
 def test_what_does_not_fit_is_said(application: dict[str, Any], more: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         spec(application, **more)
+
+
+@pytest.mark.parametrize("name", ["trends", "topics"])
+def test_without_labels_no_engine_is_needed(name: str) -> None:
+    assert spec({"type": name}).asks_model
+    silent = spec({"type": name, "labels": False})
+    assert not silent.asks_model
+    assert _engine_of(silent, (), lambda _: None)[1] == "none"
 
 
 def test_topics_need_no_times() -> None:

@@ -63,7 +63,7 @@ def run(
         raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
     settings = load_settings()
     errors = Console(stderr=True)
-    local = not engine and spec.engine.replicas() is None
+    local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
     place: Engine = (
         local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))

@@ -68,6 +68,8 @@ COUNTED_PER_BUNDLE = 256
 
 
 Watch = Callable[[Snapshot], None]
+NO_ENGINE = "http://none.invalid"
+"""Stands for the engine of a pipeline that asks no model."""
 Engine = AbstractContextManager[Sequence[str]]
 """Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
 
@@ -119,12 +121,7 @@ def run_pipeline(
         if restore_from is not None:
             check_same_kafka(note, kafka)
         with engine as urls:
-            replicas = replicas_of(spec, urls)
-            model = served_model(
-                spec,
-                replicas,
-                lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words)),
-            )
+            replicas, model = _engine_of(spec, urls, watch)
             tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
@@ -176,6 +173,17 @@ def run_pipeline(
             last = written.since(last)
             watch(last)
             return last
+
+
+def _engine_of(spec: PipelineSpec, urls: Sequence[str], watch: Watch) -> tuple[ReplicaList, str]:
+    """The replicas and the name of their model; none where no model is asked."""
+    if not spec.asks_model:
+        return FixedReplicas((NO_ENGINE,)), "none"
+    replicas = replicas_of(spec, urls)
+    model = served_model(
+        spec, replicas, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
+    )
+    return replicas, model
 
 
 def replicas_of(spec: PipelineSpec, urls: Sequence[str]) -> ReplicaList:

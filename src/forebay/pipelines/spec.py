@@ -456,6 +456,11 @@ class PipelineSpec(Model):
         messages = tuple(Message(m.role, m.content) for m in self.messages)
         return PromptTemplate(self.prompt, messages, api=self.engine.api)
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether an engine is needed at all."""
+        return bool(getattr(self.application, "labels", True))
+
     def key_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.key, what="key") if self.key is not None else None
 
