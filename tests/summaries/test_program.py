@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
@@ -228,6 +228,8 @@ def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> N
     st.sampled_from((WINDOWS[0], WINDOWS[2])),
     st.integers(0, 2**32),
 )
+# A late event at the very start of its window.
+@example([0, 0, 60 * SECOND, 0], "correct", WINDOWS[0], 0)
 def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Windows, seed: int) -> None:
     program = SummaryProgram(plan_of(windows, late=late, allowed_ms=60 * SECOND, correct_ms=9 * SECOND))
     driven = Driven(program, seed=seed).run(events_at(times))

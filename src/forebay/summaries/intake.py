@@ -62,9 +62,10 @@ class Intake:
         item = replace(item, late=True)
         if plan.late == "correct":
             # Of a session that it would have touched, too: it has ended, and takes no others.
-            gap_ms = plan.windows.gap_ms
+            # A silence as long as the gap parts sessions; other windows have their first moment.
+            before_ms = plan.windows.gap_ms or 1
             for pane in state.panes:
-                if pane.closed and pane.start_ms - gap_ms < item.time_ms < pane.end_ms:
+                if pane.closed and pane.start_ms - before_ms < item.time_ms < pane.end_ms:
                     if pane.due_ms is None:
                         pane.due_ms = min(now_ms + plan.correct_ms, pane.end_ms + plan.allowed_ms)
                     self._put(key, state, pane, item)
