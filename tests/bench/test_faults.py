@@ -17,7 +17,7 @@ SETTINGS = FaultSettings(requests=240)
 @pytest.mark.parametrize(
     ("fault", "at_most"),
     # In flight when it strikes, then what it takes to shut the replica, then one at each trial.
-    [("killed", 0), ("hung", 30), ("slow", 40), ("503", 10), ("frozen metrics", 160)],
+    [("killed", 5), ("hung", 30), ("slow", 40), ("503", 10), ("frozen metrics", 160)],
 )
 async def test_one_sick_replica_harms_nobody(fault: str, at_most: int) -> None:
     run = await run_fault(fault, SETTINGS)
