@@ -209,7 +209,7 @@ def test_the_first_that_leaves_in_a_run_wakes_every_shard_of_the_next_stage() ->
         assert take(function, context, 1) == []
 
 
-@pytest.mark.parametrize("snapshot", [b"junk", msgpack.packb((99, b"1")), msgpack.packb(3)])
+@pytest.mark.parametrize("snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3)])
 def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
     state = State()
     state.snapshot = snapshot

@@ -204,12 +204,12 @@ def _note_due(held: _Held, entry: Any) -> None:
 def _snapshot_of(data: bytes) -> tuple[bytes, list[int]]:
     """A stage's state, and the times at which it was to be closed."""
     try:
-        version, snapshot, *due = msgpack.unpackb(data)
+        version, snapshot, due = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"a shard's state cannot be read: {error}") from None
     if version != STATE_VERSION:
         raise MalformedRecord(f"a shard's state is of version {version}; expected {STATE_VERSION}")
-    return bytes(snapshot), due[0] if due else []
+    return bytes(snapshot), list(due)
 
 
 def message(key: int, data: bytes) -> bytes:
