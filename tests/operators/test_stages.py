@@ -189,6 +189,9 @@ def test_a_shard_that_is_woken_sets_the_timers_again_that_a_checkpoint_lacks(
     function, context = opened(state)
     for _ in range(inputs):
         take(function, context, 1)
+    # All in the log, or all in the snapshot.
+    while inputs > 1 and state.log:
+        take(function, context, 1)
     assert (state.snapshot is not None) == (inputs > 1)
     function, context = opened(state)
     assert list(function.process_element(message(context.get_current_key(), b""), context)) == []
