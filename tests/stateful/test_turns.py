@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -159,6 +160,67 @@ def test_a_timer_that_is_due_waits_for_the_call_and_is_dropped_when_set_anew() -
     assert machine.results[-1].answer == "ended"
     assert machine.results[-1].fields == {}
     assert machine.stores.keys == {}
+
+
+def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
+    def on_event(state: Any, event: Event, now: Moment) -> Step[Any]:
+        number = event.fields["n"]
+        return Step({"n": number}, ask() if number < 2 else None, timers={"t": Timer(100 + number)})
+
+    def on_timer(state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
+        return Step(state, outputs=(Output(time_ms),))
+
+    machine = Machine(Scripted(on_event, lambda state, *_: Step(state), on_timer))
+    machine.event("a", 0)
+    machine.event("a", 1)
+    machine.pass_time(watermark_ms=300)
+    # The timer of event 0 has fired, and waits behind event 1, which sets it anew for a time that has come.
+    machine.answer("a")
+    machine.pass_time()
+    machine.answer("a")
+    assert [r.answer for r in machine.results] == [101]
+
+
+class Restless(Program[int]):
+    """Sets timers at random, for times that have come as well; asks at random; tells each firing."""
+
+    def initial(self, key: str) -> int:
+        return 0
+
+    def on_event(self, state: int, event: Event, now: Moment) -> Step[int]:
+        return self._step(state, now)
+
+    def on_answer(self, state: int, tag: str, answer: Answer, now: Moment) -> Step[int]:
+        return self._step(state, now)
+
+    def on_timer(self, state: int, name: str, time_ms: int, now: Moment) -> Step[int]:
+        return replace(self._step(state, now), outputs=(Output([name, time_ms]),))
+
+    def _step(self, state: int, now: Moment) -> Step[int]:
+        dice = random.Random(f"{now.key} {now.id} {state}")
+        names = dice.sample(["x", "y"], dice.randint(0, 2))
+        timers = {name: Timer(dice.randint(0, 4) * 100, dice.choice(("event", "wall"))) for name in names}
+        return Step(state + 1, ask() if dice.random() < 0.4 else None, timers=dict(timers))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
+    machine = Machine(Restless())
+    for number in range(data.draw(st.integers(1, 12))):
+        machine.event(data.draw(st.sampled_from("ab")), number)
+        if machine.calls and data.draw(st.booleans()):
+            machine.answer(data.draw(st.sampled_from(sorted(machine.calls))))
+        clock, at_ms = data.draw(st.sampled_from(["wall_ms", "watermark_ms"])), data.draw(st.integers(0, 5))
+        for _ in range(3):
+            machine.pass_time(**{clock: at_ms * 100})
+        if data.draw(st.booleans()):
+            machine.restart()
+    machine.end(rounds=3)
+    calls = [call.item.id for call in machine.asked if not call.again]
+    assert len(set(calls)) == len(calls)
+    results = [result.id for result in machine.results]
+    assert len(set(results)) == len(results)
 
 
 def test_a_timer_comes_after_the_events_that_came_before_it() -> None:

@@ -14,16 +14,37 @@ from forebay.errors import ForebayError
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
 from forebay.stateful.program import Ask, Clock
 
-FORMAT = 2
+FORMAT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A timer that is due. `id` names it as an event's id does an event: no other turn of its key has it."""
+
+    name: str
+    clock: Clock
+    time_ms: int
+    by: bytes
+
+    def id(self, key: str) -> str:
+        # A program may set a timer for the same time again and again, as for one that has come.
+        named = "\0".join((str(self.time_ms), self.clock, self.name, self.by.hex(), key))
+        return f"timer-{digest(named).hex()}"
 
 
 @dataclass(slots=True)
 class SetTimer:
-    """A timer of a key. `fired`: its firing waits in the key's queue."""
+    """A timer of a key. `by`: the digest of the id of the turn that set it. `fired`: its firing waits in the
+    key's queue."""
 
     clock: Clock
     time_ms: int
+    by: bytes
     fired: bool = False
+
+    def firing(self, name: str) -> Firing:
+        """That of this timer under its `name`; equal for no other timer of the key."""
+        return Firing(name, self.clock, self.time_ms, self.by)
 
 
 @dataclass(slots=True)
@@ -38,15 +59,6 @@ class Memory:
     timers: dict[str, SetTimer] = field(default_factory=dict)
     noted: dict[str, list[int]] = field(default_factory=dict)
     touched_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """A timer that is due."""
-
-    name: str
-    clock: Clock
-    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +88,8 @@ class Turn:
             item: KeyedEvent = decode(self.data)
             return item
         firing = self.firing
-        name = f"{firing.time_ms}\0{firing.name}\0{self.key}".encode("utf-8", "surrogatepass")
-        id = f"timer-{blake2b(name, digest_size=12).hexdigest()}"
         time_ms = firing.time_ms if firing.clock == "event" else None
-        return KeyedEvent(id, self.key, Event(b"", {}, time_ms), self.read_ms)
+        return KeyedEvent(firing.id(self.key), self.key, Event(b"", {}, time_ms), self.read_ms)
 
     def spend(self, usage: Usage, attempts: int) -> Turn:
         """This turn after a call that cost so much."""
@@ -91,13 +101,18 @@ class Turn:
         return replace(self, usage=total, attempts=self.attempts + attempts)
 
 
+def digest(text: str) -> bytes:
+    """12 bytes that stand for `text`."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
 def numbered(id: str, number: int) -> str:
     """The id of a turn's call or output: the first has the turn's own."""
     return id if number == 0 else f"{id}/{number + 1}"
 
 
 def pack_memory(memory: Memory) -> bytes:
-    timers = {name: (timer.clock, timer.time_ms, timer.fired) for name, timer in memory.timers.items()}
+    timers = {name: (each.clock, each.time_ms, each.by, each.fired) for name, each in memory.timers.items()}
     packed: bytes = msgpack.packb(
         (FORMAT, memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
     )
@@ -120,7 +135,7 @@ def pack_turn(turn: Turn) -> bytes:
             turn.key,
             turn.read_ms,
             turn.data,
-            None if firing is None else (firing.name, firing.clock, firing.time_ms),
+            None if firing is None else (firing.name, firing.clock, firing.time_ms, firing.by),
             turn.watermark_ms,
             None if ask is None else _ask_fields(ask),
             turn.calls,

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
 from forebay.stateful.due import Due, rounded_up_ms
 from forebay.stateful.effects import Effect, head
-from forebay.stateful.entries import Firing, Memory, SetTimer, pack_memory, unpack_memory
+from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
 from forebay.stateful.program import Clock, Program, Step, Timer
 from forebay.stateful.stores import Stores
 
@@ -55,8 +55,9 @@ class Memories(Generic[S]):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def changed(self, memory: Memory | None, step: Step[S], wall_ms: int) -> Memory:
-        """What is kept after `step`. Raises `StateTooLarge`, or what a state that cannot be written does."""
+    def changed(self, memory: Memory | None, step: Step[S], by: str, wall_ms: int) -> Memory:
+        """What is kept after `step`, of the turn with the id `by`. Raises `StateTooLarge`, or what a state
+        that cannot be written does."""
         noted = {} if memory is None else {clock: list(times) for clock, times in memory.noted.items()}
         if step.state is None:
             return Memory(self._program.version, None, noted=noted)
@@ -67,9 +68,9 @@ class Memories(Generic[S]):
         for name, timer in step.timers.items():
             before = timers.pop(name, None)
             if timer is not None:
-                wanted = _set(timer)
-                # Set to the same time again, a timer that has fired stays so.
-                same = before is not None and replace(before, fired=False) == wanted
+                wanted = _set(timer, by)
+                # Set to the same time again, it is the same timer: if it has fired, it stays so.
+                same = before is not None and (before.clock, before.time_ms) == (wanted.clock, wanted.time_ms)
                 timers[str(name)] = before if before is not None and same else wanted
         kept = Memory(self._program.version, saved, timers, noted, wall_ms)
         size = len(pack_memory(kept))
@@ -117,7 +118,7 @@ class Memories(Generic[S]):
                 memory.touched_ms = wall_ms
             elif self._limits.ttl_s is not None and self._expires_ms(memory) <= time_ms:
                 memory = Memory(memory.version, None, noted=memory.noted)
-        firings = [Firing(name, memory.timers[name].clock, at_ms) for at_ms, name in due]
+        firings = [memory.timers[name].firing(name) for _, name in due]
         for firing in firings:
             memory.timers[firing.name].fired = True
         self.remember(key, memory, effects, before=before)
@@ -153,7 +154,7 @@ def _forgotten(key: str) -> str:
     return f"forgotten:{key}"
 
 
-def _set(timer: Timer) -> SetTimer:
+def _set(timer: Timer, by: str) -> SetTimer:
     if timer.clock not in CLOCKS:
         raise ProgramFailed(f"a timer's clock is event or wall, found {timer.clock!r}")
-    return SetTimer(timer.clock, min(FARTHEST_MS, max(-FARTHEST_MS, int(timer.time_ms))))
+    return SetTimer(timer.clock, min(FARTHEST_MS, max(-FARTHEST_MS, int(timer.time_ms))), digest(by))

@@ -23,9 +23,10 @@ Clock = Literal["event", "wall"]
 class Moment:
     """Where and when a step is made.
 
-    `id` names what the step is about: the event's id, or that of the timer's firing; the calls and outputs
-    of a turn are named after it. `wall_ms` is the present. `watermark_ms` is how far event time had come
-    when the event or timer came in, None where nothing is promised yet: an event before it is late.
+    `id` names what the step is about: the event's id, or that of the timer's firing, which no other turn of
+    the key has; the calls and outputs of a turn are named after it. `wall_ms` is the present. `watermark_ms`
+    is how far event time had come when the event or timer came in, None where nothing is promised yet: an
+    event before it is late.
     """
 
     key: str

@@ -201,7 +201,7 @@ class Turns(Generic[S]):
             step = self._guarded(lambda: self._program.on_event(self._or_new(state, key), event, moment))
         else:
             timer = None if memory is None else memory.timers.get(firing.name)
-            if memory is None or timer is None or not timer.fired:
+            if memory is None or timer is None or not timer.fired or timer.firing(firing.name) != firing:
                 # Set anew or taken away since it fired.
                 effects.append(LetGo(str(turn.seq)))
                 return
@@ -227,7 +227,7 @@ class Turns(Generic[S]):
         try:
             if isinstance(step, RecordError):
                 raise step
-            kept = self._memories.changed(memory, step, now.wall_ms)
+            kept = self._memories.changed(memory, step, turn.item.id, now.wall_ms)
             following, given = leaving(turn, step, carrier)
             if step.ask is not None:
                 following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
