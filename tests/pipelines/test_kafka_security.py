@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
-from forebay.testing.topics import consume, make_topic, produce
+from forebay.testing.topics import consume_committed, make_topic, produce
 from forebay.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
@@ -210,7 +210,10 @@ def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
         process = run.start(replica.url)
         try:
             wait_until(
-                lambda: process.poll() is not None or len(consume(secured.bootstrap, results)) == 10, 120.0
+                lambda: (
+                    process.poll() is not None or len(consume_committed(secured.bootstrap, results)) == 10
+                ),
+                120.0,
             )
             assert process.poll() is None, process.stdout and process.stdout.read()[-3000:]
             told, running = run.told(), run.left()

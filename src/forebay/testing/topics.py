@@ -118,15 +118,22 @@ class TopicReader:
 
     def read(self) -> list[tuple[float, bytes]]:
         """When each new record was written, in seconds of the wall clock, and its value."""
-        return [(m.timestamp()[1] / 1000, m.value() or b"") for m in self.messages(timeout_s=5.0)]
+        return _timed(self.messages(timeout_s=5.0))
 
     def to_the_end(self) -> list[tuple[float, bytes]]:
-        """The same, of all that is left. Raises `TimeoutError` where the broker does not give it, and where a
-        transaction is still open, behind which nothing can be read."""
+        """The same, of all that is left. Raises as `rest` does."""
+        return _timed(self.rest())
+
+    def rest(self) -> list[Message]:
+        """All records that are left, once no transaction is open: behind an open one nothing can be read, and
+        one whose commit was answered stays open until Kafka has marked its partitions.
+
+        Raises `TimeoutError` where the broker does not give them, and where a transaction stays open.
+        """
         found = []
         until_s = time.monotonic() + WAIT_S
         while True:
-            found += self.read()
+            found += self.messages(timeout_s=5.0)
             if self.complete and not (open_ := self._behind_open_transactions()):
                 return found
             if time.monotonic() > until_s:
@@ -176,5 +183,15 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:
-    """All committed records of a topic, by partition, in order."""
+    """All records of a topic to which nobody writes any more; those of a partition in order. Raises
+    `TimeoutError` where a transaction on it stays open."""
+    return TopicReader(bootstrap, topic).rest()
+
+
+def consume_committed(bootstrap: str, topic: str) -> list[Message]:
+    """The records of a topic that are committed now, by partition, in order."""
     return TopicReader(bootstrap, topic).messages()
+
+
+def _timed(messages: Iterable[Message]) -> list[tuple[float, bytes]]:
+    return [(m.timestamp()[1] / 1000, m.value() or b"") for m in messages]

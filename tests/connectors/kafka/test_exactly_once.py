@@ -71,10 +71,11 @@ class Killable:
         )
 
     def results(self) -> list[dict[str, Any]]:
-        from forebay.testing.topics import consume
+        from forebay.testing.topics import consume_committed
 
         return [
-            orjson.loads(message.value()) for message in consume(self.node.bootstrap, self.topics["results"])
+            orjson.loads(message.value())
+            for message in consume_committed(self.node.bootstrap, self.topics["results"])
         ]
 
     def await_results(self, count: int) -> None:
