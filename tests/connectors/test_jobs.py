@@ -24,7 +24,8 @@ from forebay.connectors.sse import SseFeed
 from forebay.connectors.times import EventTime
 from forebay.errors import LaunchError
 from forebay.operators.environment import newest_checkpoint
-from forebay.operators.job import free_port, submit
+from forebay.operators.job import submit
+from forebay.operators.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 

@@ -24,7 +24,8 @@ from forebay.bench.workload import Workload
 from forebay.connectors.sinks import read_jsonl_sink
 from forebay.errors import LaunchError
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
-from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.job import RunningJob, submit
+from forebay.operators.ports import free_port
 
 POLL_S = 0.25
 

@@ -6,7 +6,6 @@ import http.client
 import itertools
 import json
 import re
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -218,14 +217,6 @@ def wrong_option(error: Py4JJavaError) -> str | None:
 def java_cause(error: Py4JJavaError) -> str:
     """The root cause of an error that Java raised at a call, in one line."""
     return root_cause(str(error).partition("\n: ")[2] or str(error))
-
-
-def free_port() -> int:
-    """A TCP port on this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check_cluster(address: str) -> None:

@@ -21,8 +21,9 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.replicas.base import ReplicaList
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
-from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, free_port, submit
+from forebay.operators.job import LIMIT_REACHED, RunningJob, check_cluster, end_job, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
+from forebay.operators.ports import free_port
 from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.brokers import await_brokers, kafka_read
 from forebay.pipelines.keeper import Keeper

@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from pyflink.pyflink_gateway_server import KEY_ENV_JAVA_OPTS, read_from_config
 
 from forebay.errors import LaunchError
 from forebay.operators.jvm import NATIVE_ACCESS, QUIET
+from forebay.operators.ports import free_ports
 
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -42,7 +42,7 @@ def local_cluster(
     Blocks until the slots are there (seconds); both processes are gone when the block ends, and die with
     this process on Linux. Raises `LaunchError` with the end of the log where the cluster does not start.
     """
-    rest_port, rpc_port = _free_ports(2)
+    rest_port, rpc_port = free_ports(2)
     conf = _write_configuration(folder, rest_port, rpc_port, slots, heap_mb)
     processes = [
         _start(folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar)
@@ -160,14 +160,3 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

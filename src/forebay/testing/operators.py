@@ -37,7 +37,8 @@ from forebay.engine.retry import RetryPolicy
 from forebay.operators.answering import Call
 from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
 from forebay.operators.infer import Inferred, infer
-from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.job import RunningJob, submit
+from forebay.operators.ports import free_port
 from forebay.operators.release import Ordering
 from forebay.operators.stateful import infer_stateful
 from forebay.records import JSON, Completion, Event, Request

@@ -23,7 +23,8 @@ from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSource, kafka_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.operators.environment import FlinkConfig, flink_environment
-from forebay.operators.job import RunningJob, free_port, submit
+from forebay.operators.job import RunningJob, submit
+from forebay.operators.ports import free_port
 from forebay.testing.topics import make_topic, produce
 from forebay.testing.waiting import wait_until
 
