@@ -15,7 +15,7 @@ import pytest
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import CallReport, ReplicaProcess, ReplicaScript
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 KEY = "sk-very-secret-0123456789"
 SCHEMA = {

@@ -81,7 +81,6 @@ def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(300)
 def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "forebay", "bench", "recovery", "--kills", "2", "--mode", "thread"]

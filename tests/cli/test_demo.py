@@ -76,7 +76,6 @@ def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(300)
 def test_a_demo_with_one_of_two_models_and_a_key(tmp_path: Path) -> None:
     with ReplicaThread(ReplicaScript(models=("a", "b"), delay=Fixed(0.01), api_key=KEY)) as replica:
         words = ["demo", "--engine", replica.url, "--model", "b", "--api-key-env", "KEY", "--events", "40"]
@@ -85,7 +84,7 @@ def test_a_demo_with_one_of_two_models_and_a_key(tmp_path: Path) -> None:
             env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home"), "KEY": KEY},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -68,13 +68,12 @@ def demo(folder: Path, jar: Path, *words: str, **environ: str) -> subprocess.Com
             env={**os.environ, "FOREBAY_HOME": str(jar.parents[1]), **environ},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
         )
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(300)
 def test_posts_go_from_topic_to_topic(node: Any, kafka_jar: Path, tmp_path: Path) -> None:
     done = demo(tmp_path / "out", kafka_jar, "--kafka", node.bootstrap, "--events", "60", "--json")
     assert done.returncode == 0, done.stderr
@@ -91,7 +90,6 @@ def test_posts_go_from_topic_to_topic(node: Any, kafka_jar: Path, tmp_path: Path
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(300)
 def test_a_file_replayed_over_a_kafka_of_the_demos_own(
     kafka_home: Path, kafka_jar: Path, tmp_path: Path
 ) -> None:
@@ -109,7 +107,6 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(120)
 def test_a_kafka_that_is_away_is_named(kafka_jar: Path, tmp_path: Path) -> None:
     done = demo(tmp_path / "out", kafka_jar, "--kafka", "127.0.0.1:9")
     assert done.returncode == 1

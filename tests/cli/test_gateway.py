@@ -19,7 +19,7 @@ main()
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forebay", "gateway", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 def test_without_replicas() -> None:
@@ -51,7 +51,7 @@ def test_a_missing_package(name: str) -> None:
         [sys.executable, "-c", WITHOUT.format(name=name)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 1

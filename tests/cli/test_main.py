@@ -29,7 +29,7 @@ def without_flink(folder: Path, *words: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "FOREBAY_HOME": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
 

@@ -29,7 +29,7 @@ from forebay.operators.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.flink
 both_modes = pytest.mark.parametrize("mode", ["thread", "process"])
 
 BAD_LINES = [

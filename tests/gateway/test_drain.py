@@ -84,7 +84,7 @@ def test_sigterm_to_the_command() -> None:
                 body = orjson.dumps(CHAT | {"stream": True})
                 headers = {"Content-Type": "application/json"}
                 request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
-                with urllib.request.urlopen(request, timeout=60) as response:
+                with urllib.request.urlopen(request, timeout=400) as response:
                     assert response.readline()
                     process.send_signal(signal.SIGTERM)
                     wait_until(lambda: _status(url) == 503)

@@ -14,7 +14,7 @@ from forebay.settings import load_settings
 
 from .conftest import serving, spec_of, until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 MODEL = "smollm2-135m-instruct"
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12, "seed": 1}

@@ -153,7 +153,7 @@ env.execute("test")
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr

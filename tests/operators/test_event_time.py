@@ -12,7 +12,7 @@ from forebay.testing.waiting import wait_until
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.flink
 
 
 @pytest.mark.parametrize("mode", ["thread", "process"])

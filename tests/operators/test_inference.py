@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.operators.job import RunningJob
     from forebay.testing.operators import Runs
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.flink
 both_modes = pytest.mark.parametrize("mode", ["thread", "process"])
 Make = Callable[..., "Runs"]
 

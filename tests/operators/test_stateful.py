@@ -16,7 +16,7 @@ from forebay.testing.waiting import wait_until
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.flink
 KEYS = 6
 
 

@@ -17,7 +17,7 @@ from forebay.testing.waiting import wait_until
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.flink
 SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2)
 
 

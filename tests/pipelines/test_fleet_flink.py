@@ -12,7 +12,7 @@ import pytest
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 COUNT = 300
 

@@ -10,7 +10,7 @@ from forebay.bench.happenings import SHARDS, TopicsJob, TrendsJob
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 YEAR_MS = 365 * 86_400_000
 NOW_MS = 1_700_000_000_000

@@ -22,7 +22,7 @@ from forebay.testing.registry import ScriptedRegistry
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume, produce
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 SCHEMA = {
     "type": "record",

@@ -49,7 +49,6 @@ run_pipeline(load_spec("p.yaml"), nullcontext([url]), options, load_settings(), 
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(300)
 def test_what_waits_is_seen_while_the_source_is_held_back_and_falls_to_nothing(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume, member, produce
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 
 def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
@@ -115,7 +115,7 @@ def test_a_topic_without_records_has_come_to_its_end(
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=400,
         )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "0 results" in done.stderr

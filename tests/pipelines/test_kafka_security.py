@@ -29,7 +29,7 @@ from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume_committed, make_topic, produce
 from forebay.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 PASSWORD = "hush-hush-4711"
 SHADED = "org.apache.flink.kafka.shaded."
@@ -140,7 +140,7 @@ class Run:
         """
         process = self.start("http://127.0.0.1:9")
         try:
-            said = process.communicate(timeout=60)[0]
+            said = process.communicate(timeout=400)[0]
         finally:
             process.kill()
         return process.returncode, said
@@ -213,13 +213,13 @@ def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
                 lambda: (
                     process.poll() is not None or len(consume_committed(secured.bootstrap, results)) == 10
                 ),
-                120.0,
+                timeout_s=180.0,
             )
             assert process.poll() is None, process.stdout and process.stdout.read()[-3000:]
             told, running = run.told(), run.left()
         finally:
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=90)[0]
+            said = process.communicate(timeout=400)[0]
     assert any(path.name == "_metadata" for path in running)
     assert b"sasl.jaas.config" in b"".join(running.values())
     for place, content in {**running, **run.left(), "told": told, "said": said.encode()}.items():

@@ -15,7 +15,7 @@ from forebay.errors import PipelineFailed, SettingError
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.flink
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from forebay.errors import ModelNotFound, PromptTooLong, SettingError
 from forebay.records import Message, Request, Sampling
 from forebay.settings import load_settings
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 MODEL = "smollm2-135m-instruct"
 SCHEMA = {

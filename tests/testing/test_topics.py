@@ -11,8 +11,6 @@ from confluent_kafka import Producer
 from forebay.testing import topics
 from forebay.testing.topics import TopicReader, produce
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_a_reader_comes_to_the_end_bit_by_bit(node: Any, topic: Callable[..., str]) -> None:
     name = topic(partitions=3)

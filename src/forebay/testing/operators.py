@@ -174,7 +174,7 @@ class Pipeline:
 class Runs:
     """Runs of one pipeline in one folder. Methods wait for conditions, and fail after `WAIT_S`."""
 
-    WAIT_S = 60.0
+    WAIT_S = 180.0
 
     def __init__(self, folder: Path, *, log_dir: Path, **settings: Any) -> None:
         for name in ("in", "gates", "fed"):

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 MAX_RECORD_BYTES = 20_000_000
 
 

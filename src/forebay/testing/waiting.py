@@ -9,7 +9,7 @@ from collections.abc import Callable
 POLL_S = 0.01
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     """Return when `condition` holds; raises `AssertionError` after `timeout_s`."""
     pause = threading.Event()
     deadline_s = time.monotonic() + timeout_s

@@ -28,7 +28,7 @@ from forebay.operators.ports import free_port
 from forebay.testing.topics import make_topic, produce
 from forebay.testing.waiting import wait_until
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 DAY_MS = 1_700_000_000_000
 
 

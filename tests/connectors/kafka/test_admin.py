@@ -83,7 +83,6 @@ print(json.dumps(answers))
 
 
 @pytest.mark.flink
-@pytest.mark.timeout(180)
 def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:

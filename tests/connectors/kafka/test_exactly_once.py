@@ -15,8 +15,8 @@ import pytest
 
 from forebay.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.flink, pytest.mark.timeout(400)]
-WAIT_S = 120.0
+pytestmark = pytest.mark.flink
+WAIT_S = 180.0
 
 
 class Killable:

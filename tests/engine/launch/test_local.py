@@ -83,7 +83,7 @@ def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
             json.dumps(body).encode(),
             {"content-type": "application/json"},
         )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=120) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=400) as answer:
             text = json.load(answer)["choices"][0]["message"]["content"]
     assert json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) == text
     assert set(json.loads(text)) == {"mood", "topic"}
