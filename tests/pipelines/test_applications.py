@@ -11,7 +11,7 @@ from forebay.errors import SettingError
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.ready import Wish, ready_spec
 from forebay.pipelines.resume import traits
-from forebay.pipelines.run import _engine_of
+from forebay.pipelines.served import served_by
 
 DATA: dict[str, Any] = {
     "name": "p",
@@ -58,7 +58,7 @@ def test_without_labels_no_engine_is_needed(name: str) -> None:
     assert spec({"type": name}).asks_model
     silent = spec({"type": name, "labels": False})
     assert not silent.asks_model
-    assert _engine_of(silent, (), lambda _: None)[1] == "none"
+    assert served_by(silent, ()).model == "none"
 
 
 def test_topics_need_no_times() -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.job import Checkpoints
-from forebay.pipelines import run as module
+from forebay.pipelines import run, served, watching
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.resume import read_note
 from forebay.pipelines.run import RunOptions, run_pipeline
 from forebay.pipelines.snapshot import Snapshot
+from forebay.pipelines.written import Written
 from forebay.settings import Settings
 
 Look = Callable[[], str | None]
@@ -71,7 +72,10 @@ class Bench:
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
     def replace(self, name: str, value: Any) -> None:
-        self.monkeypatch.setattr(module, name, value)
+        holders = [module for module in (run, served, watching) if hasattr(module, name)]
+        assert holders
+        for module in holders:
+            self.monkeypatch.setattr(module, name, value)
 
     def run(self, engine: Any = ("http://engine",), **options: Any) -> Snapshot:
         document = {
@@ -193,7 +197,7 @@ def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None
     def killed(self: Any, last: Snapshot) -> Snapshot:
         raise KeyboardInterrupt
 
-    bench.monkeypatch.setattr(module._Written, "since", killed)
+    bench.monkeypatch.setattr(Written, "since", killed)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     with pytest.raises(SettingError, match="has finished"):

@@ -23,10 +23,11 @@ from forebay.errors import ForebayError, SettingError
 from forebay.operators.jvm import HEAP_MB, start_jvm
 from forebay.pipelines.demo import Demo, Summary, summary_of
 from forebay.pipelines.kafka import KafkaAccess, KafkaSink, KafkaSource
-from forebay.pipelines.run import Engine, RunOptions, Watch, run_pipeline
+from forebay.pipelines.run import Engine, RunOptions, run_pipeline
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.sources import FileSource, GeneratorSource
 from forebay.pipelines.streams import connector_jars, files_of, generator_of
+from forebay.pipelines.watching import Watch
 from forebay.records import DeadLetter, Event
 from forebay.settings import Settings
 from forebay.testing.kafka import local_kafka

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.clock import Clock, SystemClock
@@ -13,17 +14,39 @@ from forebay.engine.probe import ServedModel, list_models
 from forebay.engine.retry import jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError
 from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.pipelines.spec import PipelineSpec
 from forebay.settings import read_secret
 
 MAX_SAID = 4
 """Of how many replicas that are away a message tells."""
+NO_ENGINE = "http://none.invalid"
+"""Where the replicas of a pipeline are that asks no model: the job makes no call."""
 
 
 class Say(Protocol):
     """Told that the engine is waited for, and how long it has been, in seconds."""
 
     def __call__(self, words: str, waited_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The replicas of a run, and the name of the model to ask them for."""
+
+    replicas: ReplicaList
+    model: str
+
+
+def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
+    """The replicas at `urls`, or with none those that the pipeline names; blocks and raises as `served_model`
+    does. A pipeline that asks no model needs none, and nothing is asked."""
+    if not spec.asks_model:
+        return Served(FixedReplicas((NO_ENGINE,)), "none")
+    replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
+    if replicas is None:
+        raise SettingError("engine.url: expected the address of an engine, found none")
+    return Served(replicas, served_model(spec, replicas, say))
 
 
 def served_model(
