@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.config import FleetConfig
+from forebay.operators.ports import free_port
 from forebay.testing.delays import Fixed
 from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -28,13 +28,6 @@ async def chat(served: Served, **more: Any) -> tuple[int, bytes]:
     body = CHAT | more
     async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
         return response.status, await response.read()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 async def test_an_unreachable_replica_at_start_is_left_out() -> None:
@@ -98,6 +91,14 @@ async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
         assert [status for status, _ in answers] == [200, 200]
         assert replicas[1].report().completed == 2
         await until(lambda: replicas[0].report().in_flight == 0)
+
+
+async def test_a_replica_that_fails_at_what_another_does_is_left_alone() -> None:
+    async with before(FAILING, QUICK, routing="round_robin") as (served, replicas):
+        for _ in range(20):
+            assert (await chat(served))[0] == 200
+        # Taken in turn it would get half of them.
+        assert sum(replicas[0].report().calls.values()) < 10
 
 
 async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:

@@ -153,6 +153,11 @@ class Lease:
             health.succeeded(self._epoch, now_s, first=not self._counted)
         self._end(now_s)
 
+    def convict(self, error: EngineError) -> None:
+        """After a failure without blame: another replica has done what this one failed at, with `error`."""
+        self._member.health.failed(self._epoch, str(error), self._clock.monotonic_s())
+        self._changed(self)
+
     def release(self) -> None:
         """Nobody wants the answer any more."""
         if not self.ended:

@@ -118,6 +118,7 @@ class Relay:
     async def forward(self, call: Call, send: Send) -> None:
         """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
         tried: dict[str, int] = {}
+        faults: list[tuple[Lease, EngineError]] = []
         asked, rules = call.asked, self._rules
         for attempt in range(1, rules.attempts + 1):
             demand = self._fleet.demand(
@@ -137,7 +138,11 @@ class Relay:
                         try:
                             response, first = await self._begin(lease, call, last=last or bool(tried))
                         except EngineError as error:
-                            lease.failed(error, blame=not isinstance(error, ServerFault))
+                            # Whose fault a 500 is shows when another replica is asked.
+                            unclear = isinstance(error, ServerFault)
+                            lease.failed(error, blame=not unclear)
+                            if unclear:
+                                faults.append((lease, error))
                             failure = error
                             tried[lease.url] = lease.number
                         else:
@@ -147,6 +152,9 @@ class Relay:
                                 # What makes the replica drop the request is a closed connection.
                                 response.close()
                                 raise
+                            if response.status < 400:
+                                for failed, error in faults:
+                                    failed.convict(error)
                             return
             except Lost as lost:
                 failure = AttemptTimeout(str(lost))
