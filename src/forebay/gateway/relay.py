@@ -153,8 +153,8 @@ class Relay:
                                 response.close()
                                 raise
                             if response.status < 400:
-                                for failed, error in faults:
-                                    failed.convict(error)
+                                for failed, fault in faults:
+                                    failed.convict(fault)
                             return
             except Lost as lost:
                 failure = AttemptTimeout(str(lost))
