@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.config import FleetConfig
+from forebay.operators.ports import free_port
 from forebay.testing.delays import Fixed
 from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -28,13 +28,6 @@ async def chat(served: Served, **more: Any) -> tuple[int, bytes]:
     body = CHAT | more
     async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
         return response.status, await response.read()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 async def test_an_unreachable_replica_at_start_is_left_out() -> None:
@@ -92,7 +85,7 @@ async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) 
 
 async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
     hung = ReplicaScript(faults=Faults((("hang", 1.0),)))
-    settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 0.2}}
+    settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 1.0}}
     async with before(hung, QUICK, **settings) as (served, replicas):
         answers = await asyncio.gather(*(chat(served, stream=True) for _ in range(2)))
         assert [status for status, _ in answers] == [200, 200]
