@@ -53,7 +53,7 @@ GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
     "429": (b'{"text": "[[fault:429]]"}', "rate_limited", MANY, "answered 429"),
     "500": (b'{"text": "[[fault:500]]"}', "server_fault", TRIES, "answered 500"),
     "503": (b'{"text": "[[fault:503]]"}', "overloaded", MANY, "answered 503"),
-    "hang": (HANGING, "timeout", TRIES, "4 s"),
+    "hang": (HANGING, "timeout", TRIES, "7 s"),
     "cut": (b'{"text": "[[fault:cut]]"}', "unreachable", MANY, ""),
     "refused": (b'{"text": "[[fault:refuse]]"}', "unreachable", MANY, ""),
 }
@@ -126,8 +126,8 @@ def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Iterator[Run
     spec = pipelines.spec(
         output={"schema": SCHEMA},
         engine={"api_key": {"file": str(key_file)}},
-        timeout_s=4.0,
-        deadline_s=20.0,
+        timeout_s=7.0,
+        deadline_s=32.0,
         retry={
             "max_attempts": TRIES,
             "max_invalid_answers": INVALID_TRIES,

@@ -73,7 +73,7 @@ def test_a_real_stage_answers_through_an_engine() -> None:
     plan = SummaryPlan(Windows.tumbling(HOUR_MS))
     found = measure_summaries(
         chatter(2, 60),
-        lambda: RealStage(lambda: ScriptedEngine(Fixed(0.001)), "fake", speed=36_000.0, timeout_s=5),
+        lambda: RealStage(lambda: ScriptedEngine(Fixed(0.001)), "fake", speed=36_000.0, timeout_s=60),
         plan,
     )
     assert (found["missed"], found["doubled"], found["failed"]) == (0, 0, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,15 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Return when `condition` holds; fail after `timeout_s`."""
-    pause = threading.Event()
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come true"
-        pause.wait(0.05)
+from forebay.testing.waiting import wait_until
 
 
 class Show:

@@ -46,11 +46,11 @@ async def collect(feed: Feed, count: int, cursor: str | None = None) -> list[Rec
         await records.aclose()
         return received
 
-    return await asyncio.wait_for(read(), 30)
+    return await asyncio.wait_for(read(), 180)
 
 
 async def until_connected(server: FeedServer, times: int) -> None:
-    for _ in range(2000):
+    for _ in range(18_000):
         if len(server.cursors) >= times:
             return
         await asyncio.sleep(0.01)
@@ -140,10 +140,8 @@ class Answering(FeedServer):
 
 
 KINDS = {
-    "sse": lambda server: SseFeed(server.events_url + "?key=hunter2", silence_s=0.1, backoff=FAST),
-    "jetstream": lambda server: JetstreamFeed(
-        server.subscribe_url + "?key=hunter2", silence_s=0.1, backoff=FAST
-    ),
+    "sse": lambda server: SseFeed(server.events_url + "?key=hunter2", backoff=FAST),
+    "jetstream": lambda server: JetstreamFeed(server.subscribe_url + "?key=hunter2", backoff=FAST),
 }
 
 

@@ -9,15 +9,7 @@ import pytest
 
 from forebay.connectors.feed import Received
 from forebay.connectors.reader import FeedReader
-
-
-def wait_until(condition: object) -> None:
-    pause = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        pause.wait(0.005)
-    pytest.fail("the condition did not come true")
+from forebay.testing.waiting import wait_until
 
 
 @dataclass
@@ -57,7 +49,7 @@ def test_reading_stops_when_the_queue_is_full_and_goes_on_when_it_is_not() -> No
 
 def test_it_starts_after_the_cursor_and_ends_with_the_feed() -> None:
     reader = FeedReader(Counting(end=8), "5")
-    reader.wait(10)
+    reader.wait(180)
     assert not reader.exhausted
     assert [r.cursor for r in reader.take(10)] == ["6", "7"]
     assert reader.exhausted
@@ -67,7 +59,7 @@ def test_it_starts_after_the_cursor_and_ends_with_the_feed() -> None:
 
 def test_a_feed_that_fails_is_raised_after_its_records() -> None:
     reader = FeedReader(Counting(end=2, error=OSError("gone")), None)
-    reader.wait(10)
+    reader.wait(180)
     assert len(reader.take(10)) == 2
     with pytest.raises(OSError, match="gone"):
         reader.take(10)
@@ -75,7 +67,7 @@ def test_a_feed_that_fails_is_raised_after_its_records() -> None:
 
 
 def test_close_ends_the_thread() -> None:
-    before = threading.active_count()
     reader = FeedReader(Counting(), None, room=1)
+    assert reader._thread.is_alive()
     reader.close()
-    assert threading.active_count() == before
+    assert not reader._thread.is_alive()

@@ -149,6 +149,13 @@ async def test_totals_match_and_bounds_hold_whatever_is_put(
         assert size == 0
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers that wait for each other however slow the disk is: else they give up after a quarter second."""
+    monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_many_writers_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
         puts = [journal.put(f"{i}", completion(f"{i}")) for i in range(300) for journal in (one, other)]
@@ -161,6 +168,7 @@ async def test_many_writers_at_once(tmp_path: Path) -> None:
     assert rows(tmp_path)[0] == 300
 
 
+@pytest.mark.usefixtures("patient")
 def test_threads_that_open_the_same_new_file(tmp_path: Path) -> None:
     async def use(n: int) -> bool:
         async with opened(tmp_path) as journal:
@@ -322,10 +330,8 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
     assert await asyncio.gather(*puts) == [True] * 500
 
 
-async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
+@pytest.mark.usefixtures("patient")
+async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")

@@ -26,7 +26,7 @@ def request(number: int | str, text: str = "a question of some length", **more: 
     return Request(id=f"r{number}", model="m", prompt=f"{text} {number}", **more)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     """Wait for `condition` on the loop."""
     end_s = asyncio.get_running_loop().time() + timeout_s
     while not condition():
@@ -48,12 +48,18 @@ class Fakes:
     def calls(self, number: int) -> int:
         return sum(self.replicas[number].report().calls.values())
 
+    async def up(self) -> None:
+        """Start, and wait until each may get requests: the start itself waits for one alone."""
+        await self.engine.client.start(60.0)
+        said = self.engine.client.replicas
+        await until(lambda: all(said().get(replica.url) == "" for replica in self.replicas))
+
 
 @asynccontextmanager
 async def open_fleet(
     count: int = 3, script: ReplicaScript = QUICK, *, dead: tuple[str, ...] = (), **config: Any
 ) -> AsyncIterator[Fakes]:
-    """An engine over `count` fakes, and the URLs of `dead` ones, with short times."""
+    """An engine over `count` fakes, and the URLs of `dead` ones, which looks at them often."""
     replicas = [FakeReplica(script) for _ in range(count)]
     for replica in replicas:
         await replica.start()
@@ -61,8 +67,9 @@ async def open_fleet(
         "replicas": FixedReplicas((*dead, *(replica.url for replica in replicas))),
         "model": "m",
         "check_s": 0.05,
-        "check_timeout_s": 1.0,
-        "stall_s": 0.5,
+        # Long, as this process may be held up itself: that is no replica's fault.
+        "check_timeout_s": 60.0,
+        "stall_s": 60.0,
         "health": RULES,
     }
     engine = FleetEngine(FleetConfig(**{**settings, **config}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.health import HealthRules
 from forebay.settings import SecretRef
 from forebay.testing.clock import ManualClock
 from forebay.testing.delays import Fixed
@@ -31,15 +33,23 @@ AWAY = "http://127.0.0.1:9"
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
-async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(fleet_of: Any, ask: Any) -> None:
+async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
     async with fleet_of(1, dead=(AWAY,)) as fakes:
-        await fakes.engine.client.start(5.0)
-        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
-        assert "Connect" in fakes.engine.client.replicas()[AWAY]
+        await fakes.engine.client.start(60.0)
+        assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
+        await wait_for(lambda: "Connect" in fakes.engine.client.replicas()[AWAY])
 
 
-async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(fleet_of: Any) -> None:
+async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
+    fleet_of: Any, wait_for: Any
+) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
+        with pytest.raises(Unreachable):
+            await fakes.engine.client.start(0.0)
+        # What is wrong is known once it was asked.
+        await wait_for(lambda: "Connect" in fakes.engine.client.replicas().get(AWAY, ""))
         with pytest.raises(Unreachable, match=rf"no replica can be used after 0.1 s: {AWAY}: .*Connect"):
             await fakes.engine.client.start(0.1)
 
@@ -52,13 +62,16 @@ async def test_a_request_without_any_replica_is_told_so_at_its_deadline(fleet_of
         assert fakes.engine.client.waiting == 0
 
 
-async def test_only_replicas_that_serve_the_model_get_requests(fleet_of: Any, ask: Any) -> None:
+async def test_only_replicas_that_serve_the_model_get_requests(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
     async with fleet_of(2) as fakes:
         fakes.change(0, models=("other",))
         for number in range(10):
-            await fakes.engine.complete(ask(number), timeout_s=5.0)
+            await fakes.engine.complete(ask(number), timeout_s=60.0)
         assert (fakes.calls(0), fakes.calls(1)) == (0, 10)
-        assert fakes.engine.client.replicas()[fakes.replicas[0].url] == "it serves other, not m"
+        said = fakes.engine.client.replicas
+        await wait_for(lambda: said()[fakes.replicas[0].url] == "it serves other, not m")
         assert [model.name for model in fakes.engine.client.models] == ["m"]
 
 
@@ -70,19 +83,19 @@ async def test_where_none_serves_the_model_the_start_says_so_at_once(fleet_of: A
 
 async def test_without_a_name_the_first_to_answer_says_what_is_served(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(1, model=None) as fakes:
-        await fakes.engine.client.start(5.0)
+        await fakes.engine.client.start(60.0)
         assert [model.name for model in fakes.engine.client.models] == ["m"]
-        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
+        assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
 
 
 async def test_one_that_is_started_anew_with_another_model_loses_its_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:
-        await fakes.engine.complete(ask(0), timeout_s=5.0)
+        await fakes.engine.complete(ask(0), timeout_s=60.0)
         fakes.change(0, models=("other",))
         for number in range(1, 21):
-            await fakes.engine.complete(ask(number), timeout_s=5.0)
+            await fakes.engine.complete(ask(number), timeout_s=60.0)
         url = fakes.replicas[0].url
         fault = fakes.engine.client.replicas
         await wait_for(lambda: fault()[url] == "it serves other, not m" or not fakes.calls(0))
@@ -99,25 +112,25 @@ async def test_replicas_join_and_leave_while_requests_run(
             FleetConfig(FileReplicas(str(file), every_s=0.01), model="m", check_s=0.05)
         )
         try:
-            await engine.complete(ask(1), timeout_s=5.0)
+            await engine.complete(ask(1), timeout_s=60.0)
             assert fakes.calls(1) == 0
             file.write_text(f"{first}\n{second}\n")
             await wait_for(lambda: engine.client.replicas().get(second) == "")
             fakes.change(0, delay=Fixed(0.3))
-            slow = asyncio.ensure_future(engine.complete(ask(2), timeout_s=5.0))
+            slow = asyncio.ensure_future(engine.complete(ask(2), timeout_s=60.0))
             await wait_for(lambda: engine.client.in_flight == 1)
             file.write_text(second)
             await wait_for(lambda: first not in engine.client.replicas())
             before = fakes.calls(0)
             for number in range(10, 20):
-                await engine.complete(ask(number), timeout_s=5.0)
+                await engine.complete(ask(number), timeout_s=60.0)
             assert fakes.calls(0) == before, "one that leaves gets nothing new"
             assert (await slow).text, "and finishes what it has"
             await wait_for(lambda: int(engine.client.fleet.available.sum()) == 1)
             file.write_text("broken: [")
-            await engine.complete(ask(30), timeout_s=5.0)
+            await engine.complete(ask(30), timeout_s=60.0)
             await wait_for(lambda: "replica file" in engine.client._members.fault)
-            await engine.complete(ask(31), timeout_s=5.0)
+            await engine.complete(ask(31), timeout_s=60.0)
             assert set(engine.client.replicas()) == {second}, "a broken file keeps the last list"
         finally:
             await engine.close()
@@ -132,7 +145,7 @@ async def test_a_row_that_is_free_is_used_again(
         file.write_text(urls[0])
         client = FleetClient(FleetConfig(FileReplicas(str(file), every_s=0.01), model="m", check_s=0.05))
         try:
-            await client.start(5.0)
+            await client.start(60.0)
             for url in (urls[1], urls[2], urls[0]):
                 file.write_text(url)
                 await wait_for(lambda url=url: client.replicas() == {url: ""})
@@ -150,37 +163,38 @@ async def test_what_lies_in_the_request_is_not_tried_elsewhere_nor_held_against_
     async with fleet_of(2) as fakes:
         for number in range(6):
             with pytest.raises(error):
-                await fakes.engine.complete(ask(f"{fault}-{number}", f"[[fault:{fault}]]"), timeout_s=5.0)
-            await fakes.engine.complete(ask(number), timeout_s=5.0)
+                await fakes.engine.complete(ask(f"{fault}-{number}", f"[[fault:{fault}]]"), timeout_s=60.0)
+            await fakes.engine.complete(ask(number), timeout_s=60.0)
         assert sum(fakes.calls(number) for number in range(2)) == 12
         assert all(why == "" for why in fakes.engine.client.replicas().values())
 
 
 async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(3) as fakes:
+        await fakes.up()
         for _ in range(3):
             with pytest.raises(ServerFault):
-                await fakes.engine.complete(ask("x", "[[fault:500]]"), timeout_s=5.0)
+                await fakes.engine.complete(ask("x", "[[fault:500]]"), timeout_s=60.0)
         assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
 
 
 async def test_a_replica_that_refuses_is_passed_over_unheard(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(5.0)
+        await fakes.engine.client.start(60.0)
         fakes.change(0, faults=Faults((("503", 1.0),)))
         answers = await asyncio.gather(
-            *(fakes.engine.complete(ask(number), timeout_s=5.0) for number in range(20))
+            *(fakes.engine.complete(ask(number), timeout_s=60.0) for number in range(20))
         )
         assert all(answer.text for answer in answers)
 
 
 async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(5.0)
+        await fakes.up()
         for number in range(2):
             fakes.change(number, faults=Faults((("503", 1.0),)))
         with pytest.raises(Overloaded):
-            await fakes.engine.complete(ask(1), timeout_s=5.0)
+            await fakes.engine.complete(ask(1), timeout_s=60.0)
         assert [fakes.calls(number) for number in range(2)] == [1, 1]
 
 
@@ -188,15 +202,16 @@ async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> N
 async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
-    async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(5.0)
+    # Tried again after a minute: the requests come before that, however slowly.
+    async with fleet_of(2, health=HealthRules(first_wait_s=60.0, max_wait_s=60.0)) as fakes:
+        await fakes.up()
         fakes.change(0, faults=Faults(((fault, 1.0),)))
         for number in range(10):
-            assert (await fakes.engine.complete(ask(number), timeout_s=5.0)).text
-        assert fakes.calls(0) <= 2
+            assert (await fakes.engine.complete(ask(number), timeout_s=60.0)).text
+        assert fakes.calls(0) <= 1
     async with fleet_of(1, script=ReplicaScript(models=("m",), faults=Faults(((fault, 1.0),)))) as fakes:
         with pytest.raises(error):
-            await fakes.engine.complete(ask(1), timeout_s=5.0)
+            await fakes.engine.complete(ask(1), timeout_s=60.0)
 
 
 async def test_a_request_that_is_cancelled_leaves_nothing_behind(
@@ -220,41 +235,39 @@ async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothi
 ) -> None:
     async with fleet_of(1) as fakes:
         client = fakes.engine.client
-        await client.start(5.0)
-        fakes.change(0, delay=Fixed(0.3))
+        await client.start(60.0)
         # Nothing is known of steps yet; from now on one prompt at a time is let in.
         client.fleet.hold_s[0] = 1e-9
         order: list[str] = []
 
         async def one(name: str, deadline_s: float, priority: int = 0) -> None:
-            await fakes.engine.complete(ask(name, priority=priority), timeout_s=5.0, deadline_s=deadline_s)
+            await fakes.engine.complete(ask(name, priority=priority), timeout_s=60.0, deadline_s=deadline_s)
             order.append(name)
 
-        first = asyncio.ensure_future(one("first", 50.0))
-        await wait_for(lambda: fakes.calls(0) == 1)
-        rest = [
-            asyncio.ensure_future(one("late", 90.0)),
-            asyncio.ensure_future(one("soon", 40.0)),
-            asyncio.ensure_future(one("too late", 0.1)),
-        ]
-        done = await asyncio.gather(first, *rest, return_exceptions=True)
-        assert order == ["first", "soon", "late"]
-        assert isinstance(done[3], Overloaded)
-        assert not done[3].sent
+        async with client.place(client.demand("first", deadline_s=400.0)):
+            rest = [asyncio.ensure_future(one("late", 300.0)), asyncio.ensure_future(one("soon", 200.0))]
+            with pytest.raises(Overloaded) as refused:
+                await one("too late", 0.1)
+            assert client.waiting == 2
+        await asyncio.gather(*rest)
+        assert order == ["soon", "late"]
+        assert not refused.value.sent
         assert "rtoo late" not in fakes.replicas[0].report().calls
 
 
 async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.005), cache_blocks=1000, prefill_s_per_char=2e-5)
-    async with fleet_of(3, script) as fakes:
-        prefixes = [f"{name} " * 1024 for name in "abc"]
-        for number in range(30):
-            await fakes.engine.complete(ask(number, prefixes[number % 3]), timeout_s=5.0)
-        cached = 0
-        for number in range(30, 60):
-            completion = await fakes.engine.complete(ask(number, prefixes[number % 3]), timeout_s=5.0)
-            cached += completion.usage.cached_tokens > 0
-        assert cached == 30
+    async with fleet_of(5, script) as fakes:
+        await fakes.up()
+        prefixes = [f"{name} " * 1024 for name in "abcde"]
+        dice = random.Random(1)
+        uncached = 0
+        for number in range(60):
+            completion = await fakes.engine.complete(ask(number, dice.choice(prefixes)), timeout_s=60.0)
+            uncached += completion.usage.cached_tokens == 0
+        # Each prefix is new once; placed at random, 23 of 60 would be new to their replica. A replica seems
+        # slow where this process was held up while it answered: its prefix may then go to another.
+        assert uncached <= 10
 
 
 async def test_the_key_is_read_when_it_is_needed_and_never_shown(
@@ -263,7 +276,7 @@ async def test_the_key_is_read_when_it_is_needed_and_never_shown(
     monkeypatch.setenv("FLEET_KEY", "sesame")
     script = ReplicaScript(models=("m",), delay=Fixed(0.0), api_key="sesame")
     async with fleet_of(2, script, api_key=SecretRef(env="FLEET_KEY")) as fakes:
-        assert (await fakes.engine.complete(ask(1), timeout_s=5.0)).text
+        assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
         assert "sesame" not in repr(fakes.engine.client.__dict__["_members"]._config)
     monkeypatch.delenv("FLEET_KEY")
     with pytest.raises(SettingError, match="FLEET_KEY is not set"):
@@ -273,10 +286,13 @@ async def test_the_key_is_read_when_it_is_needed_and_never_shown(
 @pytest.mark.parametrize("routing", ["round_robin", "least_requests", "session_affinity", "power_of_two"])
 async def test_other_policies_serve_too_and_pass_over_the_dead(fleet_of: Any, ask: Any, routing: str) -> None:
     async with fleet_of(3, routing=routing) as fakes:
-        await fakes.engine.client.start(5.0)
+        await fakes.engine.client.start(60.0)
         await fakes.replicas[1].stop()
         answers = await asyncio.gather(
-            *(fakes.engine.complete(ask(number, session=f"s{number}"), timeout_s=5.0) for number in range(30))
+            *(
+                fakes.engine.complete(ask(number, session=f"s{number}"), timeout_s=60.0)
+                for number in range(30)
+            )
         )
         assert all(answer.text for answer in answers)
 
@@ -292,27 +308,28 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
     """One sees by the replica's report what the other has sent there, and goes elsewhere."""
     script = ReplicaScript(models=("m",), delay=Fixed(0.05), slots=1)
     async with fleet_of(2, script) as fakes:
-        await fakes.engine.client.start(5.0)
+        await fakes.engine.client.start(60.0)
         for number in range(8):
-            await fakes.engine.complete(ask(number), timeout_s=5.0)
+            await fakes.engine.complete(ask(number), timeout_s=60.0)
         busy = fakes.replicas[0]
         other = FleetClient(FleetConfig(FixedReplicas((busy.url,)), model="m", check_s=0.05))
         crowd = [
-            asyncio.ensure_future(_hold(other, "someone else's " * 9, 20.0, lease_url=busy.url))
+            asyncio.ensure_future(_hold(other, "someone else's " * 9, 120.0, lease_url=busy.url))
             for _ in range(12)
         ]
         fleet = fakes.engine.client.fleet
         row = fleet.names.index(busy.url)
         await wait_for(lambda: fleet.foreign[row] >= 5)
         before = fakes.calls(0), fakes.calls(1)
-        for number in range(100, 110):
-            await fakes.engine.complete(ask(number), timeout_s=5.0)
+        for number in range(100, 120):
+            await fakes.engine.complete(ask(number), timeout_s=60.0)
         own = sum(id.startswith("r1") for id in busy.report().calls)
         for task in crowd:
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
         await other.close()
-        assert fakes.calls(1) - before[1] >= 8, own
+        # Its reports are old, and say nothing, where this process was held up for long.
+        assert fakes.calls(1) - before[1] >= 15, own
 
 
 async def _hold(client: FleetClient, text: str, deadline_s: float, *, lease_url: str) -> None:
@@ -375,7 +392,7 @@ async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: An
         async def subtask(number: int) -> None:
             for start in range(0, 48, 8):
                 names = [f"{number}-{start + at}" for at in range(8)]
-                await asyncio.gather(*(engines[number].complete(ask(name), timeout_s=30.0) for name in names))
+                await asyncio.gather(*(engines[number].complete(ask(name), timeout_s=60.0) for name in names))
 
         try:
             await asyncio.gather(*map(subtask, range(4)))
@@ -384,13 +401,13 @@ async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: An
                 await engine.close()
         calls = [fakes.calls(number) for number in range(3)]
         assert sum(calls) == 4 * 48
-        assert min(calls) > 0.7 * sum(calls) / 3
+        assert min(calls) > 0.5 * sum(calls) / 3
 
 
 async def test_a_replica_that_breaks_off_each_answer_is_shut(fleet_of: Any) -> None:
     async with fleet_of(1) as fakes:
         client = fakes.engine.client
-        await client.start(5.0)
+        await client.start(60.0)
         for _ in range(3):
             async with client.place(client.demand("x", deadline_s=5.0)) as lease:
                 lease.progress()
@@ -408,7 +425,7 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
         [lease] = [lease for member in rows for lease in member.leases]
         lease.lose("it hangs")
         task.cancel()
-        await asyncio.wait((task,), timeout=5.0)
+        await asyncio.wait((task,), timeout=60.0)
         assert task.cancelled()
         assert fakes.calls(0) + fakes.calls(1) == 1
 
@@ -418,7 +435,7 @@ async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
 ) -> None:
     async with fleet_of(2) as fakes:
         fakes.change(0, models=("a\nb" * 50_000,))
-        await fakes.engine.complete(ask(1), timeout_s=5.0)
+        await fakes.engine.complete(ask(1), timeout_s=60.0)
         why = fakes.engine.client.replicas
         await wait_for(lambda: why()[fakes.replicas[0].url].startswith("it serves a"))
         said = why()[fakes.replicas[0].url]

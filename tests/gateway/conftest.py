@@ -51,7 +51,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    spec: GatewaySpec, *, wait_s: float = 30.0, gateway: Gateway | None = None
+    spec: GatewaySpec, *, wait_s: float = 180.0, gateway: Gateway | None = None
 ) -> AsyncIterator[Served]:
     """The gateway of `spec` on the running loop."""
     gateway = gateway or make_gateway(spec)
@@ -80,6 +80,9 @@ async def before(*scripts: ReplicaScript, **settings: Any) -> AsyncIterator[tupl
         for replica in replicas:
             await replica.start()
         async with serving(spec_of([replica.url for replica in replicas], **settings)) as served:
+            # The start itself waits for one of them alone.
+            said = served.gateway._fleet.replicas
+            await until(lambda: "it was not asked yet" not in said().values())
             yield served, replicas
     finally:
         for replica in replicas:
@@ -106,12 +109,12 @@ def on_thread(*scripts: ReplicaScript, **settings: Any) -> Iterator[str]:
 
     thread = threading.Thread(target=run, name="gateway", daemon=True)
     thread.start()
-    ready.wait(60)
+    ready.wait(180)
     try:
         yield started[0]
     finally:
         ended.set()
-        thread.join(60)
+        thread.join(180)
 
 
 async def until(condition: Callable[[], bool]) -> None:

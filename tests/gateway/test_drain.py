@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from typing import Any
 
 import aiohttp
-import orjson
 import pytest
 
 from forebay.testing.delays import Fixed
-from forebay.testing.replica import ReplicaProcess, ReplicaScript
-from forebay.testing.waiting import wait_until
+from forebay.testing.replica import ReplicaScript
 
-from .conftest import CHAT, before, until
-
-SLOW = ReplicaScript(delay=Fixed(0.0), token_s=0.3, chunks=4)
+from .conftest import CHAT, before, serving, spec_of, until
+from .test_relay import EVENTS, recorder
 
 
 async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> None:
-    async with before(SLOW) as (served, _):
+    gate = asyncio.Event()
+    async with recorder([], [], gate=gate) as replica, serving(spec_of([replica])) as served:
         url = served.url + "/v1/chat/completions"
         async with served.session.post(url, json=CHAT | {"stream": True}) as response:
             first = await response.content.readany()
@@ -36,8 +29,10 @@ async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> Non
             async with served.session.post(url, json=CHAT) as refused:
                 assert refused.status == 503
                 assert (await refused.json())["error"]["code"] == "draining"
+            assert not served.server.should_exit
+            gate.set()
             rest = await response.content.read()
-        assert (first + rest).endswith(b"data: [DONE]\n\n")
+        assert first + rest == b"".join(EVENTS)
         await until(lambda: served.server.should_exit)
 
 
@@ -74,29 +69,31 @@ async def test_a_second_signal_ends_it_at_once() -> None:
             assert (await response.json())["error"]["code"] == "draining"
 
 
-def test_sigterm_to_the_command() -> None:
-    with ReplicaProcess(SLOW) as replica:
-        command = [sys.executable, "-m", "forebay", "gateway", "--engine", replica.url, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ, text=True) as process:
+async def test_sigterm_to_the_command() -> None:
+    gate = asyncio.Event()
+    async with recorder([], [], gate=gate) as replica, aiohttp.ClientSession() as session:
+        command = [sys.executable, "-m", "forebay", "gateway", "--engine", replica, "--port", "0"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        try:
             assert process.stdout is not None
-            try:
-                url = process.stdout.readline().split()[-1]
-                body = orjson.dumps(CHAT | {"stream": True})
-                headers = {"Content-Type": "application/json"}
-                request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
-                with urllib.request.urlopen(request, timeout=400) as response:
-                    assert response.readline()
-                    process.send_signal(signal.SIGTERM)
-                    wait_until(lambda: _status(url) == 503)
-                    assert response.read().endswith(b"data: [DONE]\n\n")
-                assert process.wait(60) == 0
-            finally:
+            url = (await process.stdout.readline()).split()[-1].decode()
+
+            async def healthy(status: int) -> None:
+                told = None
+                while told != status:
+                    async with session.get(f"{url}/health") as health:
+                        told = health.status
+
+            await healthy(200)
+            body = CHAT | {"stream": True}
+            async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+                first = await response.content.readany()
+                process.send_signal(signal.SIGTERM)
+                await healthy(503)
+                gate.set()
+                assert first + await response.content.read() == b"".join(EVENTS)
+            assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
                 process.kill()
-
-
-def _status(url: str) -> Any:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=10) as response:
-            return response.status
-    except urllib.error.HTTPError as error:
-        return error.code
+                await process.wait()

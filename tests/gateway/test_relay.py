@@ -31,8 +31,12 @@ EVENTS = [
 
 
 @asynccontextmanager
-async def recorder(seen: list[web.Request], bodies: list[bytes]) -> AsyncIterator[str]:
-    """A replica that keeps what it was sent, and answers in an odd way."""
+async def recorder(
+    seen: list[web.Request], bodies: list[bytes], *, gate: asyncio.Event | None = None
+) -> AsyncIterator[str]:
+    """A replica that keeps what it was sent, and answers in an odd way: from its second piece on when `gate`
+    is open.
+    """
 
     async def chat(request: web.Request) -> web.StreamResponse:
         seen.append(request)
@@ -43,6 +47,8 @@ async def recorder(seen: list[web.Request], bodies: list[bytes]) -> AsyncIterato
         for event in EVENTS:
             await response.write(event)
             await asyncio.sleep(0)
+            if gate is not None:
+                await gate.wait()
         return response
 
     async def models(request: web.Request) -> web.Response:

@@ -85,7 +85,7 @@ async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) 
 
 async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
     hung = ReplicaScript(faults=Faults((("hang", 1.0),)))
-    settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 0.2}}
+    settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 1.0}}
     async with before(hung, QUICK, **settings) as (served, replicas):
         answers = await asyncio.gather(*(chat(served, stream=True) for _ in range(2)))
         assert [status for status, _ in answers] == [200, 200]

@@ -13,11 +13,12 @@ from forebay.codec import decode, encode
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
-from forebay.errors import Overloaded
+from forebay.errors import AttemptTimeout, Overloaded
 from forebay.operators.answering import Answering, Call, OpenAnswering
 from forebay.operators.counts import CallCounts
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
 from forebay.testing.answers import echo
+from forebay.testing.clock import ManualClock
 from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 
@@ -165,10 +166,22 @@ async def test_a_fault_that_passes_costs_retries_only() -> None:
 
 
 async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> None:
-    found = await answer(item("[[fault:hang]]"), call(timeout_s=0.02, deadline_s=0.05))
+    clock = ManualClock()
+
+    class Hung(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        ) -> Any:
+            clock.advance(timeout_s)
+            raise AttemptTimeout("no answer")
+
+    answering = Answering(call(Hung(), timeout_s=20.0, deadline_s=50.0), CallCounts(), clock)
+    found = await answering.answer(item())
+    await answering.close()
     assert isinstance(found, DeadLetter)
-    assert found.cause == "timeout"
-    assert found.attempts >= 2
+    # Two whole tries, and one in what the waits between them and the deadline leave.
+    assert (found.cause, found.attempts) == ("timeout", 3)
+    assert clock.monotonic_s() <= 1050.0
 
 
 async def test_a_journal_that_cannot_be_written_is_counted_and_costs_no_answer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,6 +150,24 @@ def test_waiting_for_room_wakes_when_a_call_ends(open_calls: Open) -> None:
     script.wait_started("a")
     threading.Thread(target=script.finish, args=("a",)).start()
     assert calls.wait_for_room(TIMEOUT_S)
+
+
+def test_a_call_on_its_way_into_a_slot_takes_room_all_the_time(open_calls: Open) -> None:
+    calls, script = open_calls(1)
+    seen: list[bool] = []
+
+    class Watched(deque[Any]):
+        """What the operator's thread may see while the loop's takes a call out."""
+
+        def popleft(self) -> Any:
+            taken = super().popleft()
+            seen.append(calls.has_room())
+            return taken
+
+    calls._pending = Watched()
+    calls.submit(0, item("a"))
+    script.wait_started("a")
+    assert seen == [False]
 
 
 def test_as_many_as_capacity_may_queue_for_a_slot(open_calls: Open) -> None:

@@ -21,6 +21,7 @@ from forebay.operators.environment import (
 )
 from forebay.operators.jvm import import_path
 from forebay.testing.cluster import local_cluster
+from forebay.testing.waiting import wait_until
 
 
 def complete(folder: Path, job: str, number: int, written_s: int, kind: str = "chk") -> Path:
@@ -178,5 +179,10 @@ def test_jobs_run_on_a_cluster_that_runs_already(tmp_path: Path) -> None:
             env.execute("test")
         assert len(list(read_jsonl_sink(tmp_path / "out" / "thread"))) == 40
         assert len(list(read_jsonl_sink(tmp_path / "out" / "process"))) == 20
-    gone = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(tmp_path / "cluster") not in gone
+
+    def gone() -> bool:
+        ps = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        return str(tmp_path / "cluster") not in ps.stdout
+
+    # What was killed may take a moment to end.
+    wait_until(gone)

@@ -28,7 +28,7 @@ def test_a_worker_ends_when_its_grandparent_is_killed() -> None:
         assert any(WORKER in process.cmdline() for process in below)
         assert all(process.is_running() for process in below)
         jvm.kill()
-        _, left = psutil.wait_procs(below, timeout=30)
+        _, left = psutil.wait_procs(below, timeout=180)
         for process in left:
             process.kill()
         assert left == []

@@ -43,8 +43,9 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     fed = [*events(0, 60), *events(60, 66, hold="a"), *events(66, total)]
     runs.feed(fed)
     process = runs.spawn(mode=mode)
-    # Each key has a call in flight and others waiting for it, and a part of the results is committed.
-    wait_until(lambda: len(runs.calls()) >= 66 and len(runs.results()) > 0)
+    # Each key has a call in flight and others waiting for it, in a checkpoint too.
+    wait_until(lambda: len(runs.calls()) >= 66)
+    runs.await_checkpoint_files()
     kill_tree(process)
     runs.release("a")
     runs.run(mode=mode, restore=True, parallelism=2)

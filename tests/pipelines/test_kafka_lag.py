@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -15,7 +17,7 @@ import orjson
 import pytest
 
 from forebay.testing.delays import Fixed
-from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.topics import consume, produce
 
 RUN = """
@@ -35,17 +37,41 @@ more = []
 
 def watch(now):
     print(json.dumps({"fed": bool(more), **asdict(now)}))
-    if now.results >= 20 and not more:
+    waits = now.backlog.records if now.backlog else 0
+    if more and waits >= 250 and now.in_flight == 4:
+        Path("go").touch()
+    if not more and now.results >= 20 and waits >= 100:
         texts = [(n, json.dumps({"text": f"event {n}"})) for n in range(200, 400)]
         more.extend({"value": text, "partition": n % 2} for n, text in texts)
         produce(bootstrap, topic, more)
 
 def enough(now):
-    return bool(more) and now.backlog is not None and not now.backlog.records
+    return Path("go").exists() and now.backlog is not None and not now.backlog.records
 
 options = RunOptions(enough=enough)
 run_pipeline(load_spec("p.yaml"), nullcontext([url]), options, load_settings(), watch)
 """
+
+
+class HeldReplica(ReplicaThread):
+    """Answers forty calls, and the others once the file `gate` is there."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__(ReplicaScript(delay=Fixed(0.01)))
+        self._gate = gate
+
+    async def _start(self) -> None:
+        await super()._start()
+        assert self._replica is not None
+        answer, calls = self._replica._answer, itertools.count()
+
+        async def held(*arguments: Any) -> Any:
+            first = next(calls) < 40
+            while not first and not self._gate.exists():  # noqa: ASYNC110 (another process opens it)
+                await asyncio.sleep(0.01)
+            return await answer(*arguments)
+
+        self._replica._answer = held  # type: ignore[method-assign]
 
 
 @pytest.mark.flink
@@ -68,7 +94,7 @@ def test_what_waits_is_seen_while_the_source_is_held_back_and_falls_to_nothing(
         "checkpoint": {"interval_s": 0.5},
     }
     (tmp_path / "p.yaml").write_text(json.dumps(document))
-    with ReplicaProcess(ReplicaScript(delay=Fixed(0.1))) as replica:
+    with HeldReplica(tmp_path / "go") as replica:
         done = subprocess.run(
             [sys.executable, "-c", RUN, replica.url, node.bootstrap, read],
             cwd=tmp_path,

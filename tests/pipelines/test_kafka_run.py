@@ -130,9 +130,15 @@ from forebay.pipelines.load import parse_spec
 from forebay.testing.clock import ManualClock
 
 start_jvm(Path(sys.argv[1]), heap_mb=256, jars=[Path(sys.argv[2])])
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import kafka_admin
 from forebay.pipelines.brokers import await_brokers
 
-for document in json.loads(sys.argv[3]):
+documents = json.loads(sys.argv[3])
+# What the JVM loads for its first call is not held against the node.
+with kafka_admin(KafkaCluster(documents[0]["source"]["bootstrap"]), timeout_s=300.0) as admin:
+    admin.topics()
+for document in documents:
     clock = ManualClock()
     try:
         await_brokers(parse_spec(document), clock=clock, sleep=lambda s: clock.advance(60.0))

@@ -29,6 +29,7 @@ class FakeKafka:
         self.groups: dict[str, tuple[Place, ...]] = {}
         self.failure: Exception | None = None
         self.refuses = False
+        self.timeouts_s: list[float] = []
 
     def topics(self) -> frozenset[str]:
         return frozenset(("a", "b", "ab"))
@@ -60,7 +61,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     fake = FakeKafka()
 
     @contextmanager
-    def client(cluster: object) -> Iterator[FakeKafka]:
+    def client(cluster: object, timeout_s: float = 5.0) -> Iterator[FakeKafka]:
+        fake.timeouts_s.append(timeout_s)
         yield fake
 
     def all_read(cluster: object, committed: Iterable[Place], ends: Iterable[Place], isolation: str) -> bool:
@@ -104,6 +106,12 @@ def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str
     kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
     begin(spec(start=start), first=False)
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
+
+
+def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:
+    begin(spec(), first=True)
+    ends(spec())
+    assert kafka.timeouts_s == [60.0, 60.0]
 
 
 def test_a_pattern_means_whole_names(kafka: FakeKafka) -> None:

@@ -26,7 +26,7 @@ class Ends:
     def run(self, program: str) -> None:
         with self.printed.taken():
             process = subprocess.Popen([sys.executable, "-c", program])
-        process.wait(30)
+        process.wait(180)
 
     def close(self) -> None:
         for end in (self.out, self.out_in, self.odd, self.odd_in):

@@ -166,7 +166,7 @@ def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
     assert born_s is not None
     write_note(place.home, Note(submitted_s=1.0, jvm=(sleeper.pid, born_s)))
     end_orphan(place.home)
-    assert sleeper.wait(10) == -9
+    assert sleeper.wait(180) == -9
 
 
 def test_a_stranger_with_the_jvms_number_is_left_alone(

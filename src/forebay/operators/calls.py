@@ -205,8 +205,9 @@ class ContinuousCalls:
             self._waking = False
             started = []
             while self._pending and self._in_flight < self._capacity:
-                started.append(self._pending.popleft())
+                # In this order: `has_room` looks without the lock, and must not see room that is not there.
                 self._in_flight += 1
+                started.append(self._pending.popleft())
         for call in started:
             task = self._loop.create_task(self._call(*call))
             self._tasks.add(task)

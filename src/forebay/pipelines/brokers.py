@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
+from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, KafkaAway, kafka_admin
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.spec import PipelineSpec
@@ -56,7 +56,7 @@ def kafka_read(spec: PipelineSpec) -> str | None:
     """What the Kafka that is read calls itself; None where the source is none. Raises `KafkaAway`."""
     if not isinstance(spec.source, KafkaSource):
         return None
-    with kafka_admin(spec.source.cluster()) as admin:
+    with kafka_admin(spec.source.cluster(), START_TIMEOUT_S) as admin:
         return admin.cluster_id()
 
 

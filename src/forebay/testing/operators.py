@@ -240,6 +240,18 @@ class Runs:
         target = job.checkpoints().completed + more + 1
         wait_until(lambda: job.checkpoints().completed >= target, self.WAIT_S)
 
+    def await_checkpoint_files(self, more: int = 1) -> None:
+        """The same for a run in a process of its own: seen by what it leaves in its folder."""
+        seen: set[Path] = set()
+
+        def came() -> bool:
+            newest = newest_checkpoint(self.checkpoints)
+            seen.update((newest,) if newest is not None else ())
+            # The newest of before the call does not count, nor one that was under way.
+            return len(seen) >= more + 2
+
+        wait_until(came, self.WAIT_S)
+
     def results(self) -> list[dict[str, Any]]:
         """The committed results; those of one key in the order in which they were written."""
         parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.stat().st_mtime_ns)

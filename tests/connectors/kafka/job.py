@@ -25,7 +25,7 @@ def main(order: dict[str, str]) -> None:
             checkpoint_dir=state,
             checkpoint_interval_s=0.5,
             restore_from=newest_checkpoint(state),
-            restart=Restart(attempts=20, delay_s=0.5),
+            restart=Restart(attempts=None, delay_s=0.5),
             log_dir=Path(order["logs"]),
             heap_mb=768,
             jars=(Path(order["jar"]),),

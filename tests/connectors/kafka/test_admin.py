@@ -27,11 +27,11 @@ from forebay.settings import SecretRef
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
 
 answers = {}
-with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
+with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
     answers["there"] = topic in admin.topics()
     answers["partitions"] = admin.partitions([topic, "no-such-topic"])
     answers["same"] = admin.cluster_id()
-    with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost"))) as same:
+    with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost")), timeout_s=120.0) as same:
         answers["same"] = same.cluster_id() == answers["same"] != ""
     answers["longest"] = admin.longest_transaction_ms()
     answers["members"] = admin.members("no-such-group")
@@ -43,7 +43,7 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
     admin.commit("g", [Place(topic, 0, 2), Place(topic, 1, 3)])
     answers["placed"] = [asdict(place) for place in admin.committed("g")]
     answers["read"] = {
-        words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=20.0)
+        words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=120.0)
         for words, committed in {
             "before the last record": [Place(topic, 0, 2), Place(topic, 1, 4)],
             "before the end of a transaction": [Place(topic, 0, 3), Place(topic, 1, 4)],
@@ -54,10 +54,10 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=20.0) as admin:
     given_up = admin.ends([topic + "-given-up"])
     begin = [Place(topic + "-given-up", 0, 1)]
     for isolation in ("read_committed", "read_uncommitted"):
-        answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 20.0)
+        answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 120.0)
     deleted = admin.ends([topic + "-deleted"])
     begin = [Place(topic + "-deleted", 0, 1)]
-    answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=20.0)
+    answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=120.0)
     away = KafkaCluster("127.0.0.1:9")
     answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
 for name, cluster in {

@@ -78,7 +78,7 @@ with Replicas(Registry(directory / "replicas.json"), launch, model="stand-in", g
         sys.stdin.read()
 """
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -150,8 +150,9 @@ def command_line(process: psutil.Process) -> list[str]:
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     (tmp_path / "server.py").write_text(SERVER)
-    # Apart from each other's and from real replicas' ports, below those that the system gives away.
-    made = StandIn(tmp_path, 20_000 + os.getpid() % 100 * 100)
+    # Apart from each other's, from real replicas' and from other servers' ports (`operators.ports`), below
+    # those that the system gives away.
+    made = StandIn(tmp_path, 30_000 + os.getpid() % 27 * 100)
     yield made
     left = made.processes()
     for process in left:

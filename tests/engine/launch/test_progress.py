@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ def test_a_step_is_shown_with_its_time(terminal: bool) -> None:
     with ConsoleProgress(Console(file=out, force_terminal=terminal, width=80)).step("Installing") as detail:
         detail("Collecting [extras] torch[/b]")
     assert "Installing" in out.getvalue()
-    assert "Installing: done in 0 s" in out.getvalue()
+    assert re.search(r"Installing: done in [0-9]+ s", out.getvalue())
 
 
 def test_a_step_that_fails_is_not_called_done() -> None:

@@ -24,7 +24,7 @@ def test_replicas_are_healthy_inside_the_block_and_gone_after_it(stand_in: Stand
         replicas.start([(cores[0],), (cores[-1],)], port_base=stand_in.port_base)
         assert list(replicas) == [replica.url for replica in replicas.replicas]
         assert len(set(replicas)) == 2
-        assert all(is_healthy(replica) for replica in stand_in.registry.read())
+        eventually(lambda: all(is_healthy(replica) for replica in stand_in.registry.read()))
         for replica, core in zip(replicas.replicas, (cores[0], cores[-1]), strict=True):
             assert {tuple(process.cpu_affinity()) for process in replica.processes()} == {(core,)}
         assert len(stand_in.children()) == 6
@@ -93,7 +93,8 @@ def test_kept_replicas_outlive_their_owner_until_they_are_ended(stand_in: StandI
     # Long enough for a supervisor to have seen its owner's end: it looks five times a second.
     for replica in kept:
         eventually(lambda replica=replica: psutil.Process(replica.pid).ppid() != owner.pid)
-    assert all(replica.alive and is_healthy(replica) for replica in kept)
+    eventually(lambda: all(is_healthy(replica) for replica in kept))
+    assert all(replica.alive for replica in kept)
     assert [replica.id for replica in end_kept(stand_in.registry, 1.0)] == [replica.id for replica in kept]
     assert stand_in.processes() == []
     assert stand_in.registry.read() == []
@@ -136,10 +137,10 @@ def test_a_replica_is_killed_and_brought_back_on_its_port(stand_in: StandIn) -> 
         replicas.kill(1)
         assert not is_healthy(replicas.replicas[1])
         assert replicas.replicas[1].processes() == set()
-        assert is_healthy(replicas.replicas[0])
+        eventually(lambda: is_healthy(replicas.replicas[0]))
         replicas.restart(1)
         assert replicas.urls == before
-        assert is_healthy(replicas.replicas[1])
+        eventually(lambda: is_healthy(replicas.replicas[1]))
 
 
 def test_two_owners_at_once_get_different_ports(stand_in: StandIn) -> None:

@@ -108,8 +108,15 @@ async def test_a_body_that_is_no_request_is_a_400(body: bytes) -> None:
 
 
 async def test_slots_bound_what_runs_and_the_rest_waits() -> None:
-    script = ReplicaScript(delay=Fixed(0.05), slots=2)
+    script = ReplicaScript(delay=Fixed(0.0), slots=2)
     async with session(script) as (client, replica):
+        answer, gate = replica._answer, asyncio.Event()
+
+        async def held(*arguments: Any) -> Any:
+            await gate.wait()
+            return await answer(*arguments)
+
+        replica._answer = held  # type: ignore[method-assign]
         engine = HttpEngine(replica.url)
         calls = [engine.complete(Request(f"r{i}", "fake", prompt="x"), timeout_s=60) for i in range(6)]
         gathered = asyncio.gather(*calls)
@@ -118,6 +125,7 @@ async def test_slots_bound_what_runs_and_the_rest_waits() -> None:
             text = await response.text()
         assert 'vllm:num_requests_running{engine="0",model_name="fake"} 2.0' in text
         assert 'vllm:num_requests_waiting{engine="0",model_name="fake"} 4.0' in text
+        gate.set()
         await gathered
         await engine.close()
         report = replica.report()

@@ -19,6 +19,8 @@ from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
 from forebay.errors import LaunchError, SettingError
 
 CALL_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 60.0
+"""For what is asked once, of a Kafka that has just answered, and would end the start of a job."""
 POLL_MS = 200
 NO_ADDRESS = "No resolvable bootstrap urls"
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))

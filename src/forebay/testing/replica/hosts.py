@@ -15,10 +15,11 @@ from collections.abc import Callable
 import orjson
 
 from forebay.errors import LaunchError
+from forebay.operators.ports import free_port
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 
 
 class ReplicaThread:
@@ -80,10 +81,13 @@ class ReplicaProcess:
         return fetch_report(self.url)
 
     def start(self) -> None:
-        """Raises `LaunchError` where it does not listen within a minute."""
+        """Raises `LaunchError` where it does not listen within three minutes."""
         if self._process is not None:
             raise LaunchError(f"the fake replica at {self.url} is running; stop it first")
-        command = [sys.executable, "-m", "forebay.testing.replica", "--port", str(self.port)]
+        # One that it can have again: none that an outgoing connection, such as one to the dead replica, is
+        # given meanwhile.
+        port = self.port or free_port()
+        command = [sys.executable, "-m", "forebay.testing.replica", "--port", str(port)]
         command += ["--script", "-", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
@@ -95,7 +99,7 @@ class ReplicaProcess:
         line = self._process.stdout.readline() if ready else b""
         if not line.startswith(b"http://"):
             self.kill()
-            raise LaunchError(f"the fake replica did not start on port {self.port}; see its standard error")
+            raise LaunchError(f"the fake replica did not start on port {port}; see its standard error")
         self.port = int(line.rsplit(b":", 1)[1])
 
     def stop(self) -> None:
