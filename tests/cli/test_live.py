@@ -107,14 +107,24 @@ def test_on_a_terminal_one_line_is_drawn_over() -> None:
     assert text(shown).count("\n") <= 1
 
 
+def test_where_results_are_not_one_each_the_end_does_not_say_how_many_events_came(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = console()
+    report(replace(NOW, state="FINISHED"), one_each=False, json=False, console=plain)
+    assert text(plain) == "finished after 12 s: 15 results, 1 dead letters, 100 tokens\n"
+    report(NOW, one_each=False, json=True, console=plain)
+    assert json.loads(capsys.readouterr().out)["accepted"] is None
+
+
 def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     plain = console()
     last = replace(NOW, state="FINISHED", backlog=Backlog(3, 40, 10, 1.5))
-    report(last, json=False, console=plain)
+    report(last, one_each=True, json=False, console=plain)
     assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
-    report(last, json=True, console=plain)
+    report(last, one_each=True, json=True, console=plain)
     document = json.loads(capsys.readouterr().out)
-    assert document["results"] == 15
+    assert (document["results"], document["accepted"]) == (15, 20)
     assert document["backlog"] == {
         "records": 3,
         "prompt_tokens": 40,

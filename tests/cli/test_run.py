@@ -52,7 +52,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
     error = CliRunner().invoke(application(), ["run", str(pipeline(tmp_path)), "--json"]).exception
     assert isinstance(error, SettingError)
-    assert str(error).startswith("--json: expected a jsonl sink, found stdout")
+    assert str(error).startswith("--json: expected a sink of files or a topic, found stdout")
 
 
 @pytest.mark.flink
@@ -61,6 +61,9 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
     lines = [json.loads(line) for line in out.splitlines()]
     assert len({line["position"] for line in lines}) == len(lines) == 20, said.decode()
     assert b"20 events in, 20 results, 0 dead letters" in said
+    assert b"the dead letters: " in said
+    # What Flink's libraries log though nothing is wrong.
+    assert b"GCSFileSystem" not in said
 
 
 @pytest.mark.flink

@@ -6,6 +6,7 @@ missing, and `--help` does not wait for them.
 
 from __future__ import annotations
 
+import logging
 import signal
 
 import typer
@@ -55,6 +56,7 @@ def main() -> None:
     else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _silence_libraries()
     try:
         application()()
     except ForebayError as error:
@@ -68,6 +70,14 @@ def main() -> None:
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None
+
+
+def _silence_libraries() -> None:
+    """Keep from the terminal what Flink's Python libraries log though nothing is wrong."""
+    # Beam asks for clouds' file systems, and some have only a part of the packages for them.
+    logging.getLogger("apache_beam.io.filesystems").setLevel(logging.ERROR)
+    # Py4J logs Ctrl-C with a traceback before it raises it.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
 
 
 def _complain(message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from forebay.engine.launch import (
     ConsoleProgress,
@@ -112,9 +112,10 @@ def _show(replicas: tuple[Replica, ...] | list[Replica], json: bool) -> None:
     elif not rows:
         typer.echo("No replicas. `forebay engine up` starts one.")
     else:
-        table = Table("url", "state", "model", "cores", "pid", "log", box=None)
+        names = ("url", "state", "model", "cores", "pid", "log")
+        table = Table(*(Column(name, overflow="fold") for name in names), box=None)
         for row in rows:
-            table.add_row(*(str(row[name]) for name in ("url", "state", "model", "cores", "pid", "log")))
+            table.add_row(*(str(row[name]) for name in names))
         Console().print(table)
 
 

@@ -97,14 +97,20 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
     return " · ".join(parts)
 
 
-def report(last: Snapshot, *, json: bool, console: Console) -> None:
-    """The end of a run: one JSON document on standard output, or one line on `console`."""
+def report(last: Snapshot, *, one_each: bool, json: bool, console: Console) -> None:
+    """The end of a run: one JSON document on standard output, or one line on `console`.
+
+    `one_each`: each event has one result or dead letter. Else how many came in is as Flink last told it, and
+    not said.
+    """
     if json:
-        typer.echo(orjson.dumps(asdict(last)).decode())
+        told = asdict(last) if one_each else {**asdict(last), "accepted": None}
+        typer.echo(orjson.dumps(told).decode())
         return
     tokens = last.prompt_tokens + last.completion_tokens
+    events = f"{last.accepted} events in, " if one_each else ""
     console.print(
-        f"{last.state.lower()} after {last.elapsed_s:.0f} s: {last.accepted} events in, "
+        f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
         f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens",
         highlight=False,
         soft_wrap=True,

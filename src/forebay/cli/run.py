@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forebay.pipelines.spec import PipelineSpec
 
 WISHES = ("source", "out", "key", "time", "set")
+WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
 def run(
@@ -52,6 +53,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
+    from forebay.operators.environment import newest_checkpoint
     from forebay.pipelines.ready import READY
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
     from forebay.pipelines.spec import StdoutSink
@@ -60,7 +62,9 @@ def run(
     folder = out or Path("out", pipeline)
     spec = _spec(pipeline, {"source": source, "out": out, "key": key, "time": time, "set": set}, folder)
     if json and isinstance(spec.sink, StdoutSink):
-        raise SettingError("--json: expected a jsonl sink, found stdout; standard output holds the results")
+        raise SettingError(
+            "--json: expected a sink of files or a topic, found stdout; standard output holds the results"
+        )
     settings = load_settings()
     errors = Console(stderr=True)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
@@ -75,10 +79,14 @@ def run(
         with LiveLine(errors) as line:
             last = run_pipeline(spec, place, options, settings, line.show)
     except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from the newest checkpoint", highlight=False)
+        there = newest_checkpoint(Path(spec.checkpoint.dir)) is not None
+        on = "goes on from the newest checkpoint" if there else "starts over: there is no checkpoint yet"
+        errors.print(f"stopped; the same command {on}", highlight=False)
         _write_page(ready, folder, errors)
         raise
-    report(last, json=json, console=errors)
+    report(last, one_each=spec.application is None, json=json, console=errors)
+    for what, path in spec.directories().items():
+        errors.print(f"{WHERE[what]}: {path}", highlight=False, markup=False, soft_wrap=True)
     _write_page(ready, folder, errors)
 
 

@@ -70,7 +70,7 @@ def watch_until_end(
         raise
     if cause:
         raise PipelineFailed(f"Flink gave the job up: {cause}")
-    return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s)
+    return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
 
 
 def _snapshot(job: RunningJob, before: Snapshot, savepoints: Path) -> Snapshot:
