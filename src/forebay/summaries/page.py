@@ -60,8 +60,8 @@ def page(lines: Iterable[bytes]) -> str:
     windows = sum(map(len, newest.values()))
     body = "\n".join(part for n, key in enumerate(shown) for part in _key(n, key, list(newest[key].values())))
     return (
-        f'{head}<p class="note">{note}{_counted(windows, "window")}. Times are UTC. Each statement links to the events '
-        f"that it comes from.</p>\n<nav>{nav}</nav>\n{body}\n</body>\n</html>\n"
+        f'{head}<p class="note">{note}{_counted(windows, "window")}. Times are UTC. Each statement links to '
+        f"the events that it comes from.</p>\n<nav>{nav}</nav>\n{body}\n</body>\n</html>\n"
     )
 
 
@@ -98,8 +98,8 @@ def _timeline(n: int, summaries: list[Summary]) -> str:
         height = max(2.0, 54 * each.events / most)
         bars.append(
             f'<a href="#k{n}w{m}"><rect x="{left:.1f}" y="{58 - height:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}" opacity="0.8"><title>{_span(each)}: {_counted(each.events, "event")}</title>'
-            f"</rect></a>"
+            f'height="{height:.1f}" opacity="0.8">'
+            f"<title>{_span(each)}: {_counted(each.events, 'event')}</title></rect></a>"
         )
     return (
         f'<svg viewBox="0 0 1000 60" preserveAspectRatio="none" role="img" '
