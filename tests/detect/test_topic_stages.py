@@ -100,6 +100,20 @@ def test_texts_without_times_come_a_second_apart() -> None:
     assert untimed[0].time_ms > 0
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_an_event_says_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
+    current = stage()
+    outputs = []
+    for time_ms, text in texts(130):
+        outputs += current.take(text_bytes(time_ms if timed else None, text))
+        fresh = stage()
+        fresh.restore(current.to_bytes())
+        current = fresh
+    outputs += current.finish()
+    assert outputs
+    assert {shard_event_of(data).timed for _, data in outputs} == {timed}
+
+
 def test_what_is_held_is_bounded() -> None:
     current = stage()
     sizes = []
