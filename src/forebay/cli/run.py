@@ -38,7 +38,12 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="For an application: folder of its results; out/NAME otherwise.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="For an application: the field with the key.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="For an application: the field with the key; user for sessions, channel for summary."
+        ),
+    ] = None,
     time: Annotated[str | None, typer.Option(help="For an application: the field with the time.")] = None,
     set: Annotated[
         list[str] | None,
