@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
+from forebay.cli.lost import show_lost
 from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -84,6 +85,8 @@ def run(
         _write_page(ready, folder, errors)
         raise
     report(last, json=json, console=errors)
+    if not last.results and last.dead_letters:
+        show_lost(spec.directories().get("dead_letters.path"), errors)
     _write_page(ready, folder, errors)
 
 
