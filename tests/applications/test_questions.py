@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -47,6 +48,20 @@ def topic(number: int, text: str, kind: Any = "born") -> Event:
     asked = topics.question(ShardEvent(0, event))
     assert asked is not None
     return asked
+
+
+def test_without_times_a_topic_and_its_label_have_none() -> None:
+    event = TopicEvent("born", 0, 11_000, 8, texts=("storm",))
+    for timed, time in ((True, "1970-01-01T00:00:11Z"), (False, None)):
+        found = ShardEvent(0, event, timed)
+        assert topics.told(found).answer["time"] == time
+        asked = topics.question(found)
+        assert asked is not None
+        answer = {"label": "Storm", "about": "a storm"}
+        answered = replace(topics.told(found), fields=asked.fields, answer=answer)
+        label = topics.labelled(answered)
+        assert (label.answer["time"], label.answer["time_ms"]) == (time, 11_000)
+        assert label.fields == {"topic": "0"}
 
 
 def said(template: PromptTemplate, event: Event) -> str:

@@ -254,6 +254,15 @@ def test_an_idle_session_ends_with_an_output_and_the_next_begins_anew() -> None:
     assert len(machine.asked[-1].ask.messages) == 2
 
 
+def test_by_the_clock_a_session_that_the_input_ends_was_not_idle() -> None:
+    machine = sessions()
+    converse(machine, "a", 0, "hello")
+    machine.pass_time(wall_ms=1_000)
+    machine.end()
+    assert machine.results[-1].answer == {"ended": "input", "turns": 1, "summary": ""}
+    assert machine.stores.keys == {}
+
+
 def test_a_call_that_failed_after_long_ends_no_session_that_has_messages_waiting() -> None:
     machine = sessions()
     converse(machine, "a", 0, "hello")

@@ -68,6 +68,32 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         assert expected in document
 
 
+def test_texts_without_times_are_shown_by_their_numbers() -> None:
+    lines = [
+        line("born", time=None, time_ms=11_000),
+        line("emerging", time=None, time_ms=40_000, score=15.0),
+        line("died", time=None, time_ms=1_200_000),
+        line("born", "1", time=None, time_ms=90_000),
+    ]
+    document = topics_page(lines)
+    assert "1970" not in document
+    assert "00:" not in document
+    for expected in (
+        "born near text 11, until near text 1,200",
+        "emerging: near text 40 (15 nats)",
+        "Map over the texts",
+        ">200<",
+        ">1,000<",
+    ):
+        assert expected in document
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    document = topics_page([line("born", size=1)])
+    assert "1 topic<" in document
+    assert "1 text · " in document
+
+
 def test_the_width_grows_with_the_texts() -> None:
     tracks = told(LIFE)
     assert [size for _, size in tracks["0"].points] == [8, 16, 20, 32]

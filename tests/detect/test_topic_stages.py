@@ -64,6 +64,18 @@ def test_topics_are_born_and_grow() -> None:
     assert max(grown) > 64
 
 
+def test_at_the_end_every_topic_has_told_all_its_texts() -> None:
+    """Growth is looked at every `review_every` texts: of a short stream, never before its end."""
+    current = TopicStage(TopicSettings(), 0, Embedding(), 0)
+    before = [output for time_ms, text in texts(300) for output in current.take(text_bytes(time_ms, text))]
+    assert {shard_event_of(data).event.kind for _, data in before} == {"born"}
+    ended = [shard_event_of(data).event for _, data in current.finish()]
+    grown = {event.topic: event.size for event in ended if event.kind == "grown"}
+    assert len(grown) == 3
+    assert sum(grown.values()) == 300
+    assert current.finish() == []
+
+
 def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
     embed = Embedding()
     run(texts(BLOCK * 3 + 5), embed=embed)
@@ -86,6 +98,20 @@ def test_texts_without_times_come_a_second_apart() -> None:
     untimed = run([(None, text) for _, text in texts()])
     assert [event.kind for event in untimed] == [event.kind for event in run(texts())]
     assert untimed[0].time_ms > 0
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_an_event_says_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
+    current = stage()
+    outputs = []
+    for time_ms, text in texts(130):
+        outputs += current.take(text_bytes(time_ms if timed else None, text))
+        fresh = stage()
+        fresh.restore(current.to_bytes())
+        current = fresh
+    outputs += current.finish()
+    assert outputs
+    assert {shard_event_of(data).timed for _, data in outputs} == {timed}
 
 
 def test_what_is_held_is_bounded() -> None:

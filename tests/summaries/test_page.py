@@ -116,6 +116,32 @@ def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
     assert "corrected, revision 1" in said
 
 
+def test_events_whose_calls_failed_are_not_said_to_be_silent() -> None:
+    lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
+    said = " ".join(check(page([line(lost)])).text)
+    assert "Could not be summarised: the calls for all of its events (6) failed." in said
+    assert "Nothing was said" not in said
+
+
+def test_a_window_of_which_part_failed_says_so_beside_its_statements() -> None:
+    said = " ".join(check(page([line(replace(SUMMARY, failed=2))])).text)
+    assert "Summarised in part: the calls for 2 of 10 events failed." in said
+    assert "Reinstalling helped." in said
+
+
+def test_a_window_in_which_nothing_failed_and_nothing_was_said() -> None:
+    said = " ".join(check(page([line(replace(SUMMARY, statements=()))])).text)
+    assert "Nothing was said." in said
+    assert "Summarised in part" not in said
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    one = replace(SUMMARY, statements=SUMMARY.statements[:1], events=1, cut=1, calls=1)
+    said = " ".join(check(page([line(one)])).text)
+    for part in ("1 window.", "1 event,", "1 source event", "1 statement over", "1 call,"):
+        assert part in said
+
+
 def test_a_summary_survives_its_json() -> None:
     assert Summary.from_json(orjson.loads(orjson.dumps(SUMMARY.to_json()))) == SUMMARY
 

@@ -9,18 +9,23 @@ from datetime import datetime, timezone
 from forebay.applications.page import Html, element
 
 STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 12 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
+STEPS_COUNTED = tuple(digit * 10**zeros for zeros in range(9) for digit in (1, 2, 5))
 MAX_LINES = 12
 COLOURS = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)")
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """Times from `start_ms` to `end_ms` on the pixels from `left` to `right`; others lie at the ends."""
+    """Times from `start_ms` to `end_ms` on the pixels from `left` to `right`; others lie at the ends.
+
+    Not `timed`: a second is a thing of a stream, and its number is shown.
+    """
 
     start_ms: float
     end_ms: float
     left: float
     right: float
+    timed: bool = True
 
     def x(self, time_ms: float) -> float:
         span = max(self.end_ms - self.start_ms, 1)
@@ -29,14 +34,16 @@ class TimeAxis:
 
     def lines(self, top: float, bottom: float) -> Iterator[Html]:
         """Lines at round times, and the times above them."""
+        steps = STEPS_S if self.timed else STEPS_COUNTED
         span_s = max((self.end_ms - self.start_ms) / 1000, 1)
-        step_s = next((step for step in STEPS_S if span_s / step <= MAX_LINES), span_s / MAX_LINES)
+        step_s = next((step for step in steps if span_s / step <= MAX_LINES), span_s / MAX_LINES)
         form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < 86_400 else "%Y-%m-%d"
         at_s = -(-self.start_ms / 1000 // step_s) * step_s
         while at_s * 1000 <= self.end_ms:
             x = self.x(at_s * 1000)
+            said = _said(at_s, form) if self.timed else f"{at_s:,.0f}"
             yield element("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid")
-            yield element("text", _said(at_s, form), x=x, y=top - 6, text_anchor="middle", class_="soft")
+            yield element("text", said, x=x, y=top - 6, text_anchor="middle", class_="soft")
             at_s += step_s
 
 

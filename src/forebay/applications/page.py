@@ -198,6 +198,11 @@ def write_page(path: Path, document: Html) -> None:
     os.replace(written, path)
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 topic`, `2 topics`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def moment(time_ms: float | None, *, seconds: bool = True) -> str:
     """A time as `2017-08-27 00:14:48` in UTC; outside years 1 to 9999, or None: a dash."""
     if time_ms is None:

@@ -36,7 +36,7 @@ FOLD = (
     "and numbers. Write the summary only."
 )
 TAG = "message"
-TURN, FOLDING, IDLE = "turn", "fold", "idle"
+TURN, FOLDING, IDLE, INPUT = "turn", "fold", "idle", "input"
 TOKENS_PER_BYTE = 0.3
 """Of UTF-8, before an engine has counted any prompt of a session. Scripts differ less by the byte than by the
 character."""
@@ -101,8 +101,9 @@ class Session:
 @dataclass(frozen=True)
 class Conversation(Program[Session]):
     """A turn per event. Gives `{"turn", "text", "cut", "folds"}` for each (`cut`: the message was shortened;
-    `folds`: how often turns were folded so far), and `{"ended", "turns", "summary"}` when a session has been
-    idle for too long."""
+    `folds`: how often turns were folded so far), and `{"ended", "turns", "summary"}` when a session is over:
+    `idle` for too long, or the `input` has ended before that was known. `summary` is what was folded, and
+    empty before the first fold."""
 
     settings: Sessions = field(default_factory=Sessions)
     version = 1
@@ -115,7 +116,7 @@ class Conversation(Program[Session]):
         time_ms = event.time_ms if self.settings.clock == "event" else now.wall_ms
         ended: tuple[Output, ...] = ()
         if self._over(state, time_ms):
-            ended = (self._end(state, now.key),)
+            ended = (self._end(state, now.key, IDLE),)
             state = Session(ratio=state.ratio, limit=state.limit)
         short = self._shortened(text, state)
         last_ms = time_ms
@@ -157,7 +158,10 @@ class Conversation(Program[Session]):
         return Step(state, letter=failure, timers=self._timers(state, now))
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:
-        return Step(None, outputs=(self._end(state, now.key),) if state.count else ())
+        # At the end of the input timers fire before their time; event time is over then.
+        early = self.settings.clock == "wall" and now.wall_ms < time_ms
+        ended = self._end(state, now.key, INPUT if early else IDLE)
+        return Step(None, outputs=(ended,) if state.count else ())
 
     def save(self, state: Session) -> JSON:
         saved = {each.name: getattr(state, each.name) for each in fields(state)}
@@ -187,8 +191,8 @@ class Conversation(Program[Session]):
         return time_ms - state.last_ms >= self.settings.idle_s * 1000
 
     @staticmethod
-    def _end(state: Session, key: str) -> Output:
-        answer = {"ended": "idle", "turns": state.count, "summary": state.summary}
+    def _end(state: Session, key: str, ended: str) -> Output:
+        answer = {"ended": ended, "turns": state.count, "summary": state.summary}
         return Output(answer, {"session": key})
 
     # -- words

@@ -59,13 +59,17 @@ class Topics:
 
 
 def told(found: ShardEvent) -> Result:
-    """What happened to a topic as a result; its answer holds the event, with a time for people."""
+    """What happened to a topic as a result; its answer holds the event, with a time for people.
+
+    Where the texts have no times, that is None, and `time_ms` a second for each text.
+    """
     event = found.event
+    time = readable(event.time_ms) if found.timed else None
     values = asdict(event)
     values["topic"] = found.name
     values["into"] = None if event.into is None else topic_name(found.shard, event.into)
     values["texts"] = pick(event.texts, SHOWN_TEXTS)
-    answer = {"kind": event.kind, "topic": found.name, "time": readable(event.time_ms), **values}
+    answer = {"kind": event.kind, "topic": found.name, "time": time, **values}
     return Result(
         id=_id(found), key=found.name, fields={"topic": found.name}, answer=answer, usage=Usage(), attempts=0,
         read_ms=0, elapsed_s=0.0, called_s=0.0, time_ms=event.time_ms,
@@ -81,6 +85,7 @@ def question(found: ShardEvent) -> Event | None:
     asked: dict[str, JSON] = {
         "kind": event.kind,
         "topic": found.name,
+        "timed": found.timed,
         "question": f"{posts}\nWhich topic do these posts have in common?",
     }
     return Event(orjson.dumps(asked), asked, event.time_ms, _id(found))
@@ -89,10 +94,11 @@ def question(found: ShardEvent) -> Event | None:
 def labelled(answered: Result) -> Result:
     """The model's answer as an event of the topic that it is about."""
     about = answered.fields
+    timed = about.get("timed", True)
     answer = {
         "kind": "label",
         "topic": about["topic"],
-        "time": None if answered.time_ms is None else readable(answered.time_ms),
+        "time": readable(answered.time_ms) if timed and answered.time_ms is not None else None,
         "of": about["kind"],
         "label": answered.answer["label"],
         "about": answered.answer["about"],

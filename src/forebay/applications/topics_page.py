@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from forebay.applications.drawing import TimeAxis, axis_over, colour
 from forebay.applications.page import (
     Html,
     card,
+    counted,
     element,
     filter_box,
     link,
@@ -22,6 +23,7 @@ from forebay.applications.page import (
     section,
     svg,
 )
+from forebay.detect.topic_stages import UNTIMED_STEP_MS
 
 MAX_SHOWN = 300
 WIDTH, LEFT, ROW, TOP = 1080.0, 230.0, 26.0, 26.0
@@ -33,6 +35,8 @@ class Track:
     """What the events said of one topic."""
 
     name: str
+    timed: bool = True
+    """Whether the texts have times; without, a time in ms is a thousand for each text."""
     born_ms: float | None = None
     last_ms: float = 0
     end_ms: float | None = None
@@ -61,14 +65,22 @@ def topics_page(lines: Iterable[bytes]) -> str:
     shown = sorted(largest, key=lambda track: (track.born_ms or 0, track.name))
     if not shown:
         return page("Emerging topics", "No topic was born.")
-    lead = f"{len(born)} topics; {sum(track.into is not None for track in born)} of them merged into others"
+    lead = counted(len(born), "topic")
+    if gone := sum(track.into is not None for track in born):
+        lead += f"; {gone} of them merged into others"
     if len(born) > len(shown):
         lead += f"; the {len(shown)} largest are shown"
     words = "Width: texts so far. ▲ emerging, ◆ moved, a line leads to the topic that one merged into."
+    if not shown[0].timed:
+        words += " The texts have no times: the numbers are those of the texts, about."
     return page(
         "Emerging topics",
         lead,
-        section("Map over time", element("p", words, class_="soft"), _map(shown)),
+        section(
+            "Map over time" if shown[0].timed else "Map over the texts",
+            element("p", words, class_="soft"),
+            _map(shown),
+        ),
         section("Each topic", filter_box(), *(_card(track, found) for track in shown)),
     )
 
@@ -80,6 +92,8 @@ def told(lines: Iterable[bytes]) -> dict[str, Track]:
         try:
             answer = orjson.loads(raw)["answer"]
             track = found.setdefault(answer["topic"], Track(answer["topic"]))
+            if answer.get("time", "") is None:
+                track.timed = False
             if answer["kind"] == "label":
                 track.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
             else:
@@ -109,7 +123,8 @@ def _take(track: Track, answer: dict[str, Any], found: dict[str, Track]) -> None
 
 def _map(tracks: list[Track]) -> Html:
     last = max(track.last_ms for track in tracks)
-    axis = axis_over([t for track in tracks for t in (track.born_ms or 0, track.last_ms)], LEFT, WIDTH - 30)
+    times = [t for track in tracks for t in (track.born_ms or 0, track.last_ms)]
+    axis = replace(axis_over(times, LEFT, WIDTH - 30), timed=tracks[0].timed)
     height = TOP + ROW * len(tracks) + 6
     rows = {track.name: TOP + ROW * (at + 0.5) for at, track in enumerate(tracks)}
     most = max(track.size for track in tracks)
@@ -137,7 +152,7 @@ def _row(track: Track, rows: dict[str, float], axis: TimeAxis, most: int, last: 
     ]
     yield link(
         f"#topic-{track.name}",
-        element("title", f"{label}: {track.size} texts, {_span(track)}"),
+        element("title", f"{label}: {counted(track.size, 'text')}, {_span(track)}"),
         element("text", short, x=LEFT - 8, y=middle + 4, text_anchor="end"),
         element("polygon", points=shape, fill=fill, opacity="0.6"),
         *marks,
@@ -152,10 +167,10 @@ def _card(track: Track, found: dict[str, Track]) -> Html:
     labels = sorted(track.labels)
     merged = [found[name].label for name in track.merged if name in found and found[name].born_ms is not None]
     into = found[track.into].label if track.into in found else None
-    emerged = [f"{moment(at)} ({score:.0f} nats)" for at, score in track.emerged]
+    emerged = [f"{_when(track, at)} ({score:.0f} nats)" for at, score in track.emerged]
     return card(
         track.label,
-        element("p", f"{track.size} texts · {_span(track)}", class_="soft"),
+        element("p", f"{counted(track.size, 'text')} · {_span(track)}", class_="soft"),
         element("p", element("strong", labels[-1][2], dir="auto")) if labels else None,
         element("p", "before: ", "; ".join(label for _, label, _ in labels[:-1]), class_="soft")
         if len(labels) > 1
@@ -169,5 +184,11 @@ def _card(track: Track, found: dict[str, Track]) -> Html:
 
 
 def _span(track: Track) -> str:
-    end = f", until {moment(track.end_ms)}" if track.end_ms is not None else ""
-    return f"born {moment(track.born_ms)}{end}"
+    end = f", until {_when(track, track.end_ms)}" if track.end_ms is not None else ""
+    return f"born {_when(track, track.born_ms)}{end}"
+
+
+def _when(track: Track, time_ms: float | None) -> str:
+    if track.timed or time_ms is None:
+        return moment(time_ms)
+    return f"near text {time_ms / UNTIMED_STEP_MS:,.0f}"

@@ -12,6 +12,7 @@ from forebay.applications.drawing import TimeAxis, axis_over, colour
 from forebay.applications.page import (
     Html,
     card,
+    counted,
     element,
     filter_box,
     joined,
@@ -57,7 +58,7 @@ def trends_page(lines: Iterable[bytes]) -> str:
     if not shown:
         return page("Viral trends", "Nothing rose beyond what its own past explains.")
     times = [t for line in shown for t in (line.onset_ms, line.seen_ms, line.end_ms) if t]
-    lead = f"{len(live)} trends from {moment(min(times))} to {moment(max(times))} UTC"
+    lead = f"{counted(len(live), 'trend')} from {moment(min(times))} to {moment(max(times))} UTC"
     if len(live) > len(shown):
         lead += f"; the {len(shown)} with the highest peaks are shown"
     return page(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
+from forebay.cli.lost import show_lost
 from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -39,7 +40,12 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="For an application: folder of its results; out/NAME otherwise.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="For an application: the field with the key.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="For an application: the field with the key; user for sessions, channel for summary."
+        ),
+    ] = None,
     time: Annotated[str | None, typer.Option(help="For an application: the field with the time.")] = None,
     set: Annotated[
         list[str] | None,
@@ -85,6 +91,8 @@ def run(
         _write_page(ready, folder, errors)
         raise
     report(last, one_each=spec.application is None, json=json, console=errors)
+    if not last.results and last.dead_letters:
+        show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():
         errors.print(f"{WHERE[what]}: {path}", highlight=False, markup=False, soft_wrap=True)
     _write_page(ready, folder, errors)

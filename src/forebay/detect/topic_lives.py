@@ -89,6 +89,15 @@ class TopicLives:
             if cluster.born:
                 self._tell(topic, int(row), cluster, now_ms, events)
 
+    def tell_sizes(self, events: list[TopicEvent]) -> None:
+        """Tell of each topic's growth since it was last told, however small."""
+        for row, size in enumerate(self.centres.texts.tolist()):
+            topic = int(self.centres.ids[row])
+            cluster = self.clusters[topic]
+            if cluster.born and size > cluster.told_size:
+                cluster.told_size = size
+                events.append(TopicEvent("grown", topic, self.clock.now_ms, size, texts=cluster.texts))
+
     def _bear(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
         cluster.born = True
         cluster.told = self.centres.directions([row])[0].astype(np.float16).tobytes()

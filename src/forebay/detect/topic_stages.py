@@ -14,7 +14,7 @@ from forebay.detect.topic_values import BLOCK, TopicEvent, TopicSettings
 from forebay.detect.topics import TopicFinder
 from forebay.errors import MalformedRecord
 
-VERSION = 1
+VERSION = 2
 UNTIMED_STEP_MS = 1000
 """Without times, a text is taken to come a second after the one before it."""
 
@@ -24,10 +24,14 @@ Embed = Callable[[Sequence[str]], Floats]
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent:
-    """What happened to a topic of a shard; a topic is named by both numbers."""
+    """What happened to a topic of a shard; a topic is named by both numbers.
+
+    Not `timed`: the texts have no times, and the event's counts `UNTIMED_STEP_MS` for each.
+    """
 
     shard: int
     event: TopicEvent
+    timed: bool = True
 
     @property
     def name(self) -> str:
@@ -47,9 +51,9 @@ def text_bytes(time_ms: int | None, text: str) -> bytes:
 
 def shard_event_of(data: bytes) -> ShardEvent:
     """An event as `TopicStage` gave it."""
-    shard, values = orjson.loads(data)
+    shard, values, timed = orjson.loads(data)
     values["texts"] = tuple(values["texts"])
-    return ShardEvent(shard, TopicEvent(**values))
+    return ShardEvent(shard, TopicEvent(**values), timed)
 
 
 class TopicStage:
@@ -68,12 +72,15 @@ class TopicStage:
         self._waiting: list[tuple[int, str]] = []
         self._count = 0
         self._last_ms = 0
+        self._timed = True
 
     def due_ms(self, data: bytes) -> int | None:
         return None
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
         time_ms, text = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        if not self._count:
+            self._timed = time_ms is not None
         self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
         self._waiting.append((self._last_ms, text))
         self._count += 1
@@ -91,22 +98,22 @@ class TopicStage:
         return self.close(0) + self._outputs(self._finder.finish())
 
     def _outputs(self, events: Iterable[TopicEvent]) -> list[tuple[int, bytes]]:
-        return [(0, _event_bytes(self._shard, event)) for event in events]
+        return [(0, _event_bytes(ShardEvent(self._shard, event, self._timed))) for event in events]
 
     def to_bytes(self) -> bytes:
-        state = (VERSION, self._width, self._finder.to_bytes(), self._waiting, self._count, self._last_ms)
+        counts = (self._count, self._last_ms, self._timed)
+        state = (VERSION, self._width, self._finder.to_bytes(), self._waiting, *counts)
         packed: bytes = msgpack.packb(state, unicode_errors="surrogatepass")
         return packed
 
     def restore(self, data: bytes) -> None:
         try:
-            version, width, finder, waiting, count, last_ms = msgpack.unpackb(
-                data, unicode_errors="surrogatepass"
-            )
+            version, *state = msgpack.unpackb(data, unicode_errors="surrogatepass")
+            if version != VERSION:
+                raise MalformedRecord(f"topics: the state is of version {version}; expected {VERSION}")
+            width, finder, waiting, count, last_ms, timed = state
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
-        if version != VERSION:
-            raise MalformedRecord(f"topics: the state is of version {version}; expected {VERSION}")
         if width != self._width:
             raise MalformedRecord(
                 f"topics: the state is of vectors of {width} numbers, the embedding gives {self._width}; "
@@ -114,10 +121,11 @@ class TopicStage:
             )
         self._finder = TopicFinder.from_bytes(finder)
         self._waiting = [(time_ms, text) for time_ms, text in waiting]
-        self._count, self._last_ms = count, last_ms
+        self._count, self._last_ms, self._timed = count, last_ms, timed
 
 
-def _event_bytes(shard: int, event: TopicEvent) -> bytes:
+def _event_bytes(found: ShardEvent) -> bytes:
+    event = found.event
     values = {f.name: getattr(event, f.name) for f in fields(TopicEvent)}
     values["texts"] = [text.encode("utf-8", "replace").decode() for text in event.texts]
-    return orjson.dumps([shard, values])
+    return orjson.dumps([found.shard, values, found.timed])

@@ -59,7 +59,7 @@ class TopicEvent:
     """What happened to a topic.
 
     `born`: a candidate has become a topic. `grown`: it has twice the texts that it had when that was last
-    told. `emerging`: its share of the stream has risen beyond its own
+    told, or more at the stream's end. `emerging`: its share of the stream has risen beyond its own
     history, by `score` nats. `moved`: its centre is no longer where it was last told of. `merged`: it goes on
     as topic `into`. `folded`: a candidate that never became a topic; its texts belong to `into`, or to no
     topic. `died`: nothing came for too long, or its place was needed. `texts` are samples: near the centre,

@@ -68,10 +68,12 @@ class TopicFinder:
         return Found(tuple(topics), tuple(events))
 
     def finish(self) -> tuple[TopicEvent, ...]:
-        """At a stream's end: a last review in which no candidate is waited for."""
+        """At a stream's end: a last review in which no candidate is waited for, and the last size of each
+        topic that has more texts than were told."""
         events: list[TopicEvent] = []
         self._lives.merge(events, since=0)
         self._lives.fold(events, patience=-1)
+        self._lives.tell_sizes(events)
         return tuple(events)
 
     def _place(

@@ -60,8 +60,8 @@ def page(lines: Iterable[bytes]) -> str:
     windows = sum(map(len, newest.values()))
     body = "\n".join(part for n, key in enumerate(shown) for part in _key(n, key, list(newest[key].values())))
     return (
-        f'{head}<p class="note">{note}{windows} windows. Times are UTC. Each statement links to the events '
-        f"that it comes from.</p>\n<nav>{nav}</nav>\n{body}\n</body>\n</html>\n"
+        f'{head}<p class="note">{note}{_counted(windows, "window")}. Times are UTC. Each statement links to '
+        f"the events that it comes from.</p>\n<nav>{nav}</nav>\n{body}\n</body>\n</html>\n"
     )
 
 
@@ -79,7 +79,7 @@ def _key(n: int, key: str, summaries: list[Summary]) -> Iterator[str]:
     summaries = summaries[-MAX_WINDOWS:]
     yield f'<section>\n<h2 id="k{n}">{escape(key) or "(no key)"}</h2>'
     if left_out > 0:
-        yield f'<p class="note">{left_out} older windows are not shown.</p>'
+        yield f'<p class="note">Not shown: {_counted(left_out, "older window")}.</p>'
     yield _timeline(n, summaries)
     for m, summary in enumerate(summaries):
         yield from _window(f"k{n}w{m}", summary)
@@ -98,8 +98,8 @@ def _timeline(n: int, summaries: list[Summary]) -> str:
         height = max(2.0, 54 * each.events / most)
         bars.append(
             f'<a href="#k{n}w{m}"><rect x="{left:.1f}" y="{58 - height:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}" opacity="0.8"><title>{_span(each)}: {each.events} events</title>'
-            f"</rect></a>"
+            f'height="{height:.1f}" opacity="0.8">'
+            f"<title>{_span(each)}: {_counted(each.events, 'event')}</title></rect></a>"
         )
     return (
         f'<svg viewBox="0 0 1000 60" preserveAspectRatio="none" role="img" '
@@ -126,30 +126,47 @@ def _window(id: str, summary: Summary) -> Iterator[str]:
         more = f" and {statement.more:,} more" if statement.more else ""
         cites = f'<span class="cites">[{", ".join(links)}{more}]</span>'
         said.append(f"<li><bdi>{escape(statement.text)}</bdi> {cites}</li>")
-    yield f'<ol class="said">{"".join(said)}</ol>' if said else '<p class="note">Nothing was said.</p>'
+    if summary.failed:
+        yield f'<p class="note warn">{_failed(summary)}</p>'
+    if said:
+        yield f'<ol class="said">{"".join(said)}</ol>'
+    elif summary.failed < summary.events:
+        yield '<p class="note">Nothing was said.</p>'
     yield f'<p class="note">{_note(summary)}</p>'
     if events:
         # A link to an event within opens it: browsers unfold what holds the target.
-        yield f"<details><summary>{len(events)} source events</summary><ol>{''.join(events)}</ol></details>"
+        sources = _counted(len(events), "source event")
+        yield f"<details><summary>{sources}</summary><ol>{''.join(events)}</ol></details>"
     yield "</article>"
 
 
+def _failed(summary: Summary) -> str:
+    failed, events = summary.failed, _counted(summary.events, "event")
+    if failed < summary.events:
+        return f"Summarised in part: the calls for {failed:,} of {events} failed."
+    return f"Could not be summarised: the calls for all of its events ({failed:,}) failed."
+
+
 def _note(summary: Summary) -> str:
-    parts = [f"{summary.events:,} events"]
+    parts = [_counted(summary.events, "event")]
     for name, words in (
         ("left_out", "left out by sampling, over the budget"),
-        ("failed", "whose call was given up"),
+        ("failed", "whose call failed"),
         ("late", "late"),
     ):
         if getattr(summary, name):
             parts.append(f'<span class="warn">{getattr(summary, name):,} {words}</span>')
     if summary.cut:
-        parts.append(f"{summary.cut:,} statements over the summary's budget")
+        parts.append(f"{_counted(summary.cut, 'statement')} over the summary's budget")
     if summary.revision and summary.kind != "rolling":
         parts.append(f"corrected, revision {summary.revision}")
     tokens = summary.prompt_tokens + summary.completion_tokens
-    parts.append(f"{summary.calls:,} calls, {tokens:,} tokens")
+    parts.append(f"{_counted(summary.calls, 'call')}, {_counted(tokens, 'token')}")
     return ", ".join(parts)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def _span(summary: Summary) -> str:
