@@ -216,9 +216,12 @@ def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_ru
     runs.run(mode=mode, restore=True)
     assert_exact(runs, 400)
     twice = {id for id, n in Counter(id for id, _, _ in runs.calls()).items() if n > 1}
-    assert {id for id, _, _ in first} >= twice
-    assert {result["id"] for result in runs.results() if result["reissued"]} <= twice
-    assert any(result["reissued"] for result in runs.results())
+    before = {id for id, _, _ in first}
+    reissued = {result["id"] for result in runs.results() if result["reissued"]}
+    assert before >= twice
+    # Some were accepted before the kill and waited for a slot: those are asked for the first time.
+    assert reissued & before <= twice
+    assert reissued & before
 
 
 def test_a_killed_python_worker_is_replaced_and_the_output_is_exact(make_runs: Make) -> None:
