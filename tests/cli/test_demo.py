@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_the_summary_for_a_person() -> None:
     rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
     assert [row[0] for row in rows if row[0] in ("negative", "neutral")] == ["negative", "neutral"]
     assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)
+
+
+def test_rows_of_less_than_a_second_are_told_apart() -> None:
+    first, *_ = SUMMARY.slices
+    quick = replace(SUMMARY, slices=tuple(replace(first, start_ms=n * 300) for n in range(4)))
+    rows = [line.replace("│", " ").split() for line in shown(quick).splitlines() if "█" in line]
+    assert [row[0] for row in rows if row[0].startswith("00:00:0")] == [
+        "00:00:00.0",
+        "00:00:00.3",
+        "00:00:00.6",
+        "00:00:00.9",
+    ]
 
 
 def test_what_comes_from_outside_cannot_touch_the_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -62,3 +63,19 @@ def test_other_modules_that_are_missing_are_faults_of_ours(monkeypatch: pytest.M
     monkeypatch.setattr(cli, "application", application)
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def test_a_libraries_traceback_of_ctrl_c_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run() -> None:
+        # As Py4J does, before it raises it.
+        logging.exception("KeyboardInterrupt while sending command.")
+        logging.error("something else")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "application", lambda: run)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.INTERRUPTED_STATUS
+    assert [record.message for record in caplog.records] == ["something else"]

@@ -25,7 +25,10 @@ def test_none_is_given_to_outgoing_connections() -> None:
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     if not given.exists():
         pytest.skip("this system does not tell which ports it gives to outgoing connections")
-    assert free_port() < int(given.read_text().split()[0])
+    first = int(given.read_text().split()[0])
+    if first < PORTS.stop:
+        pytest.skip(f"this system gives ports from {first} up to outgoing connections")
+    assert free_port() < first
 
 
 def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
