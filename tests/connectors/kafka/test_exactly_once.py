@@ -84,7 +84,12 @@ class Killable:
             assert self._process.poll() is None, (self.folder / "said").read_text()[-3000:]
             return len(self.results()) >= count
 
-        wait_until(there, WAIT_S)
+        try:
+            wait_until(there, WAIT_S)
+        except AssertionError as error:
+            said = (self.folder / "said").read_text()[-3000:]
+            found = len(self.results())
+            raise AssertionError(f"{found} results, not {count}; the job said: {said}") from error
 
 
 @pytest.fixture

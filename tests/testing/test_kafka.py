@@ -1,0 +1,80 @@
+"""A local Kafka that is killed comes back with all that it had promised."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from forebay.testing.kafka import FENCED
+from forebay.testing.topics import consume
+from forebay.testing.waiting import wait_until
+
+PRODUCERS = 12
+
+
+class Committing:
+    """A producer that commits one transaction after the other, until it is to end."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.committed = 0
+        self.id = uuid.uuid4().hex
+        self._topic = topic
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": self.id, "log_level": 0}
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        self._producer.init_transactions()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Leave the transaction as it is; blocks until nothing is tried any more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._producer.begin_transaction()
+            for partition in range(4):
+                self._producer.produce(self._topic, self.id.encode(), partition=partition)
+            self.committed += self._commit()
+
+    def _commit(self) -> bool:
+        while not self._ended.is_set():
+            try:
+                self._producer.commit_transaction(0.5)
+                return True
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+        return False
+
+
+def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Callable[..., str]) -> None:
+    name = topic(partitions=4)
+    producers = [Committing(node.bootstrap, name) for _ in range(PRODUCERS)]
+    for producer in producers:
+        producer.start()
+    wait_until(lambda: all(producer.committed >= 5 for producer in producers))
+    node.log.with_name("controller.log").unlink(missing_ok=True)
+    node.kill()
+    for producer in producers:
+        producer.end()
+    node.start()
+    # What is asserted below goes wrong by chance without it.
+    assert FENCED in node.log.with_name("controller.log").read_text()
+    for producer in producers:
+        # A new producer of an id ends what the old one left open.
+        Producer({"bootstrap.servers": node.bootstrap, "transactional.id": producer.id}).init_transactions()
+    found = [(message.value(), message.partition()) for message in consume(node.bootstrap, name)]
+    for producer in producers:
+        written = {found.count((producer.id.encode(), partition)) for partition in range(4)}
+        assert len(written) == 1, "a transaction is seen in all of its partitions or in none"
+        # What was answered is there; the last may be there without an answer.
+        assert written <= {producer.committed, producer.committed + 1}
