@@ -45,8 +45,9 @@ WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
-KEEPER_MS = 1000
-"""A worker's shards always have a timer that was set at least this long before it fires."""
+KEEPERS_MS = (1_000, 16_000)
+"""A worker's shards always have timers that were set at least this long before they fire: the near one takes
+a shard up soon after a restore, the far one is there though all stood still before the checkpoint."""
 STATE_VERSION = 1
 
 
@@ -54,12 +55,12 @@ STATE_VERSION = 1
 class Shard:
     """What this subtask knows of one shard: the ids that rest in its state with the times of their events and
     the wall-clock times at which those were read, and the processing-time timers that were set for it in this
-    run: the one that is due next, and a keeper."""
+    run: the one that is due next, and the keepers."""
 
     live: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     next_seq: int = 0
     timer_ms: int | None = None
-    keeper_ms: int | None = None
+    keepers_ms: tuple[int, ...] = ()
 
 
 class InferenceFunction(KeyedProcessFunction):
@@ -273,10 +274,10 @@ class InferenceFunction(KeyedProcessFunction):
         checkpoint. One set a second ago is; an idle shard needs it too, as its next event may come with a
         barrier.
         """
-        keeper_ms = (now_ms // KEEPER_MS + 2) * KEEPER_MS
-        if keeper_ms != shard.keeper_ms:
-            shard.keeper_ms = keeper_ms
+        keepers_ms = tuple((now_ms // ahead_ms + 2) * ahead_ms for ahead_ms in KEEPERS_MS)
+        for keeper_ms in sorted({*keepers_ms} - {*shard.keepers_ms}):
             ctx.timer_service().register_processing_time_timer(keeper_ms)
+        shard.keepers_ms = keepers_ms
 
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):
