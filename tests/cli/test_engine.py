@@ -17,9 +17,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def register_dead() -> Replica:
+def register_dead(log: Path = Path("the.log")) -> Replica:
     dead = Replica(
-        id="a", url="http://127.0.0.1:8100", port=8100, model="m", log=Path("the.log"), pid=2**30, born_s=1.0,
+        id="a", url="http://127.0.0.1:8100", port=8100, model="m", log=log, pid=2**30, born_s=1.0,
         owner_pid=1, kept=True,
     )  # fmt: skip
     with machine_registry(load_settings()).changing() as registered:
@@ -36,6 +36,15 @@ def test_status_shows_what_died_and_down_clears_it() -> None:
     assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": ["http://127.0.0.1:8100"]}
     assert "No replicas" in run(app, ["engine", "status"]).stdout
     assert "0 replica" in run(app, ["engine", "down"]).stdout
+
+
+def test_a_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    log = register_dead(Path("/a/home", *(f"folder-{n}" for n in range(12)), "replica.log")).log
+    first, *more = CliRunner().invoke(cli.application(), ["engine", "status"]).stdout.splitlines()[1:]
+    pieces = [first.split()[-1], *(line.split()[-1] for line in more)]
+    assert len(pieces) > 2
+    assert "".join(pieces) == str(log)
 
 
 def test_a_wrong_option_is_one_sentence_and_status_2(

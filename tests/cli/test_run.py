@@ -55,6 +55,20 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
     assert str(error).startswith("--json: expected a sink of files or a topic, found stdout")
 
 
+def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("forebay.pipelines.run.run_pipeline", stopped)
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    ended = CliRunner().invoke(
+        application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]
+    )
+    assert "stopped; the same command starts over: there is no checkpoint yet" in ended.stderr
+
+
 @pytest.mark.flink
 def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replica: ReplicaThread) -> None:
     out, said = start(tmp_path, str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
