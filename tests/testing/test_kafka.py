@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from forebay.testing.kafka import FENCED
-from forebay.testing.topics import consume
+from forebay.testing.kafka import FENCING
+from forebay.testing.topics import WAIT_S, consume
 from forebay.testing.waiting import wait_until
 
 PRODUCERS = 12
@@ -21,6 +21,7 @@ class Committing:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.committed = 0
+        self.failed: KafkaException | None = None
         self.id = uuid.uuid4().hex
         self._topic = topic
         self._producer = Producer(
@@ -30,15 +31,23 @@ class Committing:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        self._producer.init_transactions()
+        self._producer.init_transactions(WAIT_S)
         self._thread.start()
 
     def end(self) -> None:
-        """Leave the transaction as it is; blocks until nothing is tried any more."""
+        """Leave the transaction as it is: its commit may still come about, or not. Raises what went wrong."""
         self._ended.set()
         self._thread.join()
+        if self.failed is not None:
+            raise self.failed
 
     def _run(self) -> None:
+        try:
+            self._commit_on()
+        except KafkaException as error:
+            self.failed = error
+
+    def _commit_on(self) -> None:
         while not self._ended.is_set():
             self._producer.begin_transaction()
             for partition in range(4):
@@ -61,17 +70,18 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
     producers = [Committing(node.bootstrap, name) for _ in range(PRODUCERS)]
     for producer in producers:
         producer.start()
-    wait_until(lambda: all(producer.committed >= 5 for producer in producers))
-    node.log.with_name("controller.log").unlink(missing_ok=True)
+    wait_until(lambda: all(producer.committed >= 5 or producer.failed for producer in producers))
+    node.controller_log.unlink(missing_ok=True)
     node.kill()
     for producer in producers:
         producer.end()
     node.start()
     # What is asserted below goes wrong by chance without it.
-    assert FENCED in node.log.with_name("controller.log").read_text()
+    assert FENCING in node.controller_log.read_text()
     for producer in producers:
         # A new producer of an id ends what the old one left open.
-        Producer({"bootstrap.servers": node.bootstrap, "transactional.id": producer.id}).init_transactions()
+        new = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": producer.id})
+        new.init_transactions(WAIT_S)
     found = [(message.value(), message.partition()) for message in consume(node.bootstrap, name)]
     for producer in producers:
         written = {found.count((producer.id.encode(), partition)) for partition in range(4)}

@@ -38,8 +38,8 @@ DOWN_S = (1.0, 5.0)
 class Kill:
     """One kill: `after_s` seconds after `after_results` new results were seen since the one before.
 
-    `down_s`: how long the engine or the broker stays away. `pick` in [0, 1) chooses among several workers.
-    `parallelism`: what the pipeline is restored at, None for as it was.
+    `down_s`: how long it is until the engine or the broker is started again. `pick` in [0, 1) chooses among
+    several workers. `parallelism`: what the pipeline is restored at, None for as it was.
     """
 
     kind: KillKind

@@ -46,8 +46,8 @@ WAIT_S = 0.2
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
 KEEPERS_MS = (1_000, 16_000)
-"""A worker's shards always have timers that were set at least this long before they fire: the near one takes
-a shard up soon after a restore, the far one is there though all stood still before the checkpoint."""
+"""A worker's shard has timers that were set at least this long before they fire: the near one takes it up
+soon after a restore, the far one is in a checkpoint though all stood still before it."""
 STATE_VERSION = 1
 
 
@@ -150,8 +150,9 @@ class InferenceFunction(KeyedProcessFunction):
             return
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
-            # Timers fire in the order of their times: once one that was set in this run fires, those that a
-            # checkpoint brought back have fired, and every shard that had something in flight was recovered.
+            # Timers fire in the order of their times: once one that was set in this run fires, those that
+            # were due when the run began have fired, and every shard with something in flight was recovered
+            # (but one of which the checkpoint had a far keeper only, where no record has come yet).
             if not self._low.is_restored:
                 self._low.restored()
                 self._metrics.tell_oldest()
@@ -271,10 +272,13 @@ class InferenceFunction(KeyedProcessFunction):
 
         Flink takes the timers that a worker's bundle sets only behind the barrier that ended the bundle
         (PyFlink 2.3: `prepareSnapshotPreBarrier` does not drain them), so the next timer is often not in the
-        checkpoint. One set a second ago is; an idle shard needs it too, as its next event may come with a
-        barrier.
+        checkpoint. What an earlier bundle set is, if it is still to come: the near keeper, or after a pause
+        of up to 16 s the far one, which takes the shard up 32 s later at most. An idle shard needs them too,
+        as its next event may come with a barrier.
         """
         keepers_ms = tuple((now_ms // ahead_ms + 2) * ahead_ms for ahead_ms in KEEPERS_MS)
+        if keepers_ms == shard.keepers_ms:
+            return
         for keeper_ms in sorted({*keepers_ms} - {*shard.keepers_ms}):
             ctx.timer_service().register_processing_time_timer(keeper_ms)
         shard.keepers_ms = keepers_ms

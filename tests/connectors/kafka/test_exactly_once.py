@@ -74,22 +74,23 @@ class Killable:
         from forebay.testing.topics import consume_committed
 
         return [
-            orjson.loads(message.value())
+            orjson.loads(message.value() or b"")
             for message in consume_committed(self.node.bootstrap, self.topics["results"])
         ]
 
     def await_results(self, count: int) -> None:
+        found: list[int] = []
+
         def there() -> bool:
             assert self._process is not None
-            assert self._process.poll() is None, (self.folder / "said").read_text()[-3000:]
-            return len(self.results()) >= count
+            assert self._process.poll() is None, self._said()
+            found.append(len(self.results()))
+            return found[-1] >= count
 
-        try:
-            wait_until(there, WAIT_S)
-        except AssertionError as error:
-            said = (self.folder / "said").read_text()[-3000:]
-            found = len(self.results())
-            raise AssertionError(f"{found} results, not {count}; the job said: {said}") from error
+        wait_until(there, WAIT_S, tell=lambda: f"{found} results, not {count}; the job said: {self._said()}")
+
+    def _said(self) -> str:
+        return (self.folder / "said").read_text()[-3000:]
 
 
 @pytest.fixture
