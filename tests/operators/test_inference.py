@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -241,6 +242,31 @@ def test_a_killed_python_worker_is_replaced_and_the_output_is_exact(make_runs: M
     wait_until(lambda: job.restarts() >= 1)
     runs.stop(job)
     assert_exact(runs, 80)
+
+
+def test_what_a_workers_first_bundle_took_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
+    from forebay.operators.environment import newest_checkpoint
+    from forebay.testing.operators import kill_tree
+
+    runs = make_runs(follow=True)
+    runs.feed(events(0, 1, hold="a"))
+    # Only a barrier ends the bundle of the one event, and the next is far enough off to kill before it.
+    process = runs.spawn(mode="process", bundle_time_ms=600_000, checkpoint_interval_s=5.0)
+    before: list[Path | None] = []
+
+    def asked() -> bool:
+        before.append(newest_checkpoint(runs.checkpoints))
+        return bool(runs.calls())
+
+    wait_until(asked)
+    # The checkpoint of that barrier; at the last look but one it was not yet called for.
+    wait_until(lambda: newest_checkpoint(runs.checkpoints) not in (None, *before[:-1]))
+    kill_tree(process)
+    runs.release("a")
+    job = runs.start(mode="process", restore=True)
+    wait_until(lambda: len(runs.results()) >= 1)
+    runs.stop(job)
+    assert_exact(runs, 1)
 
 
 # 7: event time

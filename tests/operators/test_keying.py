@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
-from forebay.operators.keying import Keying
+from forebay.operators.keying import Keying, wakes_ahead
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent
 from forebay.testing.clock import ManualClock
@@ -61,6 +61,21 @@ def test_before_its_first_element_every_shard_is_woken() -> None:
     assert first[:-1] == [(flink_key, b"") for flink_key in flink_keys(8)]
     assert first[-1][1] != b""
     assert len(second) == 1
+
+
+@given(bundle_size=st.integers(1, 300), shards=st.integers(1, 128))
+def test_a_bundle_ends_between_a_shards_first_wake_and_its_first_record(
+    bundle_size: int, shards: int
+) -> None:
+    wakes = wakes_ahead(bundle_size, shards)
+    keying = Keying(shards=shards, wakes=wakes)
+    keying.open(None)
+    came = list(keying.flat_map(encode(event())))
+    assert len(came) == wakes * shards + 1
+    if bundle_size <= 63 * shards:
+        for flink_key in flink_keys(shards):
+            # Whichever element the bundle of the wake began with.
+            assert len(came) - 1 - came.index((flink_key, b"")) >= bundle_size
 
 
 @pytest.mark.parametrize("settings", [{}, {"key": lambda _: "k"}, {"id": lambda _: "i"}])

@@ -31,7 +31,7 @@ from forebay.operators.inference import (
     InferenceFunction,
     Shard,
 )
-from forebay.operators.keying import EventText, Keying, ToEvent
+from forebay.operators.keying import EventText, ToEvent
 from forebay.operators.low_watermark import UNKNOWN_MS
 from forebay.operators.pace import Pace
 from forebay.records import DeadLetter
@@ -296,11 +296,12 @@ def infer_stateful(
         pace=pace,
         event_time=event_time,
     )
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
     return attach(
         stream,
-        keying,
         function,
+        to_event=to_event,
+        key=key,
+        id=id,
         capacity=capacity,
         shards=shards,
         event_time=event_time,
