@@ -274,7 +274,8 @@ class InferenceFunction(KeyedProcessFunction):
         (PyFlink 2.3: `prepareSnapshotPreBarrier` does not drain them), so the next timer is often not in the
         checkpoint. What an earlier bundle set is, if it is still to come: the near keeper, or after a pause
         of up to 16 s the far one, which takes the shard up 32 s later at most. An idle shard needs them too,
-        as its next event may come with a barrier; and the first bundle has no events (`wakes_ahead`).
+        as its next event may come with a barrier. A shard's first bundle, which has no earlier one, has none
+        of its events, as long as bundles are not larger than `wakes_ahead` says.
         """
         keepers_ms = tuple((now_ms // ahead_ms + 2) * ahead_ms for ahead_ms in KEEPERS_MS)
         if keepers_ms == shard.keepers_ms:
