@@ -13,11 +13,12 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.job import Checkpoints
 from forebay.pipelines import run, served, watching
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.resume import read_note
 from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.pipelines.run_state import RunState, read_state
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.written import Written
 from forebay.settings import Settings
+from forebay.testing.checkpoints import complete_checkpoint
 
 Look = Callable[[], str | None]
 
@@ -89,6 +90,12 @@ class Bench:
         return run_pipeline(spec, nullcontext(engine), RunOptions(**options), settings, self.seen.append)
 
 
+def state(bench: Bench) -> RunState:
+    found = read_state(bench.home)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
@@ -115,7 +122,7 @@ def test_without_its_engine_a_run_ends_and_keeps_its_place(
     with pytest.raises(PipelineFailed, match="cannot be started again"):
         bench.run(engine)
     assert bench.cancelled == ["job"]
-    assert not read_note(bench.home).finished
+    assert not state(bench).finished
 
 
 def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:
@@ -126,7 +133,7 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
     job.state = gone  # type: ignore[method-assign]
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
-    assert read_note(bench.home).finished
+    assert state(bench).finished
 
 
 @pytest.mark.parametrize("reached", [0, 1])
@@ -157,10 +164,9 @@ def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
     old.mkdir(parents=True)
 
     def complete() -> None:
-        job = read_note(bench.home).job
+        job = state(bench).job
         assert job is not None
-        (bench.home / job / "chk-1").mkdir(parents=True)
-        (bench.home / job / "chk-1" / "_metadata").touch()
+        complete_checkpoint(bench.home / job, 1)
 
     bench.looks = [complete, lambda: "" if not old.exists() else None]
     assert bench.run().state == "FINISHED"
@@ -174,7 +180,7 @@ def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert bench.cancelled == ["job"]
-    assert not read_note(bench.home).finished
+    assert not state(bench).finished
 
 
 def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
@@ -190,7 +196,7 @@ def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
     bench.replace("check_cluster", lambda address: None)
     with pytest.raises(KeyboardInterrupt):
         bench.run(cluster="cluster:1")
-    assert bench.cancelled == [read_note(bench.home).job]
+    assert bench.cancelled == [state(bench).job]
 
 
 def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:

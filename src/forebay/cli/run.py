@@ -55,6 +55,10 @@ def run(
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
+    from_checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Resume from this checkpoint; what was committed after it comes a second time."),
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
@@ -64,6 +68,8 @@ def run(
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
     from forebay.pipelines.spec import StdoutSink
 
+    if fresh and from_checkpoint is not None:
+        raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
     ready = READY.get(pipeline)
     folder = out or Path("out", pipeline)
     spec = _spec(pipeline, {"source": source, "out": out, "key": key, "time": time, "set": set}, folder)
@@ -80,7 +86,7 @@ def run(
         if local
         else nullcontext(engine or [])
     )
-    options = RunOptions(fresh=fresh, cluster=cluster)
+    options = RunOptions(fresh=fresh, from_checkpoint=from_checkpoint, cluster=cluster)
     try:
         with LiveLine(errors) as line:
             last = run_pipeline(spec, place, options, settings, line.show)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.errors import LaunchError, SettingError
+from forebay.operators.checkpoints import check_readable
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import check_cluster, end_job, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
@@ -24,18 +24,18 @@ from forebay.pipelines.places import check_places, check_secrets
 from forebay.pipelines.positions import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
 from forebay.pipelines.printed import Printed
 from forebay.pipelines.resume import (
-    Note,
     Tidy,
     check_same_kafka,
+    check_traits,
     checkpoint_to_resume,
     end_orphan,
     forget,
+    found_state,
     held,
-    read_note,
     tidy_logs,
     traits,
-    write_note,
 )
+from forebay.pipelines.run_state import RunState, write_state
 from forebay.pipelines.served import served_by
 from forebay.pipelines.settling import Settling
 from forebay.pipelines.snapshot import AWAITS_KAFKA, WAITING, Snapshot
@@ -64,10 +64,13 @@ Engine = AbstractContextManager[Sequence[str]]
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How this run differs from what the file says. `fresh` forgets the pipeline's checkpoints, and adds its
-    results to those that the sink holds. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked
-    after each look at the job: once it is true, the job completes what it has read, commits it and ends."""
+    results to those that the sink holds. `from_checkpoint` is a checkpoint to resume from in place of the one
+    that the record names: what was committed after it comes again. `cluster` is the `HOST:PORT` of a running
+    Flink. `enough` is asked after each look at the job: once it is true, the job completes what it has read,
+    commits it and ends."""
 
     fresh: bool = False
+    from_checkpoint: Path | None = None
     cluster: str | None = None
     enough: Callable[[Snapshot], bool] = lambda now: False
 
@@ -95,8 +98,8 @@ def run_pipeline(
     with held(home, spec.name):
         if options.cluster is not None:
             check_cluster(options.cluster)
-        end_orphan(home)
-        restore_from = None if options.fresh else checkpoint_to_resume(spec, home)
+        state = end_orphan(home, found_state(home, needed=not (options.fresh or options.from_checkpoint)))
+        restore_from = _restore_from(spec, home, state, options)
         jars = connector_jars(spec, settings)
         printed = Printed() if isinstance(spec.sink, StdoutSink) else None
         with printed.taken() if printed else nullcontext():
@@ -104,9 +107,9 @@ def run_pipeline(
         await_brokers(
             spec, lambda words, waited_s: watch(Snapshot(waited_s, AWAITS_KAFKA, engine_failure=words))
         )
-        note, kafka = read_note(home), kafka_read(spec)
+        kafka = kafka_read(spec)
         if restore_from is not None:
-            check_same_kafka(note, kafka)
+            check_same_kafka(state.kafka, kafka)
         with engine as urls:
             served = served_by(
                 spec, urls, lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words))
@@ -114,23 +117,23 @@ def run_pipeline(
             tidy_logs(settings.run / "flink")
             port, job_id = free_port(), uuid.uuid4().hex
             env = flink_environment(_config(spec, options, settings, restore_from, port=port, job_id=job_id))
-            build(spec, env, replicas=served.replicas, model=served.model)
+            build(spec, env, replicas=served.replicas, model=served.model, job=job_id)
+            until = _ends(spec, state, options, restore_from)
             if options.fresh:
-                forget(home)
-            until = _ends(spec, note, options, restore_from)
+                state = forget(home)
             written = Written(spec, printed)
-            write_note(
-                home,
-                Note(
-                    traits=traits(spec),
-                    submitted_s=time.time(),
-                    jvm=jvm_process(),
-                    cluster=options.cluster,
-                    job=job_id,
-                    ends=[astuple(end) for end in until],
-                    kafka=kafka,
-                ),
+            state = RunState(
+                id=state.id,
+                traits=traits(spec),
+                job=job_id,
+                restored=None if restore_from is None else _below(home, restore_from),
+                parallelism=spec.parallelism,
+                jvm=jvm_process(),
+                cluster=options.cluster,
+                ends=tuple((end.topic, end.partition, end.offset) for end in until),
+                kafka=kafka,
             )
+            write_state(home, state)
             rest_url = f"http://{options.cluster or f'localhost:{port}'}"
             try:
                 job = submit(env, spec.name, rest_url)
@@ -139,7 +142,13 @@ def run_pipeline(
                 with suppress(LaunchError):
                     end_job(rest_url, job_id, CANCEL_S, unknown_s=ARRIVAL_S)
                 raise
-            chores: list[Callable[[], None]] = [Tidy(home, job_id, restore_from)]
+            tidy = Tidy(home, job_id, restore_from)
+
+            def note_checkpoints() -> None:
+                nonlocal state
+                state = tidy(state)
+
+            chores: list[Callable[[], None]] = [note_checkpoints]
             if printed is not None:
                 chores.append(printed.check)
             offsets = GroupOffsets(spec, until, job.checkpoints, _settling(spec, options))
@@ -157,22 +166,44 @@ def run_pipeline(
                 with suppress(KafkaAway, KafkaRefused):
                     offsets.finished()
             # First of all: a run that is killed while it counts has finished nevertheless.
-            write_note(home, replace(read_note(home), finished=True))
+            write_state(home, state.model_copy(update={"finished": True}))
             shutil.rmtree(home / job.id, ignore_errors=True)
             last = written.since(last)
             watch(last)
             return last
 
 
+def _restore_from(spec: PipelineSpec, home: Path, state: RunState, options: RunOptions) -> Path | None:
+    if options.fresh:
+        return None
+    chosen = options.from_checkpoint
+    if chosen is None:
+        return checkpoint_to_resume(spec, home, state)
+    try:
+        check_readable(chosen)
+    except FileNotFoundError:
+        raise SettingError(
+            f"--from-checkpoint: expected the folder of a checkpoint, found {chosen} without _metadata"
+        ) from None
+    check_traits(spec, state)
+    return chosen
+
+
+def _below(home: Path, checkpoint: Path) -> str:
+    """A checkpoint's place as the record has it, so that the folder can be moved."""
+    folder, place = home.absolute(), checkpoint.absolute()
+    return str(place.relative_to(folder) if place.is_relative_to(folder) else place)
+
+
 def _ends(
-    spec: PipelineSpec, note: Note, options: RunOptions, restore_from: Path | None
+    spec: PipelineSpec, state: RunState, options: RunOptions, restore_from: Path | None
 ) -> tuple[Place, ...]:
     """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
     begins."""
-    noted = None if note.ends is None else tuple(Place(*end) for end in note.ends)
+    noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
     if restore_from is not None:
         return ends(spec) if noted is None else noted
-    first = options.fresh or noted is None or note.traits != traits(spec)
+    first = options.fresh or noted is None or state.traits != traits(spec)
     now = begin(spec, first=first)
     return now if first or noted is None else noted
 

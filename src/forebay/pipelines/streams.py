@@ -76,8 +76,11 @@ class TextOf:
         return self.template.render(event.fields, time_ms=event.time_ms)
 
 
-def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str) -> None:
-    """Put the whole pipeline into `env`; nothing runs until it is executed."""
+def build(
+    spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str, job: str = ""
+) -> None:
+    """Put the whole pipeline into `env`; nothing runs until it is executed. `job` is the id that the job will
+    have: files are named after it."""
     stream = source_stream(spec, env)
     # A name made by Flink changes with what it is chained to, and with it where a checkpoint's state goes.
     stream.uid("source")
@@ -104,13 +107,13 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: Repl
     if isinstance(spec.sink, KafkaSink):
         kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
     elif isinstance(spec.sink, JsonlSink):
-        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path)), uid="results")
+        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path), job), uid="results")
     else:
         standard_output_sink(result_lines(answered.results), StandardOutput())
     if isinstance(spec.dead_letters, KafkaSink):
         kafka_sink(answered.dead_letters, topic_of(spec, "dead-letters", spec.dead_letters))
     else:
-        letters = JsonlFiles(Path(spec.dead_letters.path))
+        letters = JsonlFiles(Path(spec.dead_letters.path), job)
         jsonl_sink(dead_letter_lines(answered.dead_letters), letters, uid="dead-letters")
 
 
