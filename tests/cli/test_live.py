@@ -50,6 +50,23 @@ def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
+def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        line.show(NOW)
+        lost = replace(NOW, state="RESUMING", resumes=("gone",), resuming="gone; resuming from the beginning")
+        line.show(lost)
+        runs = replace(lost, state="RUNNING", elapsed_s=NOW.elapsed_s + PLAIN_EVERY_S)
+        line.show(runs)
+        line.show(replace(runs, checkpoint_failure="No space left on device"))
+        assert line.last == replace(runs, checkpoint_failure="No space left on device")
+    lines = text(where).splitlines()
+    assert lines[1] == "gone; resuming from the beginning"
+    assert "· resumed 1 ·" in lines[2]
+    assert lines[3] == "a checkpoint failed: No space left on device"
+    assert len(lines) == 4
+
+
 def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
     odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), 0.0)
     assert "retries 2 · restarts 1 · engine restarts 3" in odd

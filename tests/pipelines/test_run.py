@@ -11,7 +11,7 @@ import pytest
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.job import Checkpoints
-from forebay.pipelines import run, served, watching
+from forebay.pipelines import attempt, run, served, supervisor, watching
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.run import RunOptions, run_pipeline
 from forebay.pipelines.run_state import RunState, read_state
@@ -49,6 +49,9 @@ class FakeJob:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(0, 0, ())
 
+    def task_managers(self) -> int:
+        return 1
+
     def drain(self, folder: Path) -> None:
         self.drained.append(folder)
 
@@ -67,13 +70,14 @@ class Bench:
         self.replace("POLL_S", 0.0)
         self.replace("flink_environment", lambda config: None)
         self.replace("build", lambda *arguments, **more: None)
-        self.replace("jvm_process", lambda: None)
+        self.replace("start_jvm", lambda *arguments, **more: None)
+        self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
         self.replace("served_model", lambda spec, url, say: "m")
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
     def replace(self, name: str, value: Any) -> None:
-        holders = [module for module in (run, served, watching) if hasattr(module, name)]
+        holders = [module for module in (attempt, run, served, supervisor, watching) if hasattr(module, name)]
         assert holders
         for module in holders:
             self.monkeypatch.setattr(module, name, value)
@@ -87,7 +91,8 @@ class Bench:
         }
         spec = parse_spec(document, base=self.folder)
         settings = Settings(home=self.folder / "home", python=Path())
-        return run_pipeline(spec, nullcontext(engine), RunOptions(**options), settings, self.seen.append)
+        here = RunOptions(in_process=True, **options)
+        return run_pipeline(spec, nullcontext(engine), here, settings, self.seen.append)
 
 
 def state(bench: Bench) -> RunState:
@@ -170,6 +175,26 @@ def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
 
     bench.looks = [complete, lambda: "" if not old.exists() else None]
     assert bench.run().state == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("counts", "came_in", "in_flight"),
+    [
+        ({"accepted": 9, "results": 4, "in_flight": 5}, 9, 5),
+        # After a restore: what was found in the checkpoint leaves, too.
+        ({"accepted": 751, "restored": 8, "results": 754, "in_flight": 5}, 759, 5),
+        # Of one look, not all is of one moment.
+        ({"accepted": 9, "results": 6, "dead_letters": 2, "in_flight": 5}, 9, 1),
+    ],
+)
+def test_what_came_out_and_is_in_flight_came_in(
+    bench: Bench, counts: dict[str, float], came_in: int, in_flight: int
+) -> None:
+    bench.replace("submit", lambda env, name, url: FakeJob([lambda: None, lambda: ""], counts))
+    bench.run()
+    now = bench.seen[0]
+    assert (now.accepted, now.results, now.in_flight) == (came_in, counts["results"], in_flight)
+    assert now.accepted >= now.results + now.dead_letters + now.in_flight
 
 
 def test_ctrl_c_cancels_the_job(bench: Bench) -> None:

@@ -20,7 +20,7 @@ FULL = RunState(
     restored=f"{'b' * 32}/chk-41",
     completed=Completed(number=42, triggered_ms=1_700_000_000_000, files=3, bytes=4711),
     parallelism=2,
-    jvm=(17, 3.5),
+    jvm=(2**22 + 1, 3.5),
     cluster="flink:8081",
     ends=(("t", 0, 7),),
     kafka="K",

@@ -10,24 +10,25 @@ from typing import Literal
 from forebay.errors import SettingError
 
 Mode = Literal["thread", "process"]
-KillKind = Literal["job", "engine", "worker", "jvm", "command", "broker"]
+KillKind = Literal["job", "engine", "worker", "jvm", "flink", "command", "broker"]
 
 TURNS: dict[Mode, tuple[KillKind, ...]] = {
-    "process": ("job", "engine", "worker", "command", "jvm"),
-    "thread": ("job", "engine", "jvm", "command"),
+    "process": ("job", "engine", "worker", "command", "jvm", "flink"),
+    "thread": ("job", "engine", "jvm", "command", "flink"),
 }
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
-back. `worker`: one Python worker below Flink's JVM, which Flink replaces. `jvm`: the JVM alone, which in
-thread mode is the Python worker. `command`: `forebay run` alone, as its supervisor might kill it."""
+back. `worker`: one Python worker below Flink's JVM, which Flink replaces. `jvm`: the JVM alone, in which the
+job runs. `flink`: the process that holds the JVM. `command`: `forebay run` alone, as its supervisor might
+kill it."""
 
 WITH_BROKER: dict[Mode, tuple[KillKind, ...]] = {
-    "process": ("job", "engine", "worker", "broker", "command", "jvm"),
-    "thread": ("job", "engine", "jvm", "broker", "command"),
+    "process": ("job", "engine", "worker", "broker", "command", "jvm", "flink"),
+    "thread": ("job", "engine", "jvm", "broker", "command", "flink"),
 }
 """The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
 
-RESTARTED: frozenset[KillKind] = frozenset(("job", "jvm", "command"))
-"""Kills after which the pipeline is started anew; after the others it runs on."""
+RESTARTED: frozenset[KillKind] = frozenset(("job", "command"))
+"""Kills after which the pipeline is started anew; after the others it goes on by itself."""
 
 MAX_RESULTS = 100
 AFTER_S = (0.5, 4.0)
@@ -51,15 +52,23 @@ class Kill:
 
 
 def plan(
-    count: int, seed: int, mode: Mode, *, rescale_to: int | None = 2, broker: bool = False
+    count: int,
+    seed: int,
+    mode: Mode,
+    *,
+    rescale_to: int | None = 2,
+    broker: bool = False,
+    only: KillKind | None = None,
 ) -> tuple[Kill, ...]:
-    """`count` kills by turns, the `broker` among them where there is one; the same for the same arguments.
+    """`count` kills by turns, the `broker` among them where there is one, or of one kind `only`; the same for
+    the same arguments.
 
     The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
     """
     if count < 1:
         raise SettingError(f"kills must be at least 1, found {count}")
     draw = random.Random(f"{seed}:{mode}")
+    turns = (WITH_BROKER if broker else TURNS)[mode] if only is None else (only,)
     kills = [
         Kill(
             kind=kind,
@@ -68,10 +77,10 @@ def plan(
             down_s=draw.uniform(*DOWN_S),
             pick=draw.random(),
         )
-        for kind in islice(cycle((WITH_BROKER if broker else TURNS)[mode]), count)
+        for kind in islice(cycle(turns), count)
     ]
     restarts = [i for i, kill in enumerate(kills) if kill.kind == "job"]
-    if rescale_to is not None:
+    if rescale_to is not None and restarts and only is None:
         middle = min(restarts, key=lambda i: abs(2 * i + 1 - count))
         kills[middle] = replace(kills[middle], parallelism=rescale_to)
     return tuple(kills)

@@ -35,7 +35,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """What to kill how often. `events` None: enough for the kills. `work`: an empty folder."""
+    """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
+    `work`: an empty folder."""
 
     kills: int
     seed: int
@@ -48,6 +49,7 @@ class RecoveryConfig:
     capacity: int = 16
     checkpoint_interval_s: float = 1.0
     rescale_to: int | None = 2
+    only: KillKind | None = None
     flink: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -155,7 +157,14 @@ def measure_recovery(
     begin_s = time.monotonic()
     runs = []
     for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
-        kills = plan(count, config.seed, mode, rescale_to=config.rescale_to, broker=config.sink == "kafka")
+        kills = plan(
+            count,
+            config.seed,
+            mode,
+            rescale_to=config.rescale_to,
+            broker=config.sink == "kafka",
+            only=config.only,
+        )
         folder = config.work / mode
         folder.mkdir(parents=True)
         with (
@@ -249,6 +258,8 @@ class _Runner:
                 orphans = process.kill_command()
             case "jvm":
                 process.kill_jvm()
+            case "flink":
+                process.kill_flink()
             case "worker":
                 process.kill_worker(kill.pick)
             case "engine":

@@ -51,6 +51,10 @@ SOURCE_KEYS = (
 )
 
 
+class AlreadyFinished(SettingError):
+    """The pipeline has finished, and is not run again by mistake."""
+
+
 @contextmanager
 def held(home: Path, name: str) -> Iterator[None]:
     """Only one run of a pipeline at a time: two would restore the same state. `SettingError` for a second."""
@@ -85,7 +89,7 @@ def found_state(home: Path, *, needed: bool = True) -> RunState:
 
 def jobs_in(home: Path) -> list[Path]:
     """The folders of the jobs that have run."""
-    return [path for path in home.iterdir() if JOB_DIRECTORY.fullmatch(path.name)]
+    return [path for path in home.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
 def end_orphan(home: Path, state: RunState) -> RunState:
@@ -131,7 +135,7 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
     """
     found = None if state.job is None else newest_of_job(home / state.job)
     if state.finished or (found is None and _ended_unnoted(spec, home, state)):
-        raise SettingError(
+        raise AlreadyFinished(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
         )
