@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from forebay.engine.base import Engine
 from forebay.records import Completion, Request
@@ -17,8 +18,9 @@ from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.operators import Runs
 from forebay.testing.waiting import wait_until
 
-EVENTS = 600
+EVENTS = 6000
 CANCELLED = 3
+OBJECTS = 50
 DELAY = Mixture(((0.9, 0.005), (0.1, 0.2)))
 
 
@@ -29,13 +31,14 @@ class CallsJava:
         # Found by PyFlink on the task's thread: on others, pemja finds no class.
         from pyflink.fn_execution.embedded.java_utils import JDuration
 
-        return _CallsJava(ScriptedEngineFactory(DELAY)(), JDuration)
+        # Made once: each Java object that a call on such a thread returns stays in memory.
+        return _CallsJava(ScriptedEngineFactory(DELAY)(), [JDuration.ofMillis(n) for n in range(OBJECTS)])
 
 
 class _CallsJava:
-    def __init__(self, inner: Engine, duration: object) -> None:
+    def __init__(self, inner: Engine, objects: list[Any]) -> None:
         self._inner = inner
-        self._duration = duration
+        self._objects = objects
         self._wrong = False
         self._closed = False
         self._thread = threading.Thread(target=self._call_on_and_on)
@@ -56,19 +59,20 @@ class _CallsJava:
 
     def _call_on_and_on(self) -> None:
         while not self._closed:
-            for number in range(50):
+            for number in range(OBJECTS):
                 self._call(number)
             time.sleep(0.002)
 
     def _call(self, number: int) -> None:
-        if self._duration.ofMillis(number).plusMillis(1).toMillis() != number + 1:
+        if self._objects[number].toMillis() != number:
             self._wrong = True
 
 
 def main(folder: Path) -> None:
     def runs(name: str, **settings: object) -> Runs:
-        made = Runs(folder / name, log_dir=folder / "logs", engine=CallsJava(), capacity=32, **settings)
-        made.feed({"n": n, "text": f"event {n}", "at": 20 * n} for n in range(EVENTS))
+        made = Runs(folder / name, log_dir=folder / "logs", engine=CallsJava(), capacity=16, **settings)
+        last = {"n": EVENTS, "text": "[[hold:last]]", "at": 20 * EVENTS}
+        made.feed([*({"n": n, "text": f"event {n}", "at": 20 * n} for n in range(EVENTS)), last])
         return made
 
     ending = [runs(f"parallelism-{n}", event_time=True) for n in (2, 4)]
@@ -81,6 +85,7 @@ def main(folder: Path) -> None:
         wait_until(lambda: all(each.ended() == "" or each.counts() for each in jobs))
         endless.stop(job)
     for each, job in zip(ending, jobs, strict=True):
+        each.release("last")
         each.finish(job)
 
 
