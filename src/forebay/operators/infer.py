@@ -54,7 +54,8 @@ def infer(
     the watermark behind the operator never passes an event whose answer is still awaited.
 
     The operator's `uid` is `name`: it must be unique in the job, and stay for state to be found again.
-    Raises `SettingError` where the settings contradict each other.
+    Raises `SettingError` where the settings contradict each other, and where Python would run in worker
+    processes (`python.execution-mode` must be `thread`) or the checkpoint to restore was made by them.
     """
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +46,8 @@ def check_environment(env: StreamExecutionEnvironment) -> None:
 
 def _of_workers(jvm: Any, checkpoint: str) -> bool:
     """Whether some operator has state of worker processes that it does not have under its own name, too."""
+    from py4j.protocol import Py4JError
+
     try:
         for names in _state_names(jvm, checkpoint):
             left = {name.removeprefix(OF_WORKERS) for name in names if name.startswith(OF_WORKERS)}
