@@ -50,6 +50,20 @@ def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
+def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, failed_commits in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, failed_commits=failed_commits))
+    said = text(where)
+    words = "of this run's transactions could not be committed, as Kafka had ended them: the results in them"
+    assert said.count(words) == 2
+    assert f"1 {words}" in said
+    assert " · failed commits 3" in said
+    report(replace(NOW, failed_commits=3), one_each=True, json=False, console=where)
+    assert text(where).count(f"3 {words}") == 2
+
+
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     where = console()
     with LiveLine(where) as line:

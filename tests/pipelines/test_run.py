@@ -16,6 +16,7 @@ from forebay.pipelines.load import parse_spec
 from forebay.pipelines.run import RunOptions, run_pipeline
 from forebay.pipelines.run_state import RunState, read_state
 from forebay.pipelines.snapshot import Snapshot
+from forebay.pipelines.watching import FailedCommits
 from forebay.pipelines.written import Written
 from forebay.settings import Settings
 from forebay.testing.checkpoints import complete_checkpoint
@@ -243,3 +244,29 @@ def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
     bench.replace("served_model", waits)
     bench.run()
     assert bench.seen[0] == Snapshot(3.0, "WAITING FOR THE ENGINE", engine_failure="waiting for the engine")
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        # (failures since the last restart, restores, newest checkpoint)
+        ([(0, 0, 0), (2, 0, 1), (2, 0, 2), (3, 0, 3)], [0, 2, 2, 3]),
+        ([(2, 0, 1), (0, 1, 1), (1, 1, 1), (1, 1, 2), (2, 1, 3)], [2, 2, 2, 2, 3]),
+        ([(0, 1, 0), (1, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (3, 2, 10)], [0, 0, 0, 0, 0, 2]),
+    ],
+)
+def test_commits_that_failed_add_up_but_for_those_that_a_restore_makes_again(
+    looks: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    count = FailedCommits()
+    seen = [
+        count(failed, Checkpoints(0, 0, (), newest_done=newest, restored=restored))
+        for failed, restored, newest in looks
+    ]
+    assert seen == expected
+
+
+def test_commits_that_failed_are_told_to_the_end(bench: Bench) -> None:
+    job = FakeJob([lambda: None, lambda: None, lambda: ""], {"failedCommittables": 2})
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().failed_commits == 2

@@ -195,6 +195,34 @@ def test_a_lost_attempt_is_followed_by_one_from_the_newest_checkpoint(bench: Ben
     assert all(process.said[-1] == "kill" for process in bench.processes)
 
 
+def test_commits_that_failed_add_up_over_attempts(bench: Bench) -> None:
+    failed = replace(RUNS, snapshot=replace(RUNS.snapshot, failed_commits=2))
+    bench.attempts((*STARTS, failed, failed, Lost("gone")), (*STARTS, RUNS, failed, DONE))
+    assert bench.run().failed_commits == 4
+
+
+def test_a_state_keeps_its_id_over_attempts_runs_and_fresh_starts(bench: Bench) -> None:
+    """Kafka's transactions are named after it."""
+    bench.attempts((*STARTS, Lost("gone")), (*STARTS, complete(1), DONE))
+    bench.run()
+    first = bench.state.id
+    bench.attempts((*STARTS, DONE))
+    bench.run(fresh=True)
+    assert first
+    assert {order.state.id for order in bench.orders()} == {first, bench.state.id} == {first}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_state_of_an_older_version_has_no_id_before_it_starts_over(bench: Bench, fresh: bool) -> None:
+    bench.home.mkdir(parents=True)
+    (bench.home / "run.json").write_text('{"finished": false}')
+    bench.attempts((*STARTS, Lost("gone")), (*STARTS, DONE))
+    bench.run(fresh=fresh)
+    ids = {order.state.id for order in bench.orders()}
+    assert ids == {bench.state.id}
+    assert (ids == {None}) == (not fresh)
+
+
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
 def test_one_that_is_lost_as_it_starts_is_made_again_as_it_was(bench: Bench, steps: tuple[Step, ...]) -> None:
     complete_checkpoint(bench.home / ("a" * 32), 7)
@@ -215,6 +243,7 @@ def test_a_chosen_checkpoint_is_chosen_until_the_job_has_one_of_its_own(bench: B
     )  # fmt: skip
     bench.run(from_checkpoint=chosen)
     orders = bench.orders()
+    assert [order.chosen for order in orders] == [True, True, True, False]
     assert [order.restore_from for order in orders[:3]] == [chosen] * 3
     assert orders[3].restore_from == bench.home / orders[2].job_id / "chk-8"
 

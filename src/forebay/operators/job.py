@@ -39,6 +39,8 @@ QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
+FAILED_COMMITS = "failedCommittables"
+"""Flink's counter of what its sinks were to commit and could not."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
@@ -139,11 +141,14 @@ class RunningJob:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
         Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
-        lowest. `held_back_ms` is for how long the operator was held back by what is behind it.
+        lowest. `held_back_ms` is for how long the operator was held back by what is behind it,
+        `FAILED_COMMITS` what the sinks could not commit since the job's last start.
         """
         values: dict[str, float] = {}
-        for vertex, metric, over in self._metrics(lambda metric: ".forebay." in metric):
+        for vertex, metric, over in self._metrics(_is_counted):
             name = metric.rsplit(".", 1)[1]
+            if name == FAILED_COMMITS:
+                values[name] = values.get(name, 0) + over.sum
             if name in ADDED_UP or name in GAUGES:
                 values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
             if name == "in_flight":
@@ -187,6 +192,10 @@ class RunningJob:
 
     def _get(self, path: str) -> Any:
         return json.loads(_ask(self.rest_url + path) or "null")
+
+
+def _is_counted(metric: str) -> bool:
+    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}")
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:

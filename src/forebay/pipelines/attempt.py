@@ -13,6 +13,7 @@ from pathlib import Path
 
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.errors import LaunchError
+from forebay.operators.checkpoints import check_readable
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.operators.job import RunningJob, end_job, submit
 from forebay.operators.jvm import jvm_process
@@ -28,6 +29,7 @@ from forebay.pipelines.settling import Settling
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.spec import PipelineSpec
 from forebay.pipelines.streams import build, connector_jars
+from forebay.pipelines.transactions import Resumed
 from forebay.pipelines.watching import CANCEL_S, POLL_S, Wishes, watch_until_end
 from forebay.settings import Settings
 
@@ -42,13 +44,14 @@ ten seconds."""
 class Order:
     """What an attempt is to do: run `spec` as the job `job_id`, from the checkpoint `restore_from` or from
     the beginning, in this process or on `cluster`. `state` is the record of the runs before; a `fresh` start
-    heeds none of it."""
+    heeds none of it, and a checkpoint that is `chosen` by hand is taken as it is."""
 
     spec: PipelineSpec
     settings: Settings
     state: RunState
     job_id: str
     restore_from: Path | None = None
+    chosen: bool = False
     fresh: bool = False
     cluster: str | None = None
 
@@ -67,7 +70,11 @@ class Attempt:
         """Wait for Kafka, and hold what the job wants of it against what is there. Raises as
         `await_brokers`, and `SettingError` where the checkpoint is of another Kafka."""
         order = self._order
-        await_brokers(order.spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)))
+        await_brokers(
+            order.spec,
+            lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)),
+            None if order.chosen else _resumed(order),
+        )
         self._kafka = kafka_read(order.spec)
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
@@ -80,7 +87,14 @@ class Attempt:
         order, spec = self._order, self._order.spec
         port = free_port()
         env = flink_environment(_config(order, port))
-        build(spec, env, replicas=served.replicas, model=served.model, job=order.job_id)
+        build(
+            spec,
+            env,
+            replicas=served.replicas,
+            model=served.model,
+            job=order.job_id,
+            state_id=order.state.id,
+        )
         until = _ends(order)
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
         self._report(Ready(jvm_process(), self._kafka, noted))
@@ -111,6 +125,17 @@ class Attempt:
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
+
+
+def _resumed(order: Order) -> Resumed | None:
+    if order.restore_from is None:
+        return None
+    return Resumed(
+        order.restore_from,
+        check_readable(order.restore_from),
+        order.state.id,
+        max(order.spec.parallelism, order.state.parallelism or 1),
+    )
 
 
 def _ends(order: Order) -> tuple[Place, ...]:

@@ -221,9 +221,11 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
         )
 
 
-def forget(home: Path) -> RunState:
-    """Delete the checkpoints; returns the new record. A crash on the way must not bring them back."""
-    state = RunState()
+def forget(home: Path, id: str | None) -> RunState:
+    """Delete the checkpoints; returns the new record, of a state with the same `id`: what a killed job left
+    open in Kafka is ended by the next one that has it. A crash on the way must not bring the checkpoints
+    back."""
+    state = RunState(id=id)
     write_state(home, state)
     for path in jobs_in(home):
         shutil.rmtree(path)

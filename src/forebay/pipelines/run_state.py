@@ -42,11 +42,16 @@ class Completed(BaseModel):
     bytes: int = 0
 
 
+def new_id() -> str:
+    """An id for a state; two of them differ."""
+    return uuid.uuid4().hex[:12]
+
+
 class RunState(BaseModel):
     """What is known of a pipeline's last run. Fields of other versions are ignored.
 
-    `id` is drawn once for the life of the checkpoints, and names the pipeline's transactions in Kafka; None
-    where they were begun before there was one. `traits` are the settings that checkpoints are bound to.
+    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka; None where
+    they were begun before there was one. `traits` are the settings that checkpoints are bound to.
     `job` is the last job, None before the first; `restored` the checkpoint that it was started from, below
     the folder of the record or absolute, None for the beginning; `completed` the newest of its own that was
     seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
@@ -57,7 +62,7 @@ class RunState(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: int = VERSION
-    id: str | None = Field(default_factory=lambda: uuid.uuid4().hex[:8])
+    id: str | None = Field(default_factory=new_id)
     finished: bool = False
     traits: dict[str, Any] | None = None
     job: JobId | None = None

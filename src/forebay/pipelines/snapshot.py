@@ -30,8 +30,9 @@ class Snapshot:
     is to say of the last of `engine_restarts`: a local engine that ended is started again. `resumes` are the
     causes for which the run started Flink anew by itself, one text each time, in order; what it does about
     the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
-    completed. `backlog` is what
-    waits in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
+    completed. `failed_commits` is how many transactions with results or dead letters could not be committed
+    in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
+    of a Kafka source, counted every few seconds; None before that, and for other sources.
     """
 
     elapsed_s: float
@@ -57,4 +58,5 @@ class Snapshot:
     resumes: tuple[str, ...] = ()
     resuming: str = ""
     checkpoint_failure: str = ""
+    failed_commits: int = 0
     backlog: Backlog | None = None

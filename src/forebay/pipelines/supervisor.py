@@ -32,7 +32,7 @@ from forebay.pipelines.resume import (
     traits,
 )
 from forebay.pipelines.run_options import RunOptions
-from forebay.pipelines.run_state import RunState, write_state
+from forebay.pipelines.run_state import RunState, new_id, write_state
 from forebay.pipelines.served import Served, served_by
 from forebay.pipelines.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
 from forebay.pipelines.spec import PipelineSpec, StdoutSink
@@ -73,7 +73,9 @@ class Supervisor:
         self._settings = settings
         self._watch = watch
         self._home = Path(spec.checkpoint.dir)
-        self._state = state
+        # Of an older version's state there is nothing left to go on with under its name.
+        anew = options.fresh and state.id is None
+        self._state = state.model_copy(update={"id": new_id()}) if anew else state
         self._restore_from = restore_from
         self._fresh = options.fresh
         self._last = Snapshot(0.0, "CREATED")
@@ -85,6 +87,7 @@ class Supervisor:
         self._order: Order | None = None
         self._tidy: Tidy | None = None
         self._drain: Callable[[], None] = lambda: None
+        self._failed_before = 0
 
     def to_the_end(self, enter: Callable[[], Sequence[str]], launcher: FlinkLauncher | None) -> Snapshot:
         """Make attempts until one comes to the pipeline's end; blocks. Returns the last snapshot.
@@ -117,9 +120,11 @@ class Supervisor:
             state=self._state,
             job_id=uuid.uuid4().hex,
             restore_from=self._restore_from,
+            chosen=self._restore_from is not None and self._restore_from == self._options.from_checkpoint,
             fresh=self._fresh,
             cluster=self._options.cluster,
         )
+        self._failed_before = self._last.failed_commits
         if launcher is None:
             return self._attempt_here(order, enter)
         self._printed = launcher.printed if isinstance(self._spec.sink, StdoutSink) else None
@@ -193,7 +198,7 @@ class Supervisor:
         order = self._order
         assert order is not None
         if self._fresh:
-            self._state = forget(self._home)
+            self._state = forget(self._home, self._state.id)
         self._fresh = False
         self._state = RunState(
             id=self._state.id,
@@ -214,7 +219,8 @@ class Supervisor:
         self._state = self._tidy(self._state, look.signs.checkpoint_ms)
         if self._printed is not None:
             self._printed.check()
-        self._say(look.snapshot)
+        failed = self._failed_before + look.snapshot.failed_commits
+        self._say(replace(look.snapshot, failed_commits=failed))
         if self._options.enough(self._last):
             self._drain()
 
@@ -278,7 +284,7 @@ class Supervisor:
         assert self._order is not None
         shutil.rmtree(self._home / self._order.job_id, ignore_errors=True)
         assert self._written is not None
-        self._say(self._written.since(last))
+        self._say(replace(self._written.since(last), failed_commits=self._last.failed_commits))
         return self._last
 
 

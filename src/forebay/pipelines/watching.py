@@ -11,7 +11,7 @@ from pathlib import Path
 from forebay.connectors.feed import FeedRefused
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.operators.job import LIMIT_REACHED, RestSilent, RunningJob, end_job
+from forebay.operators.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RestSilent, RunningJob, end_job
 from forebay.pipelines.lag import LastCount
 from forebay.pipelines.reports import Look, Signs
 from forebay.pipelines.snapshot import Snapshot
@@ -68,6 +68,7 @@ def watch_until_end(
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
+    failed_commits = FailedCommits()
     try:
         # To ask Java itself has no time-out: not while Flink's REST service, which is in it, is silent.
         while silent or (cause := job.ended()) is None:
@@ -77,7 +78,7 @@ def watch_until_end(
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
             try:
-                last, signs = _look(job, last, savepoints, one_each)
+                last, signs = _look(job, last, savepoints, one_each, failed_commits)
                 last = replace(last, backlog=waiting.backlog(last))
                 if wishes.drain or answered(last):
                     job.drain(savepoints)
@@ -97,7 +98,36 @@ def watch_until_end(
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
 
 
-def _look(job: RunningJob, before: Snapshot, savepoints: Path, one_each: bool) -> tuple[Snapshot, Signs]:
+class FailedCommits:
+    """Counts what a job's sinks could not commit.
+
+    A restore commits once more what its checkpoint holds, which was committed before as a rule: Kafka then
+    takes whoever does so for an old producer, and Flink counts a failure. So what fails between a restore and
+    the next checkpoint does not count. (What a resumed checkpoint holds is looked at before the start.)
+    """
+
+    def __init__(self) -> None:
+        self._sum = self._last = 0
+        self._restored = 0
+        self._done_before = 0
+
+    def __call__(self, count: int, checkpoints: Checkpoints) -> int:
+        """How many so far, with Flink's counter, which begins anew with each restart, at `count`."""
+        if checkpoints.restored != self._restored:
+            self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
+        if self._restored == 0 or checkpoints.newest_done > self._done_before:
+            self._sum += max(0, count - self._last)
+        self._last = count
+        return self._sum
+
+
+def _look(
+    job: RunningJob,
+    before: Snapshot,
+    savepoints: Path,
+    one_each: bool,
+    failed_commits: FailedCommits,
+) -> tuple[Snapshot, Signs]:
     state, restarts = job.state(), job.restarts()
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
@@ -116,6 +146,7 @@ def _look(job: RunningJob, before: Snapshot, savepoints: Path, one_each: bool) -
     )
     if not counts:
         return now, signs
+    now = replace(now, failed_commits=failed_commits(int(counts.get(FAILED_COMMITS, 0)), checkpoints))
     if counts.get(LIMIT_REACHED):
         # A feed has no end of its own.
         job.drain(savepoints)
