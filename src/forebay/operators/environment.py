@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,11 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.operators.checkpoints import newest_checkpoint
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import java_cause, wrong_option
 from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
+from forebay.operators.tls_keys import TlsKeys, tls_keys
+from forebay.settings import load_settings
 
 __all__ = ["FlinkConfig", "Mode", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
 
@@ -55,8 +57,11 @@ class FlinkConfig:
     In process mode events reach Python in bundles of `bundle_size`, or of what came in `bundle_time_ms`. A
     checkpoint waits for the bundle in hand, and each of its events may wait for a slot: keep it small.
 
-    `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
-    JVM are decided by the first environment of a process.
+    `jars` are connectors that the job brings along. `log_dir` is made private; it, `heap_mb` and the class
+    path of this process's JVM are decided by the first environment of a process.
+
+    An embedded Flink listens on the loopback interface only, and serves who shows the key that lies beside
+    the logs; `embedded_rest` does.
     """
 
     mode: Mode = "thread"
@@ -88,8 +93,9 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     options = flink_options(config)
     # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
-    log_dir = config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink"
-    start_jvm(log_dir, heap_mb=config.heap_mb, jars=config.jars)
+    if config.cluster is None:
+        options = _keys(config).flink_options() | options
+    start_jvm(_log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
@@ -105,6 +111,19 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     # The Python environment of PyFlink takes only what it was told through the setters.
     env.set_python_executable(config.cluster_python or sys.executable)
     return env
+
+
+def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
+    """The REST service of an embedded Flink whose `rest.port` is `port`."""
+    return FlinkRest(f"https://localhost:{port}", _keys(config))
+
+
+def _keys(config: FlinkConfig) -> TlsKeys:
+    return tls_keys(_log_dir(config) / "keys")
+
+
+def _log_dir(config: FlinkConfig) -> Path:
+    return config.log_dir or load_settings().run / "flink"
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
@@ -180,6 +199,10 @@ def _local_options() -> dict[str, str]:
         "rest.bind-port": "0",
         "rest.address": "localhost",
         "rest.bind-address": "localhost",
+        "jobmanager.bind-host": "localhost",
+        "taskmanager.bind-host": "localhost",
+        "taskmanager.host": "localhost",
+        "web.submit.enable": "false",
         "taskmanager.memory.network.min": "64 mb",
         "taskmanager.memory.network.max": "64 mb",
         "taskmanager.memory.managed.size": "64 mb",

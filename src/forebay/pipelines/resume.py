@@ -23,6 +23,7 @@ from forebay.operators.checkpoints import (
     newest_checkpoint,
     newest_of_job,
 )
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import end_job
 from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
@@ -106,7 +107,7 @@ def end_orphan(home: Path, state: RunState) -> RunState:
     if state.cluster is None or state.job is None:
         return state
     try:
-        end = end_job(f"http://{state.cluster}", state.job, ORPHAN_S)
+        end = end_job(FlinkRest(f"http://{state.cluster}"), state.job, ORPHAN_S)
     except LaunchError as error:
         raise SettingError(
             f"the last run is job {state.job} on a cluster that cannot be asked whether it ended ({error}); "
