@@ -18,7 +18,6 @@ from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import RunningJob, end_job, submit
 from forebay.operators.jvm import jvm_process
 from forebay.operators.ports import free_port
-from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.brokers import await_brokers, kafka_read
 from forebay.pipelines.lag import lag_watched
 from forebay.pipelines.positions import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
@@ -38,12 +37,6 @@ METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
 """Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
 ten seconds."""
-CALLS_PER_BUNDLE = 16
-"""In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
-bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
-
-COUNTED_PER_BUNDLE = 256
-"""Applications that make no call for each event have larger bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +147,7 @@ def _config(order: Order, port: int) -> FlinkConfig:
         "task.cancellation.timeout": "30 s",
     }
     return FlinkConfig(
-        mode=spec.mode,
         parallelism=spec.parallelism,
-        bundle_size=_bundle_size(spec),
         checkpoint_dir=Path(spec.checkpoint.dir),
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=order.restore_from,
@@ -172,12 +163,6 @@ def _config(order: Order, port: int) -> FlinkConfig:
             **{key: _flink_value(value) for key, value in spec.flink.items()},
         },
     )
-
-
-def _bundle_size(spec: PipelineSpec) -> int:
-    if spec.application is not None and spec.application.type in COUNTING:
-        return COUNTED_PER_BUNDLE
-    return max(1, spec.capacity // CALLS_PER_BUNDLE)
 
 
 def _flink_value(value: object) -> str:

@@ -132,7 +132,8 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
 
     That is the newest of the last job, or what that job was started from, where it has none. No older one
     stands in for one that is damaged or missing: what was committed since would be given again. Raises
-    `SettingError` then, and where the pipeline has finished or its state was made with other settings.
+    `SettingError` then, where the pipeline has finished, and where its state was made with other settings or
+    with Python in worker processes.
     """
     found = None if state.job is None else newest_of_job(home / state.job)
     if state.finished or (found is None and _ended_unnoted(spec, home, state)):
@@ -153,7 +154,14 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
 
 
 def check_traits(spec: PipelineSpec, state: RunState) -> None:
-    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not."""
+    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, or
+    with Python in worker processes."""
+    if state.traits is not None and state.traits.get("mode", "thread") != "thread":
+        raise SettingError(
+            "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python runs "
+            "inside Flink's JVM now. Finish the run with the version of Forebay that began it, or start over "
+            "with --fresh"
+        )
     for key, value in traits(spec).items():
         if state.traits is not None and key in state.traits and value != state.traits[key]:
             raise SettingError(
@@ -277,9 +285,9 @@ def tidy_logs(folder: Path) -> None:
 def traits(spec: PipelineSpec) -> dict[str, Any]:
     """The settings that a checkpoint is bound to.
 
-    Thread and process mode cannot read each other's state; order within a key, and what an application keeps
-    for it, live as long as the number of shards; positions are those of one source, and state is found again
-    by the form of the job.
+    State of worker processes, which older versions had (`mode`), cannot be read; order within a key, and what
+    an application keeps for it, live as long as the number of shards; positions are those of one source, and
+    state is found again by the form of the job.
     """
     source = spec.source.model_dump(mode="json")
     if "url" in source:
@@ -288,7 +296,7 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
             "one with the hash " + hashlib.blake2b(source["url"].encode(), digest_size=8).hexdigest()
         )
     found: dict[str, Any] = {
-        "mode": spec.mode,
+        "mode": "thread",
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
         "application.type": spec.application.type if spec.application else "null",
