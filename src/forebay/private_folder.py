@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from forebay.errors import SettingError
@@ -28,3 +29,20 @@ def private_folder(path: Path) -> Path:
     except OSError as error:
         raise SettingError(f"{path} cannot be made a private folder: {error}") from None
     return path
+
+
+def check_nobody_else_writes(path: Path) -> None:
+    """Raise `SettingError` where others than its owner may write to the folder `path`, or its owner is
+    neither who asks nor root: what is read there can run code. One that is missing is fine."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid not in {os.getuid(), 0}:
+            raise SettingError(
+                f"{path} belongs to user {found.st_uid}, and what is stored there can run code as you: make "
+                f"it yours (chown), if you trust what it holds"
+            )
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            raise SettingError(
+                f"others may write to {path}, and what is stored there can run code as you: keep them out "
+                f"(chmod go-w), if you trust what it holds"
+            )
