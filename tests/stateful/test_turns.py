@@ -338,6 +338,27 @@ def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
     assert (len(machine.calls), len(machine.letters)) == (at == "answer", 1)
 
 
+class Counts(Scripted):
+    """Counts the calls that gave nothing."""
+
+    def on_failure(self, state: Any, tag: str, failure: Failure, now: Moment) -> Step[Any]:
+        return Step({}, outputs=(Output({"tag": tag, "cause": failure.cause, "tries": failure.attempts}),))
+
+
+def test_an_answer_that_cannot_be_kept_is_a_call_that_gave_nothing() -> None:
+    machine = Machine(
+        Counts(
+            lambda state, event, now: Step({"n": event.fields["n"]}, ask(tag="q")),
+            lambda state, tag, answer, now: Step({"text": "x" * 1000}),
+        ),
+        Limits(max_state_bytes=500),
+    )
+    machine.event("a", 1)
+    machine.answer("a")
+    assert [r.answer for r in machine.results] == [{"tag": "q", "cause": "state_too_large", "tries": 1}]
+    assert (machine.letters, machine.held) == ([], {})
+
+
 def test_a_program_that_never_stops_asking_is_stopped() -> None:
     again = Scripted(lambda s, e, n: Step(s, ask()), lambda s, t, a, n: Step(s, ask()))
     machine = Machine(again)

@@ -116,20 +116,26 @@ class Turns(Generic[S]):
         assert turn.ask is not None
         tag = turn.ask.tag
         effects: list[Effect] = []
-        memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
+        turn = turn.spend(Usage() if isinstance(answer, DeadLetter) else answer.usage, answer.attempts)
+        spoilt: RecordError | None = None
+        memory, state = self._memories.recall(key)
         if isinstance(answer, DeadLetter):
-            turn = turn.spend(Usage(), answer.attempts)
             failure = Failure(answer.cause, answer.detail, turn.attempts)
-            step = self._guarded(
-                lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment)
-            )
-            self._settle(turn, memory, step, now, effects)
         else:
-            turn = turn.spend(answer.usage, answer.attempts)
             told = Answer(answer.answer, answer.usage, answer.finish_reason)
             step = self._guarded(lambda: self._program.on_answer(self._or_new(state, key), tag, told, moment))
-            self._settle(turn, memory, step, now, effects, carrier=answer)
+            spoilt = self._apply(turn, memory, step, now, effects, carrier=answer)
+            if spoilt is None:
+                self._go_on(key, now, effects)
+                return effects
+            # Nobody else would ever tell the program that what it waits for does not come.
+            failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
+            memory, state = self._memories.recall(key)
+        step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, spoilt or failed, effects)
         self._go_on(key, now, effects)
         return effects
 
@@ -219,10 +225,24 @@ class Turns(Generic[S]):
         step: Step[S] | RecordError,
         now: Times,
         effects: list[Effect],
+    ) -> None:
+        """Do what `step` says, or nothing of it: then its event is a dead letter."""
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, failed, effects)
+
+    def _apply(
+        self,
+        turn: Turn,
+        memory: Memory | None,
+        step: Step[S] | RecordError,
+        now: Times,
+        effects: list[Effect],
         *,
         carrier: Result | None = None,
-    ) -> None:
-        """Do what `step` says, or nothing of it. `carrier`: the answer that led to it."""
+    ) -> RecordError | None:
+        """Do what `step` says, or nothing of it: then gives what is wrong with it. `carrier`: the answer that
+        led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):
@@ -235,20 +255,23 @@ class Turns(Generic[S]):
                     raise ProgramFailed(f"the program asked more than {MAX_CALLS} times in one turn")
                 self._stores.work.put(CALL + key, pack_turn(following))
         except Exception as error:
-            failed = error if isinstance(error, RecordError) else ProgramFailed(_said(error))
-            letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
-            effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
-            if turn.firing is not None and memory is not None:
-                # The timer has fired, whatever came of it.
-                self._memories.remember(key, memory, effects, before=memory)
-            return
+            return error if isinstance(error, RecordError) else ProgramFailed(_said(error))
         self._memories.remember(key, kept, effects, before=memory)
         effects += given
         if step.ask is None:
             effects.append(LetGo(str(turn.seq)))
-            return
+            return None
         self._awaited[key] = following
         effects.append(Call(call_item(following), step.ask))
+        return None
+
+    def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
+        """End a turn whose step was undone: its event goes to the dead letters."""
+        letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
+        effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
+        if turn.firing is not None and memory is not None:
+            # The timer has fired, whatever came of it.
+            self._memories.remember(turn.key, memory, effects, before=memory)
 
     def _or_new(self, state: Any, key: str) -> S:
         return self._program.initial(key) if state is None else state
