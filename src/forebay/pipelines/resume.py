@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.environment import newest_checkpoint
 from forebay.operators.job import end_job
-from forebay.pipelines.detection import TopicsSpec, TrendsSpec
+from forebay.pipelines.detection import TopicsSpec
 from forebay.pipelines.spec import PipelineSpec
 
 ORPHAN_S = 30.0
@@ -143,13 +143,31 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
                 "runs inside Flink's JVM now. Finish the run with the version of Forebay that began it, or "
                 "start over with --fresh"
             )
+        check_order(spec, note.traits)
         for key, value in traits(spec).items():
-            if key in note.traits and value != note.traits[key]:
+            if key in note.traits and value != note.traits[key] and key not in free_traits(spec):
                 raise SettingError(
                     f"{key}: expected {note.traits[key]}, as in the checkpoint, found {value}; its state "
                     f"does not fit (--fresh starts over)"
                 )
     return newest
+
+
+def check_order(spec: PipelineSpec, noted: Mapping[str, Any]) -> None:
+    """Raise `SettingError` where the events of a key have to keep their order and it is not known how those
+    in flight are spread: earlier versions noted the shards only where order mattered."""
+    if spec.ordering == "key" and "shards" not in noted:
+        raise SettingError(
+            "ordering: expected unordered, as in the checkpoint, found key; the checkpoint does not say how "
+            "many shards it was made with. Resume once with `ordering: unordered` and the shards of that "
+            "run, or start over with --fresh"
+        )
+
+
+def free_traits(spec: PipelineSpec) -> set[str]:
+    """Those of `traits` that are noted for the runs to come and may change in this one."""
+    bound = spec.ordering == "key" or spec.application is not None
+    return {"ordering"} if bound else {"ordering", "shards"}
 
 
 def check_same_kafka(note: Note, kafka: str | None) -> None:
@@ -203,7 +221,7 @@ def tidy_logs(folder: Path) -> None:
 
 
 def traits(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings that a checkpoint is bound to.
+    """The settings that a checkpoint is bound to, but for its `free_traits`.
 
     State of worker processes, which older versions had (`mode`), cannot be read; order within a key, and what
     an application keeps for it, live as long as the number of shards; positions are those of one source, and
@@ -217,18 +235,16 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         )
     found: dict[str, Any] = {
         "mode": "thread",
+        "ordering": spec.ordering,
+        "shards": spec.shards,
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
         "application.type": spec.application.type if spec.application else "null",
         "source.replay": "set" if source.get("replay") else "null",
         **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
     }
-    if spec.ordering == "key" or spec.application is not None:
-        found["shards"] = spec.shards
     if spec.application is not None:
         found["application.type"] = spec.application.type
-    if isinstance(spec.application, TrendsSpec):
-        found["shards"] = spec.shards
     if isinstance(spec.application, TopicsSpec):
         found["application.embeddings"] = spec.application.embeddings
         found["application.topic_shards"] = spec.application.topic_shards
