@@ -49,11 +49,12 @@ STATE_VERSION = 1
 @dataclass(slots=True)
 class Shard:
     """What this subtask knows of one shard: the ids that rest in its state with the times of their events and
-    the wall-clock times at which those were read, and when the next of the processing-time timers is due that
-    were set for it in this run."""
+    the wall-clock times at which those were read, whether something else waits for a slot, and when the next
+    of the processing-time timers is due that were set for it in this run."""
 
     live: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     next_seq: int = 0
+    waits: bool = False
     timer_ms: int | None = None
 
 
@@ -235,7 +236,7 @@ class InferenceFunction(KeyedProcessFunction):
         if self._metrics.due(now_s):
             self._metrics.flush(now_s)
         now_ms = self._clock.wall_ms()
-        if shard.live or always:
+        if shard.live or shard.waits or always:
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif self._metrics.stale():
             wake_ms = now_ms + self._pace.idle_ms
