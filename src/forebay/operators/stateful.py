@@ -79,16 +79,19 @@ class StatefulFunction(InferenceFunction):
         self._queue = queue
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        def store(name: str) -> Any:
-            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
-
-        super().open(runtime_context)
-        self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
         self._turns: dict[int, Turns[Any]] = {}
         self._heads: dict[tuple[int, str], int | None] = {}
         self._full_places: dict[tuple[int, str], float] = {}
         self._rounds: dict[int, int] = {}
         self._overdue: dict[int, list[int]] = {}
+        super().open(runtime_context)
+
+    def _open_state(self, runtime_context: RuntimeContext) -> None:
+        def store(name: str) -> Any:
+            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
+
+        super()._open_state(runtime_context)
+        self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
@@ -280,6 +283,7 @@ def infer_stateful(
     event_time: bool = False,
     parallelism: int | None = None,
     pace: Pace | None = None,
+    clock: Clock | None = None,
     name: str = "infer",
 ) -> Inferred:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
@@ -310,6 +314,7 @@ def infer_stateful(
         queue=queue,
         pace=pace,
         event_time=event_time,
+        clock=clock,
     )
     return attach(
         stream,
