@@ -14,6 +14,7 @@ from forebay.applications.summary import MAX_CHAIN, Summaries
 from forebay.bench.chatter import BEGIN_MS, chatter, expected_summaries, summary_tally
 from forebay.errors import SettingError
 from forebay.records import Request, Usage
+from forebay.stateful.memories import Limits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
@@ -101,6 +102,17 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
     (result,) = machine.results
     assert (result.answer["events"], result.answer["failed"], result.answer["statements"]) == (1, 1, [])
     assert machine.letters == []
+
+
+def test_a_window_whose_statements_cannot_be_kept_has_its_summary_though_no_event_follows() -> None:
+    program = Summaries(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
+    machine = Machine(program, Limits(max_state_bytes=400))
+    machine.event("k", 1, time_ms=1_000, text="one")
+    machine.pass_time(watermark_ms=60_000)
+    machine.answer("k", {"statements": [{"text": "x" * 400, "sources": [1]}]})
+    machine.pass_time(watermark_ms=120_000)
+    assert [(result.answer["events"], result.answer["failed"]) for result in machine.results] == [(1, 1)] * 2
+    assert (machine.calls, machine.letters) == ({}, [])
 
 
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:

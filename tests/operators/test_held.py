@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.operators.held import HeldTimes
+from forebay.operators.held import SPARE, HeldTimes
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))
@@ -27,3 +27,13 @@ def test_memory_is_that_of_what_is_held() -> None:
         if time_ms >= 10:
             held.remove(time_ms - 10)
     assert len(held._heap) <= 11
+
+
+def test_one_that_stays_for_long_does_not_keep_all_that_went_since() -> None:
+    held = HeldTimes()
+    held.add(0)
+    for time_ms in range(1, 100_000):
+        held.add(time_ms)
+        held.remove(time_ms)
+        assert len(held._heap) <= SPARE + 3
+    assert held.lowest == 0

@@ -23,7 +23,6 @@ def test_it_is_the_oldest_held_less_one_or_the_input_s_and_never_goes_back(
     script: list[tuple[str, int | None]],
 ) -> None:
     low = LowWatermark()
-    low.restored()
     held: list[int | None] = []
     highest = UNKNOWN_MS
     for what, number in script:
@@ -37,14 +36,6 @@ def test_it_is_the_oldest_held_less_one_or_the_input_s_and_never_goes_back(
             assert number is not None
             highest = max(highest, min([t - 1 for t in held if t is not None] + [number]))
             assert low.now_ms(number) == highest
-
-
-def test_nothing_is_promised_before_all_shards_are_restored() -> None:
-    low = LowWatermark()
-    low.hold(50)
-    assert low.now_ms(100) == UNKNOWN_MS
-    low.restored()
-    assert low.now_ms(100) == 49
 
 
 def test_times_are_kept_within_what_the_table_layer_takes() -> None:

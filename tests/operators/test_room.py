@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyflink.datastream import TimeDomain
 
 from forebay.codec import decode, encode
 from forebay.operators import inference
@@ -15,12 +16,13 @@ from forebay.operators.inference import Shard
 from forebay.operators.low_watermark import LowWatermark
 from forebay.operators.stateful import END_ROUNDS, StatefulFunction
 from forebay.records import Event, KeyedEvent
+from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.memories import Limits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.stores import DictStore, Stores
 from forebay.stateful.turns import Times, Turns
 from forebay.testing.clock import ManualClock
-from forebay.testing.stateful import Remember
+from forebay.testing.stateful import AskLater, Remember
 
 CAPACITY = 16
 
@@ -94,6 +96,65 @@ class ToldAtOnce(Program[int]):
         return Step(state, outputs=(Output(state),))
 
 
+class Taken(NoAnswers):
+    """Calls that wait for a slot until a test says that some are over."""
+
+    def submit(self, shard: int, item: Any, *, reissued: bool = False) -> None:
+        self.submitted += 1
+
+
+class AtTime:
+    """The context of a timer of event time."""
+
+    def timer_service(self) -> AtTime:
+        return self
+
+    def current_watermark(self) -> int:
+        return 5_000
+
+    def get_current_key(self) -> int:
+        return 0
+
+    def time_domain(self) -> TimeDomain:
+        return TimeDomain.EVENT_TIME
+
+    def register_event_time_timer(self, time_ms: int) -> None:
+        pass
+
+    def register_processing_time_timer(self, time_ms: int) -> None:
+        pass
+
+
+def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room() -> None:
+    clock, keys = ManualClock(monotonic_s=0.0), 1000
+    program = AskLater()
+    operator: Any = StatefulFunction(None, program, capacity=CAPACITY, clock=clock)  # type: ignore[arg-type]
+    calls = operator._calls = Taken(clock)
+    stores = Stores(DictStore(), DictStore(), DictStore())
+    turns, shard = Turns(program, Limits(), stores), Shard()
+    operator._turns, operator._shards, operator._counts = {0: turns}, {0: shard}, CallCounts()
+    operator._low, operator._read, operator._heads, operator._overdue = LowWatermark(), HeldTimes(), {}, {}
+    operator._metrics = type("M", (), {"tell_oldest": lambda self: None})()
+    armed = []
+    operator._arm, operator._event_time = lambda shard, ctx: armed.append(shard.live or shard.waits), False
+    for n in range(keys):
+        item = KeyedEvent(f"e{n}", f"k{n}", Event(b"", {"n": n}, 0), 0)
+        assert list(operator._do(0, shard, turns.event(item, encode(item), Times(0)), AtTime())) == []
+    most = 0
+    for _ in range(keys):
+        before = calls.submitted
+        assert list(operator.on_timer(1_000, AtTime())) == []
+        most = max(most, calls.submitted)
+        if calls.submitted == before and not turns.due:
+            break
+        # Whatever else is awaited, the shard is woken again.
+        assert armed[-1]
+        operator._counts.results += calls.submitted
+        calls.submitted = 0
+    assert operator._counts.results == keys
+    assert most <= CAPACITY + PER_CHUNK
+
+
 class Ended:
     """The context of an operator whose input has ended: no timer fires any more."""
 
@@ -107,8 +168,11 @@ class Ended:
         pass
 
 
-def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come() -> None:
+def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As when one source ends while another is idle, and then goes on."""
+    monkeypatch.setattr(inference, "is_cancelled", lambda: False)
     clock = ManualClock(monotonic_s=0.0)
     program = ToldAtOnce()
     operator: Any = StatefulFunction(None, program, capacity=CAPACITY, clock=clock)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,9 +85,18 @@ class Context:
         )
 
 
-def opened(state: State, *, size: int = 10, **options: Any) -> tuple[StageFunction, Context]:
+@pytest.fixture(autouse=True)
+def _keys_without_flink(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held_keys(context: Context, *_: str) -> Iterator[tuple[int, Context]]:
+        if context.state.size:
+            yield context.get_current_key(), context
+
+    monkeypatch.setattr(stages, "held_keys", held_keys)
+
+
+def opened(state: State, *, size: int = 10, now_ms: int = 0, **options: Any) -> tuple[StageFunction, Context]:
     function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, **options)
-    context = Context(state)
+    context = Context(state, now_ms)
     function.open(context)
     return function, context
 
@@ -169,14 +179,16 @@ def test_what_waits_is_closed_in_time_by_the_clock() -> None:
     assert context.wall_timers == {1_500, 9_500}
 
 
-def test_a_timer_of_the_run_before_closes_nothing_early() -> None:
+@pytest.mark.parametrize("before_ms", [0, 3_600_000])
+def test_what_waits_after_a_restore_is_closed_in_time_whenever_the_timer_of_the_run_before_is_due(
+    before_ms: int,
+) -> None:
     state = State()
-    function, context = opened(state, wait_ms=500)
+    function, context = opened(state, now_ms=before_ms, wait_ms=500)
     take(function, context, 1)
-    function, context = opened(state, wait_ms=500)
-    context.now_ms = 7_000
-    assert list(function.on_timer(500, context)) == []
+    function, context = opened(state, now_ms=7_000, wait_ms=500)
     assert context.wall_timers == {7_500}
+    assert list(function.on_timer(before_ms + 500, context)) == []
     assert [payload(each) for each in function.on_timer(7_500, context)] == [b"1 at 0"]
 
 

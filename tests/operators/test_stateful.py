@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forebay.stateful.due import PER_CHUNK
 from forebay.testing.answers import echo
 from forebay.testing.delays import Fixed, Mixture
-from forebay.testing.stateful import Remember
+from forebay.testing.stateful import AskLater, Remember
 from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -115,6 +116,30 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
     runs.stop(job)
     ended = [result["answer"]["ended"] for result in runs.results() if "ended" in result["answer"]]
     assert ended == [[0, 1]]
+
+
+def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_also_across_a_restore(
+    make_runs: Callable[..., Runs],
+) -> None:
+    keys, capacity = 600, 4
+    runs = make_runs(
+        program=AskLater(), keyed=True, event_time=True, follow=True, capacity=capacity, shards=1
+    )
+    fed = [{"n": n, "text": "[[hold:a]]", "key": f"k{n}", "at": 0} for n in range(keys)]
+    runs.feed([*fed, {"n": keys, "text": "", "key": "last", "at": 60_000}])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == capacity)
+    runs.await_checkpoint(job)
+    wait_until(lambda: job.counts().get("in_flight") == capacity)
+    assert job.counts()["pending"] <= capacity + PER_CHUNK
+    runs.stop(job)
+    # The rest is in the checkpoint, and no event comes any more that would bring event time back.
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.calls()) >= 2 * capacity)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) >= keys)
+    runs.stop(job)
+    assert sorted(result["answer"]["n"] for result in runs.results()) == list(range(keys))
 
 
 def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(

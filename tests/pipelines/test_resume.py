@@ -346,6 +346,35 @@ def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place
         place.prepare()
 
 
+KEYED = {"ordering": "key", "key": "{{ user }}"}
+
+
+def test_a_pipeline_that_begins_to_keep_order_keeps_its_shards(place: Place) -> None:
+    """Requests in flight are in the shards of before: an event of their key elsewhere would pass them."""
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(**KEYED) is not None
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**KEYED, shards=4)
+    assert place.prepare(shards=4) is not None, "without order, shards may change"
+    place.started(JOB_A, **KEYED)
+    assert place.prepare() is not None
+    assert place.prepare(shards=4) is not None
+
+
+def test_a_checkpoint_that_does_not_tell_its_shards_is_not_taken_for_one_in_order(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    older = {key: value for key, value in traits(place.spec()).items() if key not in {"ordering", "shards"}}
+    place.write(traits=older)
+    with pytest.raises(SettingError, match=r"does not say how many shards.*ordering: unordered"):
+        place.prepare(**KEYED)
+    assert place.prepare() is not None
+    # Where order mattered before, older versions noted the shards.
+    place.write(traits={**older, "shards": 8})
+    assert place.prepare(**KEYED) is not None
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:

@@ -36,7 +36,7 @@ class Stepping(Program[Any]):
 
 def noted_keys(machine: Machine) -> int:
     """How many entries wait for their time; one of a key may stand for many of its timers."""
-    return sum(machine.turns._due.heads.values())
+    return sum(head.count - head.taken for head in machine.turns._due.heads.values())
 
 
 def left_over(machine: Machine) -> list[Any]:

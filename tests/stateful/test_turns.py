@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
+from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.memories import Limits
 from forebay.stateful.program import (
     Answer,
@@ -26,8 +27,8 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
-from forebay.stateful.turns import MAX_CALLS
-from forebay.testing.stateful import Machine, Remember
+from forebay.stateful.turns import MAX_CALLS, Times
+from forebay.testing.stateful import AskLater, Machine, Remember
 
 
 class Scripted(Program[Any]):
@@ -338,6 +339,27 @@ def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
     assert (len(machine.calls), len(machine.letters)) == (at == "answer", 1)
 
 
+class Counts(Scripted):
+    """Counts the calls that gave nothing."""
+
+    def on_failure(self, state: Any, tag: str, failure: Failure, now: Moment) -> Step[Any]:
+        return Step({}, outputs=(Output({"tag": tag, "cause": failure.cause, "tries": failure.attempts}),))
+
+
+def test_an_answer_that_cannot_be_kept_is_a_call_that_gave_nothing() -> None:
+    machine = Machine(
+        Counts(
+            lambda state, event, now: Step({"n": event.fields["n"]}, ask(tag="q")),
+            lambda state, tag, answer, now: Step({"text": "x" * 1000}),
+        ),
+        Limits(max_state_bytes=500),
+    )
+    machine.event("a", 1)
+    machine.answer("a")
+    assert [r.answer for r in machine.results] == [{"tag": "q", "cause": "state_too_large", "tries": 1}]
+    assert (machine.letters, machine.held) == ([], {})
+
+
 def test_a_program_that_never_stops_asking_is_stopped() -> None:
     again = Scripted(lambda s, e, n: Step(s, ask()), lambda s, t, a, n: Step(s, ask()))
     machine = Machine(again)
@@ -427,3 +449,57 @@ def test_a_letter_is_the_programs_to_write() -> None:
     machine = Machine(Scripted(lambda *_: refused))
     machine.event("a", 5)
     assert [(x.cause, x.raw) for x in machine.letters] == [("not_a_turn", b"5")]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bool) -> None:
+    machine, keys = Machine(AskLater(), room=4), 1000
+    for n in range(keys):
+        machine.event(f"k{n}", n, time_ms=0)
+    machine.pass_time(watermark_ms=5_000)
+    while machine.calls:
+        assert len(machine.calls) < 4 + PER_CHUNK
+        # Event time stays until the last of them is over, also where all that was in memory is lost.
+        assert machine.held
+        if dies and len(machine.results) % 7 == 0:
+            machine.restart()
+        machine.answer(next(iter(machine.calls)))
+    assert sorted(r.answer["n"] for r in machine.results) == list(range(keys))
+    assert (machine.held, machine.stores.work, machine.stores.due) == ({}, {}, {})
+
+
+def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there_is_no_room() -> None:
+    machine = Machine(AskLater(), room=1)
+    for n in range(2 * PER_CHUNK):
+        machine.event(f"k{n}", n, time_ms=0)
+    machine.pass_time(watermark_ms=5_000)
+    last = f"k{2 * PER_CHUNK - 1}"
+    assert last not in machine.calls
+    machine.event(last, -1, time_ms=4_000)
+    assert machine.turns.waits_of(last) == 1
+    machine.answer(last)
+    assert [r.answer["n"] for r in machine.results] == [2 * PER_CHUNK - 1]
+    while machine.calls:
+        machine.answer(next(iter(machine.calls)))
+    assert len(machine.results) == 2 * PER_CHUNK
+
+
+def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_first() -> None:
+    again = Scripted(
+        on_event=lambda state, event, now: Step({}, timers={"t": Timer(1_000)}),
+        on_timer=lambda state, name, time_ms, now: Step(
+            state, outputs=(Output(now.key),), timers={"t": Timer(1_000)}
+        ),
+    )
+    machine = Machine(again)
+    for n in range(3 * PER_CHUNK):
+        machine.event(f"k{n}", n, time_ms=0)
+    turns = machine.turns
+    turns.come("event", 1_000)
+    rounds = 0
+    while turns.due:
+        machine._do(turns.fire(Times(0, 5_000)))
+        rounds += 1
+    assert rounds == 3
+    assert ("event", 1_000) in machine.wakes
+    assert [r.answer for r in machine.results] == [f"k{n}" for n in range(3 * PER_CHUNK)]

@@ -75,7 +75,6 @@ MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
 
 
-UNKNOWN_READ_MS = 0
 NOTHING_READ_MS = 253_402_300_799_999
 """The last moment of the year 9999: where nothing is awaited, the lowest over subtasks is that of others."""
 
@@ -83,8 +82,8 @@ NOTHING_READ_MS = 253_402_300_799_999
 @dataclass(frozen=True, slots=True)
 class OperatorLoad:
     """What a subtask holds now. `oldest_read_ms`: the wall-clock time at which the oldest of its events
-    without an answer was read; `NOTHING_READ_MS` where there is none, `UNKNOWN_READ_MS` as long as a
-    restored checkpoint may hold one that was not looked at yet."""
+    without an answer was read, those of a restored checkpoint included; `NOTHING_READ_MS` where there is
+    none."""
 
     in_flight: int
     pending: int

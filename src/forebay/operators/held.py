@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 
+SPARE = 64
+
 
 class HeldTimes:
     """Times that were added and not yet removed; equal ones count as often as they were added."""
@@ -22,6 +24,9 @@ class HeldTimes:
         self._held[time_ms] -= 1
         if not self._held[time_ms]:
             del self._held[time_ms]
+            if len(self._heap) > 2 * len(self._held) + SPARE:
+                # Times that went while an earlier one stays.
+                self._heap = sorted(self._held)
             while self._heap and self._heap[0] not in self._held:
                 heapq.heappop(self._heap)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
+from forebay.clock import Clock
 from forebay.errors import SettingError
 from forebay.operators.answering import Call, OpenAnswering
 from forebay.operators.inference import BYTES, DEAD_LETTERS, TIMED, InferenceFunction
@@ -41,6 +42,7 @@ def infer(
     event_time: bool = False,
     parallelism: int | None = None,
     pace: Pace | None = None,
+    clock: Clock | None = None,
     name: str = "infer",
 ) -> Inferred:
     """Ask the engine about every element of `stream`, exactly once as far as Flink's state goes.
@@ -60,7 +62,12 @@ def infer(
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")
     function = InferenceFunction(
-        OpenAnswering(call), capacity=capacity, ordering=ordering, pace=pace, event_time=event_time
+        OpenAnswering(call),
+        capacity=capacity,
+        ordering=ordering,
+        pace=pace,
+        event_time=event_time,
+        clock=clock,
     )
     return attach(
         stream,

@@ -3,7 +3,8 @@
 What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
 and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
 touched, so answers wait in their shard's mailbox until the next record or timer of that shard; a timer per
-shard, armed while the shard has calls, bounds that wait.
+shard, armed while the shard has calls, bounds that wait. A restore takes up all shards before the first
+record.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import ForebayError
 from forebay.operators.calls import Answerer, ContinuousCalls
-from forebay.operators.counts import NOTHING_READ_MS, UNKNOWN_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
+from forebay.operators.counts import NOTHING_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
 from forebay.operators.embedded import is_cancelled
 from forebay.operators.held import HeldTimes
+from forebay.operators.held_keys import held_keys
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
@@ -38,9 +40,12 @@ DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 END_OF_INPUT_MS = 2**63 - 2**40
 """An event-time timer that only the final watermark reaches: processing-time timers no longer fire then.
 There is room above it, because each turn at the end of the input is a timer set one later than the last."""
+IN_FLIGHT = "in-flight"
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
+SET_BACK_MS = 1000
+"""By so much a clock that is set back makes shards wait longer than they should; more is noticed."""
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
 STATE_VERSION = 1
@@ -49,11 +54,12 @@ STATE_VERSION = 1
 @dataclass(slots=True)
 class Shard:
     """What this subtask knows of one shard: the ids that rest in its state with the times of their events and
-    the wall-clock times at which those were read, and when the next of the processing-time timers is due that
-    were set for it in this run."""
+    the wall-clock times at which those were read, whether something else waits for a slot, and when the next
+    of the processing-time timers is due that were set for it in this run."""
 
     live: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     next_seq: int = 0
+    waits: bool = False
     timer_ms: int | None = None
 
 
@@ -90,7 +96,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
+        self._open_state(runtime_context)
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
         self._read = HeldTimes()
@@ -103,6 +109,15 @@ class InferenceFunction(KeyedProcessFunction):
             partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
         )
         self._calls.start()
+        # Before the first event, whenever the timers that came back are due: what is held bounds event time.
+        self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
+        self._seen_ms = EARLIEST_MS
+        for key, ctx in self._keys():
+            self._recover(key, ctx)
+        self._metrics.tell_oldest()
+
+    def _open_state(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_map_state(MapStateDescriptor(IN_FLIGHT, Types.STRING(), BYTES))
 
     def close(self) -> None:
         # Flink closes a function whose opening failed, too.
@@ -138,11 +153,6 @@ class InferenceFunction(KeyedProcessFunction):
             return
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
-            # Timers fire in the order of their times: once one that was set in this run fires, those that
-            # were due when the run began have fired, and every shard with something in flight was recovered.
-            if not self._low.is_restored:
-                self._low.restored()
-                self._metrics.tell_oldest()
         yield from self._emit(key, shard, ctx)
         if self._event_time:
             yield from self._beat(ctx)
@@ -169,7 +179,7 @@ class InferenceFunction(KeyedProcessFunction):
             yield from self._emit(key, shard, ctx)
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
-        """First touch of a shard in this run: issue again what a checkpoint left in its state."""
+        """Take up a shard in this run: issue again what a checkpoint left in its state."""
         shard = self._shards[key] = Shard()
         for seq, id, data in sorted(_unpack(entry) for _, entry in self._state.items()):
             item: KeyedEvent = decode(data)
@@ -237,7 +247,14 @@ class InferenceFunction(KeyedProcessFunction):
         if self._metrics.due(now_s):
             self._metrics.flush(now_s)
         now_ms = self._clock.wall_ms()
-        if shard.live or always:
+        set_back = now_ms < self._seen_ms - SET_BACK_MS
+        self._seen_ms = now_ms
+        if set_back:
+            # All timers are as far off as the clock went back. (Flink fires the next of them in time.)
+            for key, of_key in self._keys():
+                if key in self._shards:
+                    self._arm(self._shards[key], of_key, always=True)
+        if shard.live or shard.waits or always:
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif self._metrics.stale():
             wake_ms = now_ms + self._pace.idle_ms
@@ -282,8 +299,6 @@ class InferenceFunction(KeyedProcessFunction):
 
     def _load(self) -> OperatorLoad:
         load = self._calls.load
-        if not self._low.is_restored:
-            return OperatorLoad(load.in_flight, load.pending, UNKNOWN_READ_MS)
         lowest = self._read.lowest
         return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)
 

@@ -14,18 +14,12 @@ LATEST_MS = 253_402_300_799_999
 class LowWatermark:
     """The lowest event time still held by a subtask, minus one; the input's watermark where nothing is held.
 
-    After a restore, events may rest in the state of shards that were not looked at yet. Until `restored` is
-    called nothing is promised.
+    What a checkpoint brings back must be held before the first look.
     """
 
     def __init__(self) -> None:
         self._held = HeldTimes()
         self._low_ms = UNKNOWN_MS
-        self.is_restored = False
-
-    def restored(self) -> None:
-        """All shards that had events in a checkpoint have been looked at."""
-        self.is_restored = True
 
     def hold(self, time_ms: int | None) -> None:
         """An event was accepted. Events without a time hold nothing back."""
@@ -39,8 +33,6 @@ class LowWatermark:
 
     def now_ms(self, input_watermark_ms: int) -> int:
         """The low watermark; never goes back."""
-        if not self.is_restored:
-            return self._low_ms
         lowest = self._held.lowest
         low = input_watermark_ms if lowest is None else min(lowest - 1, input_watermark_ms)
         self._low_ms = max(self._low_ms, low)

@@ -18,6 +18,7 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.errors import MalformedRecord
+from forebay.operators.held_keys import held_keys
 from forebay.operators.inference import BYTES, END_OF_INPUT_MS
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys
 
@@ -90,6 +91,10 @@ class StageFunction(KeyedProcessFunction):
         self._held: dict[int, _Held] = {}
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
+        if self._wait_ms is not None:
+            # The timers that came back may be far off, where the clock was set back since.
+            for key, ctx in held_keys(runtime_context, "snapshot", "since"):
+                self._recover(key, ctx)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         data = payload(value)
@@ -141,7 +146,7 @@ class StageFunction(KeyedProcessFunction):
         return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
-        """First touch of a shard in this run."""
+        """Take up a shard in this run."""
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:

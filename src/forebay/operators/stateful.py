@@ -38,13 +38,14 @@ from forebay.records import DeadLetter
 from forebay.stateful.effects import Call as ProgramCall
 from forebay.stateful.effects import Effect, Give, Hold, LetGo, Wake
 from forebay.stateful.memories import Limits
-from forebay.stateful.program import Clock as TimerClock
 from forebay.stateful.program import Program
 from forebay.stateful.stores import Stores
 from forebay.stateful.turns import Times, Turns
 
 END_ROUNDS = 8
 """At the end of the input, timers fire that firings set, and so on: so many times over."""
+FIRE_S = 0.1
+"""For so long, and a few keys more, a shard fires timers before all else gets its turn."""
 SLOTS = (-1, "")
 """The place that all events share; the others are a key's queue and a shard's queues."""
 QUEUES = 16
@@ -78,16 +79,19 @@ class StatefulFunction(InferenceFunction):
         self._queue = queue
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        def store(name: str) -> Any:
-            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
-
-        super().open(runtime_context)
-        self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
         self._turns: dict[int, Turns[Any]] = {}
         self._heads: dict[tuple[int, str], int | None] = {}
         self._full_places: dict[tuple[int, str], float] = {}
         self._rounds: dict[int, int] = {}
         self._overdue: dict[int, list[int]] = {}
+        super().open(runtime_context)
+
+    def _open_state(self, runtime_context: RuntimeContext) -> None:
+        def store(name: str) -> Any:
+            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
+
+        super()._open_state(runtime_context)
+        self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
@@ -114,12 +118,11 @@ class StatefulFunction(InferenceFunction):
         if timestamp < END_OF_INPUT_MS:
             key = ctx.get_current_key()
             shard = self._shards.get(key) or self._recover(key, ctx)
-            clock: TimerClock = "event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall"
-            due: list[tuple[TimerClock, int]] = [(clock, timestamp)]
-            due += (("event", time_ms) for time_ms in sorted(self._overdue.pop(key, ())))
-            for clock, time_ms in due:
-                effects = self._turns[key].fire(clock, time_ms, self._times(ctx))
-                yield from self._do(key, shard, effects, ctx)
+            turns = self._turns[key]
+            turns.come("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
+            for time_ms in sorted(self._overdue.pop(key, ())):
+                turns.come("event", time_ms)
+            yield from self._fire(key, shard, ctx)
         yield from super().on_timer(timestamp, ctx)
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
@@ -128,6 +131,7 @@ class StatefulFunction(InferenceFunction):
         for _ in self._do(key, shard, turns.restore(), ctx):
             raise AssertionError("a restore gives nothing")
         self._counts.restored += len(shard.live)
+        shard.waits = turns.due
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         self._arm(shard, ctx, always=True)
         return shard
@@ -216,33 +220,49 @@ class StatefulFunction(InferenceFunction):
             return key, of
         return (key, "") if turns.waits >= QUEUES * self._capacity else None
 
+    def _fire(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Fire timers that are due, as long as there is room for their calls, and not for long: those of very
+        many keys may be due at once, and neither an event nor a checkpoint's barrier passes meanwhile."""
+        turns = self._turns[key]
+        until_s = self._clock.monotonic_s() + FIRE_S
+        while turns.due and self._calls.has_room():
+            yield from self._do(key, shard, turns.fire(self._times(ctx)), ctx)
+            if self._clock.monotonic_s() >= until_s:
+                break
+        shard.waits = turns.due
+
     def _finish(
         self, timestamp: int, key: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
         self._ended = True
         yield from self._emit(key, shard, ctx)
-        if shard.live:
+        yield from self._fire_at_end(key, shard, ctx)
+        if shard.live or shard.waits:
             self._refuse_if_cancelled()
-            self._calls.wait_any_ready(WAIT_S)
+            if not (shard.waits and self._calls.has_room()):
+                self._calls.wait_any_ready(WAIT_S)
             yield from self._emit(key, shard, ctx)
-            ctx.timer_service().register_event_time_timer(timestamp + 1)
-        elif self._may_fire(key):
-            yield from self._fire_all(key, shard, ctx)
+        if shard.live or shard.waits or self._may_fire(key):
             ctx.timer_service().register_event_time_timer(timestamp + 1)
         self._metrics.flush(self._clock.monotonic_s())
 
     def _complete(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         yield from super()._complete(key, shard, ctx)
-        while self._may_fire(key):
-            yield from self._fire_all(key, shard, ctx)
+        while shard.waits or self._may_fire(key):
+            self._refuse_if_cancelled()
+            self._calls.wait_for_room(WAIT_S)
+            yield from self._fire_at_end(key, shard, ctx)
             yield from super()._complete(key, shard, ctx)
 
     def _may_fire(self, key: int) -> bool:
         return self._turns[key].timers and self._rounds.get(key, 0) < END_ROUNDS
 
-    def _fire_all(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        self._rounds[key] = self._rounds.get(key, 0) + 1
-        yield from self._do(key, shard, self._turns[key].fire_all(self._times(ctx)), ctx)
+    def _fire_at_end(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Go on with the timers that are due; once those and their calls are over, all that are set are."""
+        if not (shard.live or shard.waits) and self._may_fire(key):
+            self._rounds[key] = self._rounds.get(key, 0) + 1
+            self._turns[key].come_all()
+        yield from self._fire(key, shard, ctx)
 
     def _times(self, ctx: KeyedProcessFunction.Context) -> Times:
         watermark_ms = ctx.timer_service().current_watermark()
@@ -265,6 +285,7 @@ def infer_stateful(
     event_time: bool = False,
     parallelism: int | None = None,
     pace: Pace | None = None,
+    clock: Clock | None = None,
     name: str = "infer",
 ) -> Inferred:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
@@ -295,6 +316,7 @@ def infer_stateful(
         queue=queue,
         pace=pace,
         event_time=event_time,
+        clock=clock,
     )
     return attach(
         stream,

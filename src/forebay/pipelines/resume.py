@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from forebay.operators.checkpoints import (
 )
 from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import end_job
-from forebay.pipelines.detection import TopicsSpec, TrendsSpec
+from forebay.pipelines.detection import TopicsSpec
 from forebay.pipelines.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
 from forebay.pipelines.spec import PipelineSpec
 from forebay.private_folder import check_nobody_else_writes
@@ -165,12 +165,32 @@ def check_traits(spec: PipelineSpec, state: RunState) -> None:
             "inside Flink's JVM now. Finish the run with the version of Forebay that began it, or start over "
             "with --fresh"
         )
+    if state.traits is None:
+        return
+    check_order(spec, state.traits)
     for key, value in traits(spec).items():
-        if state.traits is not None and key in state.traits and value != state.traits[key]:
+        if key in state.traits and value != state.traits[key] and key not in free_traits(spec):
             raise SettingError(
                 f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; its state "
                 f"does not fit (--fresh starts over)"
             )
+
+
+def check_order(spec: PipelineSpec, noted: Mapping[str, Any]) -> None:
+    """Raise `SettingError` where the events of a key have to keep their order and it is not known how those
+    in flight are spread: earlier versions noted the shards only where order mattered."""
+    if spec.ordering == "key" and "shards" not in noted:
+        raise SettingError(
+            "ordering: expected unordered, as in the checkpoint, found key; the checkpoint does not say how "
+            "many shards it was made with. Resume once with `ordering: unordered` and the shards of that "
+            "run, or start over with --fresh"
+        )
+
+
+def free_traits(spec: PipelineSpec) -> set[str]:
+    """Those of `traits` that are noted for the runs to come and may change in this one."""
+    bound = spec.ordering == "key" or spec.application is not None
+    return {"ordering"} if bound else {"ordering", "shards"}
 
 
 def _restored(home: Path, state: RunState) -> Path | None:
@@ -288,7 +308,7 @@ def tidy_logs(folder: Path) -> None:
 
 
 def traits(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings that a checkpoint is bound to.
+    """The settings that a checkpoint is bound to, but for its `free_traits`.
 
     State of worker processes, which older versions had (`mode`), cannot be read; order within a key, and what
     an application keeps for it, live as long as the number of shards; positions are those of one source, and
@@ -302,18 +322,16 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         )
     found: dict[str, Any] = {
         "mode": "thread",
+        "ordering": spec.ordering,
+        "shards": spec.shards,
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
         "application.type": spec.application.type if spec.application else "null",
         "source.replay": "set" if source.get("replay") else "null",
         **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
     }
-    if spec.ordering == "key" or spec.application is not None:
-        found["shards"] = spec.shards
     if spec.application is not None:
         found["application.type"] = spec.application.type
-    if isinstance(spec.application, TrendsSpec):
-        found["shards"] = spec.shards
     if isinstance(spec.application, TopicsSpec):
         found["application.embeddings"] = spec.application.embeddings
         found["application.topic_shards"] = spec.application.topic_shards

@@ -34,7 +34,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """`Turns.fire` is to be called once `clock` has reached `time_ms`."""
+    """`Turns.come` is to be called once `clock` has reached `time_ms`."""
 
     clock: Clock
     time_ms: int

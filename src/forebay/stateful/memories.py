@@ -94,6 +94,12 @@ class Memories(Generic[S]):
         elif was_forgotten:
             self._forgotten.remove(_forgotten(key))
 
+    def noted(self, key: str) -> list[tuple[Clock, int]]:
+        """The times at which the key is going to be looked at, in order."""
+        memory = self._read(key)
+        times = {} if memory is None else memory.noted
+        return sorted(((clock, t) for clock in CLOCKS for t in times.get(clock, ())), key=lambda at: at[1])
+
     def look_at(
         self, key: str, clock: Clock, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
     ) -> list[Firing]:

@@ -100,7 +100,8 @@ class Program(Protocol[S]):
     """The user's part. Inherit from it for the parts that are given here.
 
     A step that raises, or whose state exceeds the size limit, is undone as a whole: the state stays as it
-    was, the call in flight counts as answered, and the event goes to the dead letters.
+    was, and the event goes to the dead letters. Where it was the step of an answer, `on_failure` is told
+    instead, and decides.
     """
 
     version: int = 1
@@ -119,7 +120,7 @@ class Program(Protocol[S]):
         return Step(state, outputs=(Output(answer.value),))
 
     def on_failure(self, state: S, tag: str, failure: Failure, now: Moment) -> Step[S]:
-        """The call with `tag` was given up after all retries."""
+        """The call with `tag` was given up after all retries, or the step of its answer was undone."""
         return Step(state, letter=failure)
 
     def on_timer(self, state: S, name: str, time_ms: int, now: Moment) -> Step[S]:

@@ -8,6 +8,7 @@ So whoever saves the stores between two methods and throws the rest away loses n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from forebay.stateful.effects import (
     Effect,
     Give,
     LetGo,
+    Wake,
     call_item,
     head,
     head_name,
@@ -65,6 +67,11 @@ class Turns(Generic[S]):
         return bool(self._due.heads)
 
     @property
+    def due(self) -> bool:
+        """Whether timers are due that have not fired: `fire` has something to do."""
+        return self._due.first is not None
+
+    @property
     def waits(self) -> int:
         """Turns that wait for a call of their key; a key has none unless it awaits a call."""
         return self._waits
@@ -90,6 +97,7 @@ class Turns(Generic[S]):
                 self._awaited[turn.key] = turn
             else:
                 waiting.append(turn)
+        self._due.restored()
         for turn in sorted(waiting, key=lambda each: each.seq):
             self._wait(turn)
         awaited = sorted(self._awaited.values(), key=lambda each: each.seq)
@@ -104,9 +112,16 @@ class Turns(Generic[S]):
 
     def event(self, item: KeyedEvent, data: bytes, now: Times) -> list[Effect]:
         """An event came in; `data` is `item`'s encoding."""
+        effects: list[Effect] = []
+        if self.due:
+            # Timers of other keys may wait for room; this one's were due before the event came.
+            fired: list[Turn] = []
+            for clock, time_ms in self._memories.noted(item.key):
+                if self._due.has_come(clock, time_ms):
+                    fired += self._fired(item.key, clock, time_ms, now, effects)
+            self._begin(fired, now, effects)
         turn = Turn(self._seq(), item.key, item.read_ms, data, watermark_ms=now.watermark_ms)
-        effects: list[Effect] = [hold_of(turn)]
-        self._offer(turn, now, effects)
+        self._begin([turn], now, effects)
         return effects
 
     def answered(self, key: str, answer: Result | DeadLetter, now: Times) -> list[Effect]:
@@ -116,50 +131,70 @@ class Turns(Generic[S]):
         assert turn.ask is not None
         tag = turn.ask.tag
         effects: list[Effect] = []
-        memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
+        turn = turn.spend(Usage() if isinstance(answer, DeadLetter) else answer.usage, answer.attempts)
+        spoilt: RecordError | None = None
+        memory, state = self._memories.recall(key)
         if isinstance(answer, DeadLetter):
-            turn = turn.spend(Usage(), answer.attempts)
             failure = Failure(answer.cause, answer.detail, turn.attempts)
-            step = self._guarded(
-                lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment)
-            )
-            self._settle(turn, memory, step, now, effects)
         else:
-            turn = turn.spend(answer.usage, answer.attempts)
             told = Answer(answer.answer, answer.usage, answer.finish_reason)
             step = self._guarded(lambda: self._program.on_answer(self._or_new(state, key), tag, told, moment))
-            self._settle(turn, memory, step, now, effects, carrier=answer)
+            spoilt = self._apply(turn, memory, step, now, effects, carrier=answer)
+            if spoilt is None:
+                self._go_on(key, now, effects)
+                return effects
+            # Nobody else would ever tell the program that what it waits for does not come.
+            failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
+            memory, state = self._memories.recall(key)
+        step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, spoilt or failed, effects)
         self._go_on(key, now, effects)
         return effects
 
-    def fire(self, clock: Clock, time_ms: int, now: Times) -> list[Effect]:
-        """Time has come to `time_ms`; without effect where nothing is due then."""
-        if (clock, time_ms) not in self._due.heads:
-            return []
-        effects: list[Effect] = []
-        fired: list[Turn] = []
-        for key in self._due.take(clock, time_ms):
-            firings = self._memories.look_at(
-                key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited
-            )
-            fired += [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
-        # Before the first of them gives something: event time must not pass the others.
-        effects += [hold_of(turn) for turn in fired]
-        if clock == "event":
-            effects.append(LetGo(head_name(time_ms)))
-        for turn in fired:
-            self._offer(turn, now, effects)
-        return effects
+    def come(self, clock: Clock, time_ms: int) -> None:
+        """Time has come to `time_ms`: the timers set for it are due. Without effect where none is."""
+        self._due.come(clock, time_ms)
 
-    def fire_all(self, now: Times) -> list[Effect]:
+    def come_all(self) -> None:
         """At the end of the input: every timer that is set is due, those of a key in the order of their
         times. Keys are not forgotten then, though their time to live may be over."""
-        effects: list[Effect] = []
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
-            effects += self.fire(clock, time_ms, now)
+            self._due.come(clock, time_ms)
+
+    def fire(self, now: Times) -> list[Effect]:
+        """Fire timers that are due, of at most `PER_CHUNK` keys: each may lead to a call, and those of very
+        many keys may be due at once. Those that are left stay `due`, also in the stores."""
+        effects: list[Effect] = []
+        fired: list[Turn] = []
+        if self._due.first is None:
+            return effects
+        clock, time_ms = self._due.first
+        for key in self._due.take():
+            fired += self._fired(key, clock, time_ms, now, effects)
+        over = (clock, time_ms) not in self._due.heads
+        if not over and not self._due.has_come(clock, time_ms):
+            # Keys that were noted for it since it came.
+            effects.append(Wake(clock, time_ms))
+        self._begin(fired, now, effects, over=[head_name(time_ms)] if over and clock == "event" else ())
         return effects
+
+    def _fired(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
+        firings = self._memories.look_at(key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited)
+        return [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
+
+    def _begin(
+        self, turns: Sequence[Turn], now: Times, effects: list[Effect], *, over: Sequence[str] = ()
+    ) -> None:
+        """`over`: what was held for the timers that these turns are of."""
+        # Before the first of them gives something: event time must not pass the others.
+        effects += [hold_of(turn) for turn in turns]
+        effects += [LetGo(name) for name in over]
+        for turn in turns:
+            self._offer(turn, now, effects)
 
     # -- what waits
 
@@ -219,10 +254,24 @@ class Turns(Generic[S]):
         step: Step[S] | RecordError,
         now: Times,
         effects: list[Effect],
+    ) -> None:
+        """Do what `step` says, or nothing of it: then its event is a dead letter."""
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, failed, effects)
+
+    def _apply(
+        self,
+        turn: Turn,
+        memory: Memory | None,
+        step: Step[S] | RecordError,
+        now: Times,
+        effects: list[Effect],
         *,
         carrier: Result | None = None,
-    ) -> None:
-        """Do what `step` says, or nothing of it. `carrier`: the answer that led to it."""
+    ) -> RecordError | None:
+        """Do what `step` says, or nothing of it: then gives what is wrong with it. `carrier`: the answer that
+        led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):
@@ -235,20 +284,23 @@ class Turns(Generic[S]):
                     raise ProgramFailed(f"the program asked more than {MAX_CALLS} times in one turn")
                 self._stores.work.put(CALL + key, pack_turn(following))
         except Exception as error:
-            failed = error if isinstance(error, RecordError) else ProgramFailed(_said(error))
-            letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
-            effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
-            if turn.firing is not None and memory is not None:
-                # The timer has fired, whatever came of it.
-                self._memories.remember(key, memory, effects, before=memory)
-            return
+            return error if isinstance(error, RecordError) else ProgramFailed(_said(error))
         self._memories.remember(key, kept, effects, before=memory)
         effects += given
         if step.ask is None:
             effects.append(LetGo(str(turn.seq)))
-            return
+            return None
         self._awaited[key] = following
         effects.append(Call(call_item(following), step.ask))
+        return None
+
+    def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
+        """End a turn whose step was undone: its event goes to the dead letters."""
+        letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
+        effects += [Give(letter, encode(letter)), LetGo(str(turn.seq))]
+        if turn.firing is not None and memory is not None:
+            # The timer has fired, whatever came of it.
+            self._memories.remember(turn.key, memory, effects, before=memory)
 
     def _or_new(self, state: Any, key: str) -> S:
         return self._program.initial(key) if state is None else state

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.clock import SystemClock
+
 
 class ManualClock:
     """A `Clock` for tests. `sleep` passes time instead of waiting, and remembers how much."""
@@ -28,3 +33,18 @@ class ManualClock:
         """A stand-in for `asyncio.sleep` that advances this clock at once."""
         self.slept_s.append(seconds)
         self.advance(seconds)
+
+
+@dataclass(frozen=True)
+class SetClock:
+    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there; picklable."""
+
+    ahead_ms: int
+    until: Path | None = None
+
+    def monotonic_s(self) -> float:
+        return SystemClock().monotonic_s()
+
+    def wall_ms(self) -> int:
+        is_back = self.until is not None and self.until.exists()
+        return SystemClock().wall_ms() + (0 if is_back else self.ahead_ms)

@@ -23,6 +23,7 @@ from pyflink.common import Time, Types
 from pyflink.datastream import DataStream, ProcessWindowFunction
 from pyflink.datastream.window import TumblingEventTimeWindows
 
+from forebay.clock import Clock
 from forebay.codec import decode
 from forebay.connectors.event_time import with_event_time
 from forebay.connectors.files import Files, file_source
@@ -116,7 +117,7 @@ class Pipeline:
     `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
     the output is one line per window with its start and its number of results. `program`: it asks, instead of
     one question per event; at most `queue` events of a key wait for its call. `engine`: answers in place of a
-    scripted one with `delay`.
+    scripted one with `delay`. `clock`: the operator's.
     """
 
     folder: Path
@@ -133,6 +134,7 @@ class Pipeline:
     engine: EngineFactory | None = None
     schema: Mapping[str, JSON] | None = None
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
+    clock: Clock | None = None
     flink: FlinkConfig = field(default_factory=FlinkConfig)
 
     def submit(self) -> RunningJob:
@@ -171,6 +173,7 @@ class Pipeline:
             "capacity": self.capacity,
             "shards": self.shards,
             "event_time": self.event_time,
+            "clock": self.clock,
         }
         if self.program is None:
             return infer(events, call, ordering=self.ordering, **shared)

@@ -48,17 +48,47 @@ class Remember(Program[list[int]]):
         return Step(None, outputs=(Output({"ended": state}, {"key": now.key}, time_ms - 1),))
 
 
+@dataclass(frozen=True)
+class AskLater(Program[Any]):
+    """Asks about a key's newest `text` when event time has gone on by `after_ms`; gives the answer and that
+    event's number (`n`)."""
+
+    after_ms: int = 1000
+
+    def initial(self, key: str) -> Any:
+        return []
+
+    def on_event(self, state: Any, event: Event, now: Moment) -> Step[Any]:
+        assert event.time_ms is not None
+        kept = [event.fields["n"], event.fields.get("text", "")]
+        return Step(kept, timers={"ask": Timer(event.time_ms + self.after_ms)})
+
+    def on_timer(self, state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
+        return Step(state, Ask((Message("user", f"{now.key} {state[1]}"),)))
+
+    def on_answer(self, state: Any, tag: str, answer: Answer, now: Moment) -> Step[Any]:
+        return Step(None, outputs=(Output({"said": answer.value, "n": state[0]}, {"n": state[0]}),))
+
+
 class Machine:
     """One shard that runs `program`, as the operator would.
 
     `calls` are awaited, by key, until a test answers them; `results` and `letters` have left, `asked` are all
     calls so far. `held` are times that event time must not pass, by what holds them; `wakes` the times at
-    which the shard wants to be woken.
+    which the shard wants to be woken. While `room` calls or more are awaited, timers that are due wait.
     """
 
-    def __init__(self, program: Program[Any], limits: Limits | None = None, wall_ms: int = 0) -> None:
+    def __init__(
+        self,
+        program: Program[Any],
+        limits: Limits | None = None,
+        wall_ms: int = 0,
+        *,
+        room: int | None = None,
+    ) -> None:
         self.program = program
         self.limits = limits or Limits()
+        self.room = room
         self.stores = Stores(DictStore(), DictStore(), DictStore())
         self.wall_ms = wall_ms
         self.watermark_ms: int | None = None
@@ -73,6 +103,7 @@ class Machine:
         self.held: dict[str, int | None] = {}
         self.wakes: set[tuple[Clock, int]] = set()
         self._do(self.turns.restore())
+        self._fire()
 
     def event(self, key: str, number: int, *, time_ms: int | None = None, **fields: Any) -> None:
         """An event of `key` with the id `eNUMBER`; its fields are `n`, the number, and `fields`."""
@@ -85,12 +116,14 @@ class Machine:
         item = self.calls.pop(key).item
         result = Result(item.id, key, {}, value, usage or Usage(10, 2, 5), 1, item.read_ms, 0.1, 0.1)
         self._do(self.turns.answered(key, result, self._times()))
+        self._fire()
 
     def give_up(self, key: str, cause: str = "timeout") -> None:
         """The call of `key` has failed after all tries."""
         item = self.calls.pop(key).item
         letter = DeadLetter(item.event.raw, cause, "too slow", 3, item.id, key)
         self._do(self.turns.answered(key, letter, self._times()))
+        self._fire()
 
     def pass_time(self, *, wall_ms: int | None = None, watermark_ms: int | None = None) -> None:
         """Clocks go to these times; timers that are due fire in the order of their times."""
@@ -101,7 +134,8 @@ class Machine:
         while due := sorted((t, c) for c, t in self.wakes if t <= now[c]):
             time_ms, clock = due[0]
             self.wakes.discard((clock, time_ms))
-            self._do(self.turns.fire(clock, time_ms, self._times()))
+            self.turns.come(clock, time_ms)
+            self._fire()
 
     def end(self, answer: Callable[[Machine], None] | None = None, rounds: int = 8) -> None:
         """The input ends: all calls are answered, then the timers fire."""
@@ -111,11 +145,16 @@ class Machine:
                 respond(self)
             if not self.turns.timers:
                 return
-            self._do(self.turns.fire_all(self._times()))
+            self.turns.come_all()
+            self._fire()
 
     def restart(self) -> None:
         """Everything that is not in the stores is lost."""
         self._begin()
+
+    def _fire(self) -> None:
+        while self.turns.due and (self.room is None or len(self.calls) < self.room):
+            self._do(self.turns.fire(self._times()))
 
     def _times(self) -> Times:
         return Times(self.wall_ms, self.watermark_ms)

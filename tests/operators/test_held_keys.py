@@ -1,0 +1,91 @@
+"""All that is in flight is taken up though the clock was set back, and though no record follows a restore.
+
+Flink's own clock cannot be set: before, the operator's is an hour ahead of it, and so are the timers that it
+sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.clock import SystemClock
+from forebay.testing.clock import SetClock
+from forebay.testing.stateful import Remember
+from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay.testing.operators import Runs
+
+pytestmark = pytest.mark.flink
+HOUR_AHEAD = SetClock(3_600_000)
+
+
+def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
+    make_runs: Callable[..., Runs],
+) -> None:
+    runs = make_runs(follow=True, keyed=True, clock=HOUR_AHEAD)
+    runs.feed({"n": n, "text": f"[[hold:a]] {n}", "key": f"k{n}"} for n in range(8))
+    job = runs.start(parallelism=2)
+    wait_until(lambda: len(runs.calls()) == 8)
+    read_ms = SystemClock().wall_ms()
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    runs.change(clock=None)
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.calls()) == 16)
+    wait_until(lambda: 0 < job.counts().get("oldest_read_ms", 0) <= read_ms)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 8)
+    runs.stop(job)
+    assert sorted(result["fields"]["n"] for result in runs.results()) == list(range(8))
+    assert all(result["reissued"] for result in runs.results())
+
+
+def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True, capacity=32, clock=HOUR_AHEAD)
+    runs.feed({"n": n, "text": "[[hold:a]]", "key": f"k{n}", "at": 500} for n in range(8))
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 8)
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    runs.change(clock=None)
+    job = runs.start(restore=True)
+    runs.feed({"n": n, "text": "", "key": "other", "at": n * 1000} for n in range(10, 20))
+    wait_until(lambda: len(runs.seen()) == 10)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) >= 9)
+    runs.stop(job)
+    windows = {window["start"]: window["count"] for window in runs.results()}
+    assert windows[0] == 8
+
+
+def test_a_program_s_call_is_made_again_and_what_waits_for_it_follows(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(program=Remember(), follow=True, keyed=True, clock=HOUR_AHEAD)
+    runs.feed({"n": n, "text": "[[hold:a]]" if n == 0 else "", "key": "k"} for n in range(3))
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 1)
+    runs.await_checkpoint(job, more=2)
+    runs.stop(job)
+    runs.change(clock=None)
+    runs.release("a")
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.results()) == 3)
+    runs.stop(job)
+    assert sorted(result["answer"]["seen"] for result in runs.results()) == [[0], [0, 1], [0, 1, 2]]
+
+
+def test_a_clock_that_is_set_back_keeps_no_shard_waiting(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(follow=True, keyed=True, capacity=32)
+    runs.change(clock=SetClock(3_600_000, until=runs.folder / "gates" / "back"))
+    runs.feed({"n": n, "text": "[[hold:a]]", "key": f"k{n}"} for n in range(8))
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 8)
+    runs.release("back")
+    runs.release("a")
+    # In one shard only something happens.
+    runs.feed([{"n": 8, "text": "", "key": "k8"}])
+    wait_until(lambda: len(runs.results()) == 9)
+    runs.stop(job)

@@ -1,0 +1,81 @@
+"""Which keys are looked at when, against a model that keeps them in plain lists."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.stateful.due import PER_CHUNK, Due
+from forebay.stateful.program import Clock
+from forebay.stateful.stores import DictStore
+
+CLOCKS: list[Clock] = ["event", "wall"]
+places = st.tuples(st.sampled_from(CLOCKS), st.sampled_from([100, 200]))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), places, st.integers(1, 2 * PER_CHUNK)),
+        st.tuples(st.just("come"), places, st.just(0)),
+        st.tuples(st.just("take"), places, st.just(0)),
+        st.tuples(st.just("restore"), places, st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def restored(work: DictStore, due: DictStore) -> Due:
+    found = Due(work, due)
+    for name, value in work.items():
+        assert found.restore(name, value)
+    found.restored()
+    return found
+
+
+@given(steps)
+def test_each_key_is_taken_once_in_its_order_and_only_when_its_time_has_come(
+    script: list[tuple[str, tuple[Clock, int], int]],
+) -> None:
+    work, due = DictStore(), DictStore()
+    found = Due(work, due)
+    noted: dict[tuple[Clock, int], list[str]] = {}
+    come: dict[tuple[Clock, int], int] = {}
+    number = 0
+    for what, at, count in script:
+        if what == "add":
+            for _ in range(count):
+                assert found.add(*at, f"k{number}") == (at not in noted)
+                noted.setdefault(at, []).append(f"k{number}")
+                number += 1
+        elif what == "come":
+            found.come(*at)
+            if at in noted:
+                come.setdefault(at, len(noted[at]))
+        elif what == "restore":
+            found = restored(work, due)
+        elif found.first is not None:
+            first = found.first
+            keys = found.take()
+            assert 0 < len(keys) <= min(PER_CHUNK, come[first])
+            assert keys == noted[first][: len(keys)]
+            del noted[first][: len(keys)]
+            come[first] -= len(keys)
+            if not come[first]:
+                del come[first]
+            if not noted[first]:
+                del noted[first]
+        assert set(found.heads) == set(noted)
+        assert {at for at in noted if found.has_come(*at)} == set(come)
+    assert (found.first is None) == (not come)
+    if not noted:
+        assert (work, due) == ({}, {})
+
+
+def test_what_an_older_version_wrote_is_read() -> None:
+    import msgpack
+
+    found = Due(DictStore(), DictStore({"event:100:0": msgpack.packb(["a", "b"])}))
+    found._work.put("devent:100", msgpack.packb(("event", 100, 2)))
+    assert found.restore("devent:100", msgpack.packb(("event", 100, 2)))
+    assert found.first is None
+    found.come("event", 100)
+    assert found.take() == ["a", "b"]
+    assert found.heads == {}
