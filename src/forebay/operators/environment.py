@@ -16,9 +16,12 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
+from forebay.operators.checkpoints import newest_checkpoint
 from forebay.operators.job import java_cause, wrong_option
 from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
 from forebay.operators.one_mode import MODE, ONE_MODE
+
+__all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
 
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 
@@ -144,21 +147,6 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
     if options[MODE] != "thread":
         raise SettingError(f"Flink's options: {MODE}: found {options[MODE]!r}; {ONE_MODE}; leave it out")
     return options
-
-
-def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The complete checkpoint written last under `checkpoint_dir`, over all of its jobs; None without one.
-
-    The savepoint of a drained job counts as its last checkpoint where it lies among the job's others.
-    """
-    found = (path for kind in ("chk", "savepoint") for path in checkpoint_dir.glob(f"*/{kind}-*/_metadata"))
-    complete = [path.parent for path in found if path.is_file()]
-    return max(complete, key=_written, default=None)
-
-
-def _written(checkpoint: Path) -> tuple[int, int]:
-    number = checkpoint.name.removeprefix("chk-")
-    return (checkpoint / "_metadata").stat().st_mtime_ns, int(number) if number.isdigit() else -1
 
 
 def _restart_options(restart: Restart) -> dict[str, str]:

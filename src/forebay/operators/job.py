@@ -21,7 +21,7 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.operators.counts import COUNTERS, GAUGES, OLDEST
+from forebay.operators.counts import COUNTERS, GAUGES, MOMENTS
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
@@ -39,6 +39,8 @@ QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
+FAILED_COMMITS = "failedCommittables"
+"""Flink's counter of what its sinks were to commit and could not."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
@@ -48,7 +50,8 @@ class Checkpoints:
     wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
     of the last that was triggered, `newest_done` of the last that was completed and is no savepoint,
     `newest_clear` of the last of those that holds no records on their way between tasks; 0 where there is
-    none. `restored`: how often the job was restored from one."""
+    none. `restored`: how often the job was restored from one. `failure`: why the newest that is over failed,
+    in one line; empty where it completed."""
 
     completed: int
     failed: int
@@ -57,6 +60,7 @@ class Checkpoints:
     newest_done: int = 0
     newest_clear: int = 0
     restored: int = 0
+    failure: str = ""
 
 
 class Spread(NamedTuple):
@@ -136,32 +140,40 @@ class RunningJob:
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
-        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, `oldest_read_ms`
-        the lowest.
+        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
+        lowest. `held_back_ms` is for how long the operator was held back by what is behind it,
+        `FAILED_COMMITS` what the sinks could not commit since the job's last start.
         """
         values: dict[str, float] = {}
-        for metric, over in self._metrics(lambda metric: ".forebay." in metric):
+        for vertex, metric, over in self._metrics(_is_counted):
             name = metric.rsplit(".", 1)[1]
+            if name == FAILED_COMMITS:
+                values[name] = values.get(name, 0) + over.sum
             if name in ADDED_UP or name in GAUGES:
-                values[name] = over.sum if name in ADDED_UP else over.min if name == OLDEST else over.max
+                values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
+            if name == "in_flight":
+                values["held_back_ms"] = vertex["metrics"].get("accumulated-backpressured-time", 0)
         return values
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
         """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
-        return {name: over.max for name, over in self._metrics(wanted)}
+        return {name: over.max for _, name, over in self._metrics(wanted)}
 
-    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Spread]]:
-        """Names, and values over the subtasks."""
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[Any, str, Spread]]:
+        """Vertices, names, and values over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
             ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
             for query in queries(ids):
                 for metric in self._get(f"{base}?get={query}"):
-                    yield metric["id"], Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
+                    over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
+                    yield vertex, metric["id"], over
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""
         found = self._get(f"/jobs/{self.id}/checkpoints")
+        over = next((c for c in found["history"] if c["status"] in {"COMPLETED", "FAILED"}), None)
+        failed = over is not None and over["status"] == "FAILED"
         done = [c for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]]
         return Checkpoints(
             completed=found["counts"]["completed"],
@@ -171,10 +183,19 @@ class RunningJob:
             newest_done=max((c["id"] for c in done), default=0),
             newest_clear=max((c["id"] for c in done if c["persisted_data"] == 0), default=0),
             restored=found["counts"].get("restored", 0),
+            failure=root_cause(str(over.get("failure_message") or "")) if over and failed else "",
         )
+
+    def task_managers(self) -> int:
+        """How many task managers Flink has, whichever job they work for."""
+        return int(self._get("/overview")["taskmanagers"])
 
     def _get(self, path: str) -> Any:
         return json.loads(_ask(self.rest_url + path) or "null")
+
+
+def _is_counted(metric: str) -> bool:
+    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}")
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:
@@ -266,6 +287,10 @@ def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 
         time.sleep(POLL_S)
 
 
+class RestSilent(LaunchError):
+    """Flink's REST service took the question and gave no answer in time."""
+
+
 class _NotFound(LaunchError):
     """Flink answered 404."""
 
@@ -281,7 +306,8 @@ def _ask(url: str, method: str = "GET", wish: object = None) -> bytes:
         kind = _NotFound if error.code == 404 else LaunchError
         raise kind(f"{url} answered {error.code}") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise LaunchError(f"{url} does not answer: {error}") from None
+        silent = isinstance(getattr(error, "reason", error), TimeoutError)
+        raise (RestSilent if silent else LaunchError)(f"{url} does not answer: {error}") from None
 
 
 def _minor(version: str) -> str:

