@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from forebay.connectors.generator import START_MS, Generator
+from forebay.codec import decode
+from forebay.connectors import generator
+from forebay.connectors.call_limit import WAIT_S
+from forebay.connectors.generator import START_MS, Generator, GiveDue, generator_source
 from forebay.connectors.posts import EVERYDAY, TOPICS, post
 from forebay.connectors.schedule import Burst
+from forebay.errors import ForebayError
+from forebay.testing.clock import ManualClock
+from forebay.testing.keyed import Context, Room
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:
@@ -48,3 +59,83 @@ def test_every_topic_reads_like_a_post() -> None:
             assert 10 < len(text) < 160
             assert "{" not in text
             assert text[0].isupper()
+
+
+class Run:
+    """One run of a paced generator, from a checkpoint on."""
+
+    def __init__(
+        self, config: Generator, states: dict[str, bytes] | None = None, room: Room | None = None
+    ) -> None:
+        self.clock = ManualClock(0.0)
+        self.context = Context(states)
+        self._function = GiveDue(config, clock=self.clock, sleep=self.clock.pause)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(generator, "output_room", lambda _: room or Room())
+            self._function.open(self.context)
+
+    def call(self) -> list[tuple[float, str]]:
+        """When each post of a call left, and its position."""
+        posts = self._function.process_element(0, self.context)
+        return [(self.clock.monotonic_s(), decode(data).position or "") for data in posts]
+
+
+def positions(count: int) -> list[str]:
+    return [f"generator@{index}" for index in range(count)]
+
+
+def test_posts_leave_when_they_are_due() -> None:
+    run, left = Run(Generator(count=5, rate_per_s=10)), []
+    while len(left) < 5:
+        left += run.call()
+    assert [at_s for at_s, _ in left] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert [position for _, position in left] == positions(5)
+    assert max(run.clock.slept_s) <= WAIT_S
+
+
+def test_a_job_that_was_held_up_goes_on_where_it_stopped_and_makes_up_for_a_second() -> None:
+    run = Run(Generator(count=None, rate_per_s=10))
+    run.call()
+    run.clock.advance(0.5)
+    assert len(run.call()) == 5
+    run.clock.advance(3600)
+    assert len(run.call()) == 10
+    again = Run(Generator(count=None, rate_per_s=10), run.context.states)
+    left: list[tuple[float, str]] = []
+    while not left:
+        left = again.call()
+    assert left == [(pytest.approx(0.1), "generator@16")]
+
+
+def test_a_place_that_counts_ticks_is_refused() -> None:
+    with pytest.raises(ForebayError, match="older version"):
+        Run(Generator(), {"tick-and-next": pickle.dumps((200, 3))}).call()
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 30), st.data())
+def test_every_post_leaves_once_within_the_calls_that_are_planned(
+    room: list[bool], count: int, data: st.DataObject
+) -> None:
+    planned: list[int] = []
+
+    class Planned:
+        def process(self, *_: Any) -> Any:
+            return self
+
+        set_parallelism = name = process
+
+    def calls(_: Any, *, count: int, name: str) -> Any:
+        planned.append(count)
+        return Planned()
+
+    config = Generator(count=count, rate_per_s=data.draw(st.sampled_from([3.0, 70.0, 1e6])))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(generator, "calls", calls)
+        generator_source(None, config)
+    script, left = Room(*room), []
+    run = Run(config, room=script)
+    for _ in range(planned[0]):
+        if data.draw(st.integers(0, 20)) == 0:
+            run = Run(config, run.context.states, script)
+        left += [position for _, position in run.call()]
+    assert left == positions(count)

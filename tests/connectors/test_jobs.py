@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from forebay.connectors import generator
+from forebay.connectors import generator, polled
 from forebay.connectors.event_time import with_event_time
-from forebay.connectors.feed import Backoff
+from forebay.connectors.feed import Backoff, FeedRefused, Received
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import Generator, generator_source
@@ -23,7 +26,6 @@ from forebay.connectors.polled import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.replay import Pace, replay_source
 from forebay.connectors.schedule import Burst
 from forebay.connectors.sse import SseFeed
-from forebay.connectors.ticks import ticks
 from forebay.connectors.times import EventTime
 from forebay.errors import LaunchError
 from forebay.operators.environment import newest_checkpoint
@@ -31,6 +33,7 @@ from forebay.operators.job import submit
 from forebay.operators.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -163,6 +166,16 @@ def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any) -> None:
     assert [line[2] for line in lines] == [str(event.time_ms) for event in expected]
 
 
+class FastClock:
+    """A clock on which a second is as long as fifty."""
+
+    def monotonic_s(self) -> float:
+        return 50 * time.monotonic()
+
+    def wall_ms(self) -> int:
+        return 0
+
+
 def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Twenty seconds, of which the first run has two or three.
     total = 4000
@@ -176,7 +189,7 @@ def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytes
     jobs.run_until(build(), lambda: len(jobs.lines()) >= 40)
     assert len(jobs.lines()) < total
     # Time passes faster now; when a post is due stays as it was.
-    monkeypatch.setattr(generator, "ticks", lambda env, per_s, count: ticks(env, per_s=5000.0, count=count))
+    monkeypatch.setattr(generator, "SystemClock", FastClock)
     lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
     assert sorted(line[3] for line in lines) == sorted(f"generator@{i}" for i in range(total))
 
@@ -190,6 +203,37 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
     jobs.write(replay_source(env, config, Pace(speed=20)))
     lines = jobs.run(env)
     assert raws(lines) == [*records[:100], b"broken", *records[100:]]
+
+
+def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
+    jobs: Any, tmp_path: Path
+) -> None:
+    from forebay.connectors.types import BYTES
+
+    source, gate = tmp_path / "in", tmp_path / "gate"
+    source.mkdir()
+    total, pad = 6_000, "x" * 80
+    for name in (1, 2, 3):
+        numbers = range((name - 1) * total // 3, name * total // 3)
+        rows = "".join(f'{n},1000,"{pad}\n{n}"\n' for n in numbers)
+        (source / f"{name}.csv").write_text("n,at,text\n" + rows)
+
+    def build(**changes: Any) -> Any:
+        env = jobs.environment(**changes)
+        config = Files(source, Format("csv", time=EventTime("at", "unix_s")))
+        replayed = replay_source(env, config, Pace())
+        jobs.write(replayed.map(Slowly(gate), BYTES).set_parallelism(1))
+        return env
+
+    jobs.run_until(build(), lambda: len(jobs.lines()) > 0)
+    assert len(jobs.lines()) < total
+    gate.touch()
+    (source / "0.csv").write_text("n,at,text\n" + f'-1,1000,"longer by much {pad}{pad}"\n' * 3000)
+    (source / "1.csv").open("a").write(f'-1,1000,"added {pad}"\n')
+    lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
+    expected = {b'%d,1000,"%s\n%d"' % (n, pad.encode(), n) for n in range(total)}
+    assert len(lines) == total
+    assert set(raws(lines, "Event")) == expected
 
 
 FEEDS = {
@@ -208,7 +252,7 @@ def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jo
 
         def build(**changes: Any) -> Any:
             env = jobs.environment(**changes)
-            jobs.write(polled_source(env, Polled(make(server), most=5)))
+            jobs.write(polled_source(env, Polled(make(server))))
             return env
 
         jobs.run_until(build(), lambda: len(jobs.lines()) >= 100)
@@ -242,7 +286,7 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
             }
             env = jobs.environment(options=options, **changes)
             feed = SseFeed(server.events_url, backoff=Backoff(0.01, 0.05))
-            jobs.write(polled_source(env, Polled(feed, most=7, limit=123)))
+            jobs.write(polled_source(env, Polled(feed, limit=123)))
             drained(jobs, env, port)
 
         run()
@@ -251,6 +295,49 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
         (savepoint,) = jobs.checkpoints.glob("*/savepoint-*")
         run(restore_from=savepoint)
         assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
+
+
+@dataclass
+class FailsAtTheEnd:
+    """Gives a record; once the file `gate` is there, two more, and then fails."""
+
+    gate: Path
+    name: str = "fails at the end"
+
+    async def read(self, cursor: str | None) -> AsyncIterator[Received]:
+        yield Received("0", b'{"n": 0}', "n@0")
+        await asyncio.to_thread(wait_until, self.gate.exists)
+        for n in (b"1", b"2"):
+            yield Received(n.decode(), b'{"n": %s}' % n, "n@" + n.decode())
+        raise FeedRefused("no more of this")
+
+
+def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.operators.environment import Restart
+
+    gate = tmp_path / "gate"
+
+    class AtTheEnd(polled.Poll):
+        """Opens the gate once no call follows."""
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[bytes]:
+            gate.touch()
+            yield from super().on_timer(timestamp, ctx)
+
+    monkeypatch.setattr(polled, "Poll", AtTheEnd)
+    port = free_port()
+    env = jobs.environment(
+        options={"rest.port": str(port), "rest.bind-port": str(port)}, restart=Restart(attempts=0)
+    )
+    jobs.write(polled_source(env, Polled(FailsAtTheEnd(gate), limit=100)))
+    job = submit(env, "test", f"http://localhost:{port}")
+    wait_until(lambda: len(jobs.lines()) == 1)
+    while (end := job.ended()) is None:
+        with suppress(LaunchError):
+            job.drain(jobs.checkpoints / job.id)
+    assert "no more of this" in end
 
 
 class FailOnce:
@@ -274,8 +361,9 @@ def test_a_feed_gives_each_event_once_when_the_job_fails_and_restarts(jobs: Any,
     total = 1500
     with serve(FeedServer([{"n": n} for n in range(total)])) as server:
         env = jobs.environment(restart=Restart(attempts=3, delay_s=0.05))
-        stream = polled_source(env, Polled(SseFeed(server.events_url, backoff=Backoff(0.01, 0.05)), most=3))
-        jobs.write(stream.map(FailOnce(b'"n":900', tmp_path / "failed"), BYTES))
+        stream = polled_source(env, Polled(SseFeed(server.events_url, backoff=Backoff(0.01, 0.05))))
+        slowly = stream.map(Slowly(tmp_path / "failed"), BYTES)
+        jobs.write(slowly.map(FailOnce(b'"n":900', tmp_path / "failed"), BYTES))
         jobs.run_until(env, lambda: len(jobs.lines()) >= total)
         expected = [server.event(n) for n in range(total)]
     assert (tmp_path / "failed").exists()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors import pieces as module
 from forebay.connectors.formats import Format
-from forebay.connectors.pieces import Pieces, longest_line, open_file, parts_of, read_line
+from forebay.connectors.pieces import Pieces, longest_line, open_file, parts_of, piece_bytes, read_line
 from forebay.connectors.rows import LineReader
 from forebay.errors import SettingError
 
@@ -128,6 +128,20 @@ def test_every_record_that_can_be_right_is_kept_whole() -> None:
     assert longest_line(LineReader("f", Format(max_record_bytes=10))) == module.LONGEST_LINE_BYTES
     assert longest_line(LineReader("f", Format(max_record_bytes=1 << 30))) == 1 << 30
     assert longest_line(LineReader("f", Format(), letters=True)) > 2 * module.LONGEST_LINE_BYTES
+
+
+@pytest.mark.parametrize(("line", "size"), [(1, 64), (19, 80), (99, 400), (5_000, 1024)])
+def test_a_piece_has_a_few_lines(tmp_path: Path, line: int, size: int) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes((b"x" * line + b"\n") * 100)
+    assert piece_bytes(parts_of(tmp_path, TEXT)) == pytest.approx(size, abs=4)
+
+
+def test_a_piece_of_nothing_and_of_one_endless_line(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    assert piece_bytes(parts_of(tmp_path, TEXT)) == 64
+    (tmp_path / "f").write_bytes(b"x" * 100_000)
+    assert piece_bytes(parts_of(tmp_path, TEXT)) == 1024
 
 
 def test_plain_files_are_opened_as_they_are(tmp_path: Path) -> None:

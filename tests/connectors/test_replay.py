@@ -1,51 +1,71 @@
 from __future__ import annotations
 
-import asyncio
+import math
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.codec import decode
+from forebay.connectors import replay
+from forebay.connectors.call_limit import WAIT_S
 from forebay.connectors.files import Files, line_reader
 from forebay.connectors.formats import Format
-from forebay.connectors.replay import Pace, ReplayFeed, records_of, replay_source
+from forebay.connectors.pieces import parts_of
+from forebay.connectors.replay import Pace, Replay, records_of, replay_source
 from forebay.connectors.rows import LineReader
 from forebay.connectors.times import EventTime
-from forebay.errors import SettingError
+from forebay.connectors.types import END_OF_INPUT_MS
+from forebay.errors import ForebayError, SettingError
+from forebay.testing.clock import ManualClock
+from forebay.testing.keyed import Context, Room
 
 FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 
 
-class Time:
-    """A clock that sleeping moves."""
+class Run:
+    """One run of a replay of what lies at `path`, from a checkpoint on; each record takes `takes_s`."""
 
-    def __init__(self) -> None:
-        self.now_s = 1000.0
+    def __init__(
+        self,
+        path: Path,
+        reader: LineReader,
+        pace: Pace | None = None,
+        *,
+        states: dict[str, bytes] | None = None,
+        room: Room | None = None,
+        takes_s: float = 0.0,
+    ) -> None:
+        self.clock = ManualClock(0.0)
+        self.context = Context(states)
+        self.room = room or Room()
+        self._takes_s = takes_s
+        self.function = Replay(
+            parts_of(path, reader), reader, pace or Pace(), clock=self.clock, sleep=self.clock.pause
+        )
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(replay, "output_room", lambda _: self.room)
+            self.function.open(self.context)
 
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
-
-    async def sleep(self, delay_s: float) -> None:
-        self.now_s += delay_s
+    def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
+        """When each record of a call left, and the record."""
+        left = []
+        given = self.function.on_timer(END_OF_INPUT_MS, self.context) if end else None
+        for data in given or self.function.process_element(0, self.context):
+            left.append((self.clock.monotonic_s(), decode(data).raw))
+            self.clock.advance(self._takes_s)
+        return left
 
 
 def replayed(path: Path, pace: Pace, late_s: float = 0.0) -> list[tuple[float, bytes]]:
-    clock = Time()
-    feed = ReplayFeed(path, LineReader("f", FORM), pace, clock=clock, sleep=clock.sleep)
-
-    async def read() -> list[tuple[float, bytes]]:
-        left = []
-        async for received in feed.read(None):
-            left.append((clock.now_s - 1000, decode(received.raw).raw))
-            clock.now_s += late_s
-        return left
-
-    return asyncio.run(read())
+    run = Run(path, LineReader("f", FORM), pace, takes_s=late_s)
+    left = run.call()
+    while run.function._next is not None:
+        left += run.call()
+    return left
 
 
 def test_records_leave_at_their_times(tmp_path: Path) -> None:
@@ -59,7 +79,14 @@ def test_records_leave_at_their_times(tmp_path: Path) -> None:
 def test_what_was_late_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"".join(b'{"at": %d}\n' % n for n in range(4)))
     assert [at_s for at_s, _ in replayed(tmp_path / "f", Pace(), late_s=1.5)] == [0, 1.5, 3, 4.5]
-    assert [at_s for at_s, _ in replayed(tmp_path / "f", Pace(), late_s=0.5)] == [0, 1, 2, 3]
+    assert [at_s for at_s, _ in replayed(tmp_path / "f", Pace(), late_s=0.5)] == pytest.approx([0, 1, 2, 3])
+
+
+def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
+    run = Run(tmp_path / "f", LineReader("f", FORM), room=Room(True, False, False))
+    assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
+    assert run.clock.slept_s == [WAIT_S]
 
 
 FILES = st.lists(st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"])))
@@ -72,21 +99,84 @@ READERS = st.sampled_from(
 )
 
 
+def written(factory: pytest.TempPathFactory, files: list[list[bytes]], end: bytes) -> Path:
+    folder = factory.mktemp("replay")
+    for number, lines in enumerate(files):
+        (folder / f"{number:03d}").write_bytes(end.join(lines))
+    return folder
+
+
 @given(FILES, READERS, st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_a_cursor_goes_on_right_after_its_record(
+def test_a_restore_between_any_two_calls_goes_on_right_behind_whatever_lies_there_now(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,
     end: bytes,
     data: st.DataObject,
 ) -> None:
-    folder = tmp_path_factory.mktemp("replay")
-    for number, lines in enumerate(files):
-        (folder / f"{number:03d}").write_bytes(end.join(lines))
-    everything = [received for received, _ in records_of(folder, reader, None)]
-    after = data.draw(st.integers(0, len(everything)))
-    cursor = everything[after - 1].cursor if after else None
-    assert [received for received, _ in records_of(folder, reader, cursor)] == everything[after:]
+    folder = written(tmp_path_factory, files, end)
+    everything = [decode(recorded.data) for recorded in records_of(parts_of(folder, reader), reader)]
+    states, got, script = {}, [], Room(*data.draw(st.lists(st.booleans())))
+    for number in range(1000):
+        run = Run(folder, reader, states=states, room=script)
+        calls = data.draw(st.integers(1, 3))
+        for _ in range(calls):
+            got += [raw for _, raw in run.call()]
+        states = run.context.states
+        # Files that are added before and behind the place, and lines to those that are read.
+        name = data.draw(st.sampled_from(["000", "0005", "zzz"]))
+        with (folder / name).open("ab") as file:
+            file.write(end + b'{"at": 77}')
+        if run.function._next is None or number > 900:
+            break
+    got += [raw for _, raw in Run(folder, reader, states=states).call(end=True)]
+    assert got == [record.raw for record in everything]
+
+
+def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_bytes(b"".join(b'{"at": 1, "n": %d}\n' % n for n in range(4)))
+    reader = LineReader("d", FORM)
+    run = Run(tmp_path, reader, room=Room(False, False))
+    got = [raw for _ in range(2) for _, raw in run.call()]
+    (tmp_path / "a.jsonl").write_bytes(b'{"at": 1, "added": true, "much": "longer than the other"}\n' * 9)
+    got += [raw for _, raw in Run(tmp_path, reader, states=run.context.states).call()]
+    assert got == [b'{"at": 1, "n": %d}' % n for n in range(4)]
+
+
+def test_a_cursor_that_counts_files_is_refused(tmp_path: Path) -> None:
+    """As older versions kept it: which file it means is not known any more."""
+    (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 3)
+    states = {"cursor-and-count": pickle.dumps(("[0, 10, 1, 1]", 1))}
+    with pytest.raises(ForebayError, match="older version"):
+        Run(tmp_path, LineReader("d", FORM), states=states).call()
+
+
+@given(FILES, st.lists(st.booleans()), st.integers(1, 5))
+def test_the_calls_that_are_planned_are_enough(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], room: list[bool], gap_s: int
+) -> None:
+    """Whatever the room: nothing is left to the end of the input, where no checkpoint gets through."""
+    lines = [b'{"at": %d}' % (gap_s * n) for n, _ in enumerate(line for lines in files for line in lines)]
+    folder = written(tmp_path_factory, [lines], b"\n")
+    planned: list[int] = []
+
+    class Planned:
+        def process(self, *_: Any) -> Any:
+            return self
+
+        set_parallelism = name = process
+
+    def calls(_: Any, *, count: int, name: str) -> Any:
+        planned.append(count)
+        return Planned()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(replay, "calls", calls)
+        replay_source(None, Files(folder, FORM), Pace(speed=7))
+    run = Run(folder, LineReader(folder.name, FORM), Pace(speed=7), room=Room(*room), takes_s=0.001)
+    left = [each for _ in range(planned[0]) for each in run.call()]
+    assert [raw for _, raw in left] == lines
+    assert planned[0] <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:

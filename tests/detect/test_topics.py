@@ -190,6 +190,21 @@ def test_times_years_off_change_nothing() -> None:
     assert strange.live == plain.live
 
 
+def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
+    """Batches by turns, of which one partition's are a week ahead."""
+    finder, week_ms = TopicFinder(SMALL, WIDTH), 7 * 86_400_000
+    texts = [text for text, _ in stream(2_000)]
+    told: list[TopicEvent] = []
+    for first in range(0, len(texts), 100):
+        part = texts[first : first + 100]
+        number = first // 100 % 2
+        times = [number * week_ms + 1000 * (first + index) for index in range(len(part))]
+        vectors = np.stack([embedding(text) for text in part])
+        told += finder.add(part, vectors, times, [f"posts/{number}"] * len(part)).events
+    assert max(event.time_ms for event in told) < week_ms
+    assert max(event.time_ms for event in told) > 1_000_000
+
+
 def test_it_goes_on_as_before_from_its_bytes() -> None:
     texts = [text for text, _ in stream(1500)] + ["", "👏", "\ud800"]
     straight, kept = TopicFinder(SMALL, WIDTH), TopicFinder(SMALL, WIDTH)

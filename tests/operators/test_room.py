@@ -3,6 +3,7 @@ with events that come after the end."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from pyflink.datastream import TimeDomain
 
 from forebay.codec import decode, encode
 from forebay.operators import inference
+from forebay.operators.calls import Load
 from forebay.operators.counts import CallCounts
 from forebay.operators.held import HeldTimes
 from forebay.operators.inference import Shard
 from forebay.operators.low_watermark import LowWatermark
-from forebay.operators.stateful import END_ROUNDS, StatefulFunction
+from forebay.operators.room_wait import ANSWERS, FACTOR, RoomWait
+from forebay.operators.stateful import END_ROUNDS, LEAST_SHARE, StatefulFunction
 from forebay.records import Event, KeyedEvent
 from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.memories import Limits
@@ -51,13 +54,21 @@ class NoAnswers:
     def take(self, shard: int) -> list[Any]:
         return []
 
+    @property
+    def load(self) -> Load:
+        return Load(pending=max(0, self.submitted - CAPACITY), in_flight=CAPACITY, finished=0)
+
+    @property
+    def finished(self) -> int:
+        return 0
+
 
 class Metrics:
     def due(self, now_s: float) -> bool:
         return False
 
 
-@pytest.mark.parametrize("keys", [1, 3, 1000])
+@pytest.mark.parametrize("keys", [1, 3, 1_000_000])
 def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "is_cancelled", lambda: False)
     clock = ManualClock(monotonic_s=0.0)
@@ -65,6 +76,7 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, monkeypatch
     calls = NoAnswers(clock)
     turns = Turns(Remember(), Limits(), Stores(DictStore(), DictStore(), DictStore()))
     operator._calls, operator._metrics, operator._turns = calls, Metrics(), {0: turns}
+    operator._room_wait = RoomWait(CAPACITY)
     operator._full_places, operator._counts = {}, type("C", (), {"waited_ms": 0})()
     accepted_by: list[float] = []
     while clock.monotonic_s() < 3600:
@@ -79,8 +91,8 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, monkeypatch
     # Room for the queues of all keys or twice the slots; then ever more slowly: as many in the tenfold time.
     within = [sum(at <= end_s for at in accepted_by) for end_s in (36, 360, 3600)]
     grown = [within[1] - within[0], within[2] - within[1]]
-    assert 10 < grown[1] < 100
-    assert abs(grown[1] - grown[0]) <= 12
+    expected = math.log(10) * (LEAST_SHARE if keys <= 3 else ANSWERS / FACTOR)
+    assert grown == pytest.approx([expected, expected], rel=0.05)
 
 
 class ToldAtOnce(Program[int]):
@@ -180,6 +192,7 @@ def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_
     operator._turns = {0: Turns(program, Limits(), Stores(DictStore(), DictStore(), DictStore()))}
     operator._shards, operator._low, operator._read = {0: Shard()}, LowWatermark(), HeldTimes()
     operator._metrics = type("M", (), {"tell_oldest": lambda self: None, "due": lambda self, now_s: False})()
+    operator._room_wait = RoomWait(CAPACITY)
     operator._full_places, operator._heads, operator._rounds, operator._overdue = {}, {}, {}, {}
     operator._arm, operator._ended = lambda *_: None, True
     given = []

@@ -37,7 +37,8 @@ PROMPT = PromptTemplate(
 class Trends:
     """Settings of the application `trends`.
 
-    Posts more than `late_s` behind the stream's clock, or more than `ahead_s` ahead of it, are refused.
+    Posts more than `late_s` behind the stream's clock, or more than `ahead_s` ahead of that of their
+    partition, are refused.
     `labels`: whether the model is asked why.
     """
 

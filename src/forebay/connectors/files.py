@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,22 +11,23 @@ from pathlib import Path
 from pyflink.common import Duration, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
-from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.pieces import (
-    PIECE_BYTES,
+    MOST_PIECE_BYTES,
     UNREADABLE,
     Part,
     Pieces,
+    Place,
     data_files,
     longest_line,
     open_file,
     parts_of,
+    piece_bytes,
 )
 from forebay.connectors.rows import LineReader, Progress, quote_open
-from forebay.connectors.ticks import on_one_key
+from forebay.connectors.ticks import calls, on_one_key
 from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
 from forebay.errors import SettingError
 
@@ -67,20 +69,22 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     or a header is needed and missing.
     """
     reader = line_reader(config)
+    name = f"files {config.path.name}"
     if config.follow:
         every = Duration.of_millis(round(config.every_s * 1000))
         source = FileSource.for_record_stream_format(
             StreamFormat.text_line_format(LATIN), config.path.absolute().as_uri()
         )
-        given = source.monitor_continuously(every).build()
+        found = source.monitor_continuously(every).build()
+        stream = env.from_source(found, WatermarkStrategy.no_watermarks(), name)
+        given = on_one_key(stream.set_parallelism(1))
         read: KeyedProcessFunction = ReadLines(reader)
     else:
         parts = parts_of(config.path, reader)
-        last = max(0, (sum(size for _, size in parts) - 1) // PIECE_BYTES)
-        given, read = NumberSequenceSource(0, last), ReadPieces(parts, reader)
-    stream = env.from_source(given, WatermarkStrategy.no_watermarks(), f"files {config.path.name}")
-    lines = on_one_key(stream.set_parallelism(1)).process(read, BYTES)
-    return lines.set_parallelism(1).name(f"read {config.format.kind}")
+        step = piece_bytes(parts)
+        given = calls(env, count=max(1, math.ceil(sum(size for _, size in parts) / step)), name=name)
+        read = ReadPieces(parts, reader, step)
+    return given.process(read, BYTES).set_parallelism(1).name(f"read {config.format.kind}")
 
 
 def line_reader(config: Files) -> LineReader:
@@ -135,43 +139,56 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
 class ReadPieces(KeyedProcessFunction):
     """Numbers of pieces to the encoded records that begin in them; the place in the files is state."""
 
-    def __init__(self, parts: Sequence[Part], reader: LineReader) -> None:
+    def __init__(self, parts: Sequence[Part], reader: LineReader, step: int) -> None:
         self._parts = parts
         self._reader = reader
+        self._step = step
         self._pieces: Pieces | None = None
+        self._at: Place = (0, 0)
+        self._progress = Progress()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._place = runtime_context.get_state(ValueStateDescriptor("place", PICKLED))
         # Files that came since, or grew, would move the pieces that are still to come.
         self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", PICKLED))
+        self._first_step = runtime_context.get_state(ValueStateDescriptor("step", PICKLED))
 
     def close(self) -> None:
         if self._pieces is not None:
             self._pieces.close()
 
     def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        state = self._place.value()
-        if state is None:
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-            self._first_parts.update(self._parts)
-            state = ((0, 0), None)
         if self._pieces is None:
-            self._pieces = Pieces(self._first_parts.value(), longest_line(self._reader))
-        place, at = state[0], _unpack(state[1])
-        for after, line in self._pieces.lines(place, (value + 1) * PIECE_BYTES):
-            place = after
-            at, record = self._reader.step(at, line)
+            self._begin(ctx)
+        assert self._pieces is not None
+        before = self._at
+        for after, line in self._pieces.lines(before, (value + 1) * self._step):
+            self._at = after
+            self._progress, record = self._reader.step(self._progress, line)
             if record is not None:
                 yield record
-        if state[1] is None or place != state[0]:
-            self._place.update((place, _pack(at)))
+        if self._at != before:
+            self._place.update((self._at, pack(self._progress)))
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
         place, packed = self._place.value()
-        at, record = self._reader.end(_unpack(packed))
-        self._place.update((place, _pack(at)))
+        at, record = self._reader.end(unpack(packed))
+        self._place.update((place, pack(at)))
         if record is not None:
             yield record
+
+    def _begin(self, ctx: KeyedProcessFunction.Context) -> None:
+        """The first call of a run."""
+        if self._place.value() is None:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            self._first_parts.update(self._parts)
+            self._first_step.update(self._step)
+            self._place.update(((0, 0), None))
+        self._at, packed = self._place.value()
+        self._progress = unpack(packed)
+        self._pieces = Pieces(self._first_parts.value(), longest_line(self._reader))
+        # Checkpoints of older versions have no step.
+        self._step = self._first_step.value() or MOST_PIECE_BYTES
 
 
 class ReadLines(KeyedProcessFunction):
@@ -187,21 +204,22 @@ class ReadLines(KeyedProcessFunction):
         packed = self._state.value()
         if packed is None:
             ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-        at, record = self._reader.step(_unpack(packed), value.encode("latin-1"))
-        self._state.update(_pack(at))
+        at, record = self._reader.step(unpack(packed), value.encode("latin-1"))
+        self._state.update(pack(at))
         if record is not None:
             yield record
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        at, record = self._reader.end(_unpack(self._state.value()))
-        self._state.update(_pack(at))
+        at, record = self._reader.end(unpack(self._state.value()))
+        self._state.update(pack(at))
         if record is not None:
             yield record
 
 
-def _pack(at: Progress) -> tuple[int, int, bytes, int]:
+def pack(at: Progress) -> tuple[int, int, bytes, int]:
+    """Progress as state keeps it."""
     return at.lines, at.records, at.partial, at.partial_lines
 
 
-def _unpack(packed: tuple[int, int, bytes, int] | None) -> Progress:
+def unpack(packed: tuple[int, int, bytes, int] | None) -> Progress:
     return Progress() if packed is None else Progress(*packed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -13,26 +14,31 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext,
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 
+from forebay.clock import Clock, SystemClock
 from forebay.codec import encode
+from forebay.connectors.call_limit import WAIT_S, CallLimit
 from forebay.connectors.posts import TOPICS, post, topic_of
 from forebay.connectors.schedule import Burst, Schedule
-from forebay.connectors.ticks import MAX_COUNT, ticks
+from forebay.connectors.ticks import MAX_COUNT, calls, refuse_older
 from forebay.connectors.types import BYTES, PICKLED
 from forebay.errors import SettingError
+from forebay.jvm_task import output_room
 from forebay.records import Event
 
 START_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
-TICKS_PER_S = 200.0
+LONGEST_STEP_S = 1.0
+"""What a job was held up for longer than this, its posts come late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
     """`count` posts (None: without end), `rate_per_s` in event time from `start_ms`, with `bursts`.
 
-    `paced`: each post leaves when it is due (to 5 ms) after the job's start; a job that was down or
-    held up goes on where it stopped, as many seconds late. Otherwise posts leave as fast as they are taken.
+    `paced`: each post leaves when it is due after the job's start; a job that was down, or held up for more
+    than a second, goes on where it stopped, as many seconds late. Otherwise posts leave as fast as they are
+    taken.
     """
 
     count: int | None = 1000
@@ -73,11 +79,12 @@ def generator_source(env: StreamExecutionEnvironment, config: Generator) -> Data
             NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), "numbers"
         ).set_parallelism(1)
         return numbers.map(_Posts(config), BYTES).set_parallelism(1).name("generator")
+    # A call gives a post or has waited for `WAIT_S`, so that these are enough; some are for rounding.
     count = None
     if config.count is not None:
-        count = math.ceil(schedule.due_s(config.count - 1) * TICKS_PER_S) + 1
-    beat = ticks(env, per_s=TICKS_PER_S, count=count)
-    return beat.process(ReleaseDue(config), BYTES).set_parallelism(1).name("generator")
+        count = config.count + math.ceil(1.01 * schedule.due_s(config.count - 1) / WAIT_S) + 1
+    beat = calls(env, count=count, name="calls of generator")
+    return beat.process(GiveDue(config), BYTES).set_parallelism(1).name("generator")
 
 
 class _Posts:
@@ -88,22 +95,48 @@ class _Posts:
         return encode(self._config.event(index))
 
 
-class ReleaseDue(KeyedProcessFunction):
-    """At tick k, the posts due by k ticks after the start that have not left. Its only clock is the ticks."""
+class GiveDue(KeyedProcessFunction):
+    """At each call, the posts that are due; waits for a moment where none is."""
 
-    def __init__(self, config: Generator) -> None:
+    def __init__(
+        self, config: Generator, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._config = config
         self._schedule = config.schedule
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._seen_s: float | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_state(ValueStateDescriptor("tick-and-next", PICKLED))
+        self._state = runtime_context.get_state(ValueStateDescriptor("elapsed-and-next", PICKLED))
+        self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._context = runtime_context
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        tick, index = self._state.value() or (0, 0)
-        while self._left(index) and self._schedule.due_s(index) <= tick / TICKS_PER_S + 1e-9:
+        at = self._state.value()
+        if at is None:
+            refuse_older(self._context, "tick-and-next")
+        elapsed_s, index = at or (0.0, 0)
+        elapsed_s += self._passed_s()
+        self._call.begin()
+        wait_s = self._schedule.due_s(index) - elapsed_s if self._left(index) else 0.0
+        if wait_s > 0:
+            slept_s = min(wait_s, WAIT_S)
+            self._sleep(slept_s)
+            elapsed_s += max(slept_s, self._passed_s())
+        while self._left(index) and self._schedule.due_s(index) <= elapsed_s + 1e-9:
             yield encode(self._config.event(index))
             index += 1
-        self._state.update((tick + 1, index))
+            if self._call.reached():
+                break
+        self._state.update((elapsed_s, index))
+
+    def _passed_s(self) -> float:
+        """Seconds since the last look, on the generator's own clock."""
+        now_s = self._clock.monotonic_s()
+        passed_s = 0.0 if self._seen_s is None else min(now_s - self._seen_s, LONGEST_STEP_S)
+        self._seen_s = now_s
+        return passed_s
 
     def _left(self, index: int) -> bool:
         return self._config.count is None or index < self._config.count

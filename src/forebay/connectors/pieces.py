@@ -1,4 +1,4 @@
-"""Files as one long text that is read in order, a piece of at most a kilobyte's lines at a time."""
+"""Files as one long text that is read in order, a piece of a few lines at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any, BinaryIO, cast
 from forebay.connectors.rows import LineReader, Progress
 from forebay.errors import SettingError
 
-PIECE_BYTES = 1024
-"""A checkpoint waits for the lines of a piece: few of them, though each piece costs a step."""
+LINES_PER_PIECE = 4
+"""A checkpoint waits for the lines of a piece: few of them, though each piece costs a call."""
+LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 1024
+SAMPLED_BYTES = 1 << 14
 
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
@@ -68,6 +70,22 @@ def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
     while end and not end.endswith(b"\n") and (end := file.readline(BLOCK_BYTES)):
         taken += len(end)
     return line.removesuffix(b"\n").removesuffix(b"\r")[: most + 1], taken
+
+
+def piece_bytes(parts: Sequence[Part]) -> int:
+    """The size of a piece of `parts`: a few lines of mean length, judging by the files' beginnings.
+
+    Blocks: some of each of the first files is read. Raises `SettingError` for a file that cannot be.
+    """
+    taken = lines = 0
+    for path, size in parts[:16]:
+        try:
+            with open_file(path) as file:
+                block = file.read(min(size, SAMPLED_BYTES))
+        except UNREADABLE as error:
+            raise SettingError(f"source file {path} cannot be read: {error}") from None
+        taken, lines = taken + len(block), lines + block.count(b"\n")
+    return min(MOST_PIECE_BYTES, max(LEAST_PIECE_BYTES, LINES_PER_PIECE * taken // max(1, lines)))
 
 
 class Pieces:

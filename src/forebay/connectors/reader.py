@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from forebay.connectors.feed import Feed, Received
+from forebay.errors import ForebayError
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Stands behind the last record: how the feed ended."""
+
+    error: BaseException | None
 
 
 class FeedReader:
@@ -20,43 +29,45 @@ class FeedReader:
         self._feed = feed
         self._cursor = cursor
         self._room = room
-        self._queue: deque[Received] = deque()
-        self._error: BaseException | None = None
-        self._ended = threading.Event()
+        self._queue: SimpleQueue[Received | _End] = SimpleQueue()
+        self._end: _End | None = None
+        self._full = False
+        self._closing = False
         self._loop = asyncio.new_event_loop()
         self._free = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name=f"feed {feed.name}", daemon=True)
         self._thread.start()
 
-    def take(self, most: int) -> list[Received]:
-        """Up to `most` records that have arrived, in order; never blocks.
+    def take(self, wait_s: float = 0.0) -> Received | None:
+        """The next record, in order; blocks until it is there, at most `wait_s`. None: it has not come.
 
-        Raises what the feed raised, once the records before it are taken: a feed that fails is a fault.
+        Behind the last record it raises what the feed raised, each time that it is called: a feed that fails
+        is a fault.
         """
-        taken: list[Received] = []
-        while len(taken) < most:
+        if self._end is None:
             try:
-                taken.append(self._queue.popleft())
-            except IndexError:
-                break
-        if taken:
-            self._wake(self._free.set)
-        elif self._ended.is_set() and not self._queue and self._error is not None:
-            raise self._error
-        return taken
+                got = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
+            except Empty:
+                return None
+            if self._full and self._queue.qsize() <= self._room // 2:
+                self._full = False
+                self._wake(self._free.set)
+            if isinstance(got, Received):
+                return got
+            self._end = got
+        if self._end.error is not None:
+            raise self._end.error
+        return None
 
     @property
     def exhausted(self) -> bool:
-        """Whether the feed has ended and everything is taken."""
-        return self._ended.is_set() and not self._queue
-
-    def wait(self, timeout_s: float) -> None:
-        """Block until the feed has ended, at most `timeout_s`."""
-        self._ended.wait(timeout_s)
+        """Whether the feed has ended without an error, and everything is taken."""
+        return self._end is not None and self._end.error is None
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop reading and end the thread. Blocks until it is gone, at most `timeout_s`."""
+        self._closing = True
         self._wake(self._cancel)
         self._thread.join(timeout_s)
 
@@ -73,21 +84,25 @@ class FeedReader:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._task = self._loop.create_task(self._read())
+        error: BaseException | None = None
         try:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
-            pass
-        except Exception as error:
-            self._error = error
+            if not self._closing:
+                error = ForebayError(f"{self._feed.name}: reading was cancelled by the feed itself")
+        except BaseException as raised:
+            error = raised
         finally:
-            self._ended.set()
+            self._queue.put(_End(error))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     async def _read(self) -> None:
         async for received in self._feed.read(self._cursor):
-            while len(self._queue) >= self._room:
+            while self._queue.qsize() >= self._room:
                 self._free.clear()
-                if len(self._queue) >= self._room:
+                self._full = True
+                # What was taken before the flag was up wakes nobody.
+                if self._queue.qsize() >= self._room:
                     await self._free.wait()
-            self._queue.append(received)
+            self._queue.put(received)

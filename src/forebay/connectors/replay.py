@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-import orjson
-from pyflink.datastream import DataStream, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.feed import Received
-from forebay.connectors.files import Files, line_reader
-from forebay.connectors.pieces import data_files, longest_line, open_file, read_line
-from forebay.connectors.polled import Polled, polled_source
+from forebay.connectors.call_limit import WAIT_S, CallLimit
+from forebay.connectors.files import Files, line_reader, pack, unpack
+from forebay.connectors.pieces import Part, Pieces, Place, longest_line, parts_of
 from forebay.connectors.rows import LineReader, Progress
-from forebay.errors import SettingError
+from forebay.connectors.ticks import calls, refuse_older
+from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
+from forebay.errors import ForebayError, SettingError
+from forebay.jvm_task import is_cancelled, output_room
 from forebay.records import DeadLetter, Event
 
 
@@ -38,40 +40,33 @@ class Pace:
             return 0.0
         return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
 
+    def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
+        """Each record, and when it is due, in seconds after the first."""
+        due_s, before_ms = 0.0, None
+        for record in records:
+            due_s += self.gap_s(before_ms, record.time_ms)
+            before_ms = record.time_ms if record.time_ms is not None else before_ms
+            yield record, due_s
+
 
 @dataclass(frozen=True, slots=True)
-class ReplayFeed:
-    """The records of a file (or a directory's files by name), each at its time; ends with the last one.
+class Recorded:
+    """A record of files: encoded, its time, and the place and the progress behind it."""
 
-    Times count from the first record after the start. The sum of the gaps is kept to: what was late
-    because nobody took it is made up.
-    """
-
-    path: Path
-    reader: LineReader
-    pace: Pace = field(default_factory=Pace)
-    clock: Clock = field(default_factory=SystemClock)
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-
-    @property
-    def name(self) -> str:
-        return f"replay:{self.path.name}"
-
-    async def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        start_s, before_ms, due_s = self.clock.monotonic_s(), None, 0.0
-        for received, time_ms in records_of(self.path, self.reader, cursor):
-            due_s += self.pace.gap_s(before_ms, time_ms)
-            before_ms = time_ms if time_ms is not None else before_ms
-            wait_s = start_s + due_s - self.clock.monotonic_s()
-            if wait_s > 0:
-                await self.sleep(wait_s)
-            yield received
+    data: bytes
+    time_ms: int | None
+    place: Place
+    at: Progress
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: Pace) -> DataStream:
     """The records of `config` as bytes of events or dead letters, in order, each at its recorded time.
 
-    The file is read by Python where the source runs, and once at planning, for its length in time (blocks).
+    Times count from the first record after the start. The sum of the gaps is kept to: what was late because
+    nobody took it is made up. The files are read where the source runs, as far as they went when the job was
+    first started; files that come later are not read, also not after a restore. Where the job is planned they
+    are read once, for their length in time (blocks).
+
     The format must name a time field. Raises `SettingError` for settings that make no sense here.
     """
     if config.follow:
@@ -79,39 +74,109 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: Pace) ->
     if config.format.time is None:
         raise SettingError("a replay needs the field that holds the recorded time")
     reader = line_reader(config)
-    lasts_s, before_ms = 0.0, None
-    for _, time_ms in records_of(config.path, reader, None):
-        lasts_s += pace.gap_s(before_ms, time_ms)
-        before_ms = time_ms if time_ms is not None else before_ms
-    feed = ReplayFeed(config.path.absolute(), reader, pace)
-    return polled_source(env, Polled(feed, format=None, lasts_s=lasts_s))
+    parts = parts_of(config.path, reader)
+    records, lasts_s = 0, 0.0
+    for _, due_s in pace.due(records_of(parts, reader)):
+        records, lasts_s = records + 1, due_s
+    # A call hands on a record or has waited for `WAIT_S`, so that these are enough.
+    count = records + math.ceil(lasts_s / WAIT_S) + 1
+    name = f"replay:{config.path.name}"
+    replay = Replay(parts, reader, pace)
+    return (
+        calls(env, count=count, name=f"calls of {name}").process(replay, BYTES).set_parallelism(1).name(name)
+    )
 
 
-def records_of(path: Path, reader: LineReader, cursor: str | None) -> Iterator[tuple[Received, int | None]]:
-    """Each record after `cursor` with its time; `raw` is the encoded record. Blocks on the file system."""
-    files = [str(file) for file in data_files(path)]
-    first, offset, lines, records = orjson.loads(cursor) if cursor is not None else (0, 0, 0, 0)
-    at = Progress(lines, records)
-    most = longest_line(reader)
-    for number in range(first, len(files)):
-        with open_file(files[number]) as file:
-            place = offset if number == first else 0
-            file.seek(place)
-            while True:
-                line, taken = read_line(file, most)
-                if not taken:
-                    break
-                place += taken
-                at, encoded = reader.step(at, line)
-                if encoded is not None:
-                    yield _received(orjson.dumps([number, place, at.lines, at.records]).decode(), encoded)
-                if reader.limit is not None and at.records >= reader.limit:
-                    return
+def records_of(
+    parts: Sequence[Part], reader: LineReader, place: Place = (0, 0), at: Progress | None = None
+) -> Iterator[Recorded]:
+    """The records of `parts` behind a place. Blocks on the file system."""
+    at = at or Progress()
+    pieces = Pieces(parts, longest_line(reader))
+    try:
+        for after, line in pieces.lines(place, pieces.size):
+            place = after
+            at, encoded = reader.step(at, line)
+            if encoded is not None:
+                yield _recorded(encoded, place, at)
+    finally:
+        pieces.close()
     at, encoded = reader.end(at)
     if encoded is not None:
-        yield _received(orjson.dumps([len(files), 0, at.lines, at.records]).decode(), encoded)
+        yield _recorded(encoded, place, at)
 
 
-def _received(cursor: str, encoded: bytes) -> tuple[Received, int | None]:
+def _recorded(encoded: bytes, place: Place, at: Progress) -> Recorded:
     record: Event | DeadLetter = decode(encoded)
-    return Received(cursor, encoded, record.position or ""), record.time_ms
+    return Recorded(encoded, record.time_ms, place, at)
+
+
+class Replay(KeyedProcessFunction):
+    """At each call, the records that are due; waits for a moment where none is. The place in the files as
+    they were at the first start is state."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        reader: LineReader,
+        pace: Pace,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._parts = parts
+        self._reader = reader
+        self._pace = pace
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._due: Iterator[tuple[Recorded, float]] | None = None
+        self._next: tuple[Recorded, float] | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", PICKLED))
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", PICKLED))
+        self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._context = runtime_context
+
+    def close(self) -> None:
+        self._due = self._next = None
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        if self._due is None and self._place.value() is None:
+            refuse_older(self._context, "cursor-and-count")
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            self._first_parts.update(self._parts)
+            self._place.update(((0, 0), pack(Progress())))
+        yield from self._hand_on()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        yield from self._hand_on()
+        while self._next is not None:
+            if is_cancelled():
+                raise ForebayError("the job was cancelled before the replay's end")
+            yield from self._hand_on()
+
+    def _hand_on(self) -> Iterator[bytes]:
+        if self._due is None:
+            place, packed = self._place.value()
+            records = records_of(self._first_parts.value(), self._reader, place, unpack(packed))
+            self._due = self._pace.due(records)
+            self._next = next(self._due, None)
+            self._start_s = self._clock.monotonic_s()
+        handed: Recorded | None = None
+        self._call.begin()
+        while self._next is not None and self._is_due(self._next[1], may_wait=handed is None):
+            handed = self._next[0]
+            yield handed.data
+            self._next = next(self._due, None)
+            if self._call.reached():
+                break
+        if handed is not None:
+            self._place.update((handed.place, pack(handed.at)))
+
+    def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
+        wait_s = self._start_s + due_s - self._clock.monotonic_s()
+        if wait_s > 0 and may_wait:
+            self._sleep(min(wait_s, WAIT_S))
+            return wait_s <= WAIT_S
+        return wait_s <= 0

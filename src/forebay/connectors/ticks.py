@@ -1,41 +1,48 @@
-"""A steady beat from Flink itself: what drives sources that are written in Python.
+"""What drives sources that are written in Python: PyFlink has no source API for it.
 
-PyFlink has no source API for Python. A Python function that waits would hold up checkpoint barriers; so
-nothing in Python waits, and a Java source paces instead.
+Flink's own source of numbers calls a Python function in the same task, one number after another. The function
+waits for a record where none has come, only for a moment: it would hold up checkpoint barriers. A source that
+paces, in a task of its own, would not do: what it has given piles up in front of a function that is held
+back, and all of that has to be worked off after a restore before a checkpoint can complete.
 """
 
 from __future__ import annotations
 
 from pyflink.common import Types, WatermarkStrategy
-from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
-from pyflink.datastream.connectors import Source
+from pyflink.datastream import DataStream, KeyedStream, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
+
+from forebay.connectors.types import PICKLED
+from forebay.errors import ForebayError
 
 MAX_COUNT = 2**62
 
 
-def ticks(env: StreamExecutionEnvironment, *, per_s: float, count: int | None = None) -> DataStream:
-    """A stream of `count` (None: without end) empty values on one key, `per_s` each second, one subtask.
+def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
+    """The numbers from 0 to `count` - 1 (None: without end) on one key, one subtask, in order: calls of the
+    function that processes the stream, each as soon as the one before has returned and there is room for a
+    record behind it.
 
-    After a stall of less than a second the ticks missed come at once; older ones come late. Restored from a
-    checkpoint, the stream goes on with the tick after the last one that the checkpoint holds.
+    Restored from a checkpoint, the stream goes on with the number after the last one that the checkpoint
+    holds.
     """
-    jvm = get_gateway().jvm
-    text = Types.STRING().get_java_type_info()
-    # The generator that ships with Flink looks each index up in a list: an empty one gives nulls.
-    nothing = jvm.org.apache.flink.connector.datagen.functions.IndexLookupGeneratorFunction(
-        text, jvm.java.util.ArrayList()
-    )
-    pace = jvm.org.apache.flink.api.connector.source.util.ratelimit.RateLimiterStrategy.perSecond(
-        float(per_s)
-    )
-    source = Source(
-        jvm.org.apache.flink.connector.datagen.source.DataGeneratorSource(
-            nothing, MAX_COUNT if count is None else count, pace, text
+    last = (MAX_COUNT if count is None else count) - 1
+    stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
+    return on_one_key(stream.set_parallelism(1))
+
+
+def refuse_older(runtime_context: RuntimeContext, state: str) -> None:
+    """Raise `ForebayError` where the checkpoint that was restored holds `state`, which older versions kept.
+
+    To be called where there is a key: in the first call of a run.
+    """
+    if runtime_context.get_state(ValueStateDescriptor(state, PICKLED)).value() is not None:
+        raise ForebayError(
+            f"the checkpoint is of an older version, which kept its place in the source in another form "
+            f"({state}): finish the run with that version, or start over"
         )
-    )
-    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), f"{per_s:g} ticks per second")
-    return stream.set_parallelism(1).key_by(one_key, Types.LONG())
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,8 +81,7 @@ class EventClock:
 
     def see(self, time_ms: int) -> int:
         self._times.append(time_ms)
-        ordered = sorted(self._times)
-        self.now_ms = ordered[(len(ordered) - 1) // 2]
+        self.now_ms = median(self._times)
         return self.now_ms
 
     def state(self) -> list[Any]:
@@ -94,6 +93,12 @@ class EventClock:
         self.now_ms = state[0]
         self._times.extend(state[1])
         return self
+
+
+def median(times: Iterable[int]) -> int:
+    """The middle one, of two the earlier. There is at least one."""
+    ordered = sorted(times)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def ratio(count: float, exposure: float, before: float, past: float) -> float:

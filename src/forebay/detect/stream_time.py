@@ -1,97 +1,196 @@
-"""The clock of a stream whose events may bear any time: which are too late, which too far ahead."""
+"""The clock of a stream whose events may bear any time: which are too late, which too far ahead.
+
+A stream may have partitions that are read side by side, each in its own order: a Kafka topic has. Each has a
+clock of its own then, and the stream's is the slowest of them, so that no event is late because another
+partition is ahead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgpack
 
-from forebay.detect.rates import EventClock
+from forebay.detect.partition_time import PartitionTime, Waiting
+from forebay.detect.rates import CLOCK_EVENTS
 from forebay.errors import MalformedRecord
 
-VERSION = 1
-HELD_EVENTS = 9
-"""At a stream's start so many events are waited for, so that the clock does not begin with a wrong one."""
+VERSION = 2
+LEAST_FAR_MS = 60_000
+MOST_GAP_MS = 1_000
+"""Of a time without events so much counts: the stream may have been held up."""
+MOST_PARTITIONS = 1024
 
 Verdict = Literal["in time", "late", "ahead"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far behind the stream's clock, and how far ahead of it, an event may be."""
+    """How far behind the stream's clock, and how far ahead of its partition's, an event may be.
+
+    A partition of which nothing came for `idle_ms`, while the stream flowed, is not waited for.
+    """
 
     late_ms: int = 5_000
     ahead_ms: int = 3_600_000
+    idle_ms: int = 30_000
+
+    @property
+    def far_ms(self) -> int:
+        """Events farther away than this move no clock."""
+        return max(self.late_ms, self.ahead_ms, LEAST_FAR_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An event, the stream's clock at it, how far ahead of that it is (behind: negative), and the verdict."""
+    """An event, the stream's clock at it (None: it has not begun), how far ahead it is (behind: negative)."""
 
     data: bytes
-    clock_ms: int
+    clock_ms: int | None
     ahead_ms: int
     verdict: Verdict
 
 
 class StreamTime:
-    """Judges events by the median time of the last 33; the clock never goes back. Not thread-safe.
+    """Judges events by the clocks of their partitions. Not thread-safe.
 
-    A watermark `late_ms` behind the clock is never later than an event that is in time. What is said of an
-    event depends on the events before it alone.
+    A partition's clock is the median time of its last events: 33, or as many as its share of the stream has
+    where that is less. The stream's clock is the slowest one of the partitions that are not idle, and never
+    goes back: a watermark `late_ms` behind it is never later than an event that is in time. Where there are
+    named partitions, it begins after `idle_ms`, in which all of them should have been heard.
+
+    Events that are far ahead move no clock, and are held until 33 more of their partition have come. Where 30
+    of the last 33 are, and are near each other, the partition has gone on after a gap: they are in time.
+
+    With one partition, what is said of an event depends on the events and their order alone.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
         self._tolerance = tolerance
-        self._clock = EventClock()
-        self._now_ms = 0
-        self._waiting: list[tuple[int, bytes]] | None = []
+        self._now_ms: int | None = None
+        self._flow_ms = 0
+        self._count = 0
+        # In the order in which they were last heard.
+        self._partitions: dict[str, PartitionTime] = {}
+        self._changed: set[str] = set()
 
-    def see(self, time_ms: int, data: bytes) -> Iterator[Judged]:
-        """Take an event; gives those that are judged now, in order."""
-        median_ms = self._clock.see(time_ms)
-        if self._waiting is None:
-            self._now_ms = max(self._now_ms, median_ms)
-            yield self._judged(time_ms, data)
-            return
-        self._waiting.append((time_ms, data))
-        if len(self._waiting) >= HELD_EVENTS:
-            yield from self.end()
+    def see(self, time_ms: int, data: bytes, partition: str = "", *, passed_ms: int = 0) -> Iterator[Judged]:
+        """Take an event; gives those that are judged now.
+
+        `passed_ms`: since the event before. The only partition of a stream is named by an empty text.
+        """
+        self._flow_ms += min(passed_ms, MOST_GAP_MS)
+        self._count += 1
+        yield from self._leave_idle()
+        found = self._partitions.pop(partition, None) or PartitionTime(self._tolerance.far_ms)
+        self._partitions[partition] = found
+        self._changed.add(partition)
+        found.heard_ms = self._flow_ms
+        yield from self._take(found, Waiting(self._count, time_ms, data))
+        if found.has_gone_on():
+            clock_ms = found.clock_ms
+            chain, others = found.start_over()
+            yield from self._judged(clock_ms, others)
+            for event in chain:
+                yield from self._take(found, event)
 
     def end(self) -> Iterator[Judged]:
         """Nothing more comes: what was waited with is judged."""
-        if not self._waiting:
-            return
-        held, self._waiting = self._waiting, None
-        # The clock begins at the earliest of them that may be right: none makes another late.
-        earliest_ms = self._clock.now_ms - self._tolerance.ahead_ms
-        self._now_ms = min([t for t, _ in held if t >= earliest_ms] + [self._clock.now_ms])
-        for time_ms, data in held:
-            yield self._judged(time_ms, data)
+        waiting = [(found, found.let_go()) for found in self._partitions.values()]
+        self._changed |= self._partitions.keys()
+        self._advance()
+        for found, events in waiting:
+            yield from self._judged(found.clock_ms, events)
 
-    def _judged(self, time_ms: int, data: bytes) -> Judged:
-        ahead_ms = time_ms - self._now_ms
-        verdict: Verdict = "in time"
-        if ahead_ms < -self._tolerance.late_ms:
-            verdict = "late"
-        elif ahead_ms > self._tolerance.ahead_ms:
-            verdict = "ahead"
-        return Judged(data, self._now_ms, ahead_ms, verdict)
+    def _take(self, found: PartitionTime, event: Waiting) -> Iterator[Judged]:
+        since = self._count - CLOCK_EVENTS * len(self._partitions) + 1
+        due = found.take(event, now_ms=self._now_ms, since=since)
+        self._advance()
+        yield from self._judged(found.clock_ms, due)
 
-    def to_bytes(self) -> bytes:
-        """The whole state: some hundred bytes, and the events that are waited with."""
-        packed: bytes = msgpack.packb((VERSION, self._now_ms, self._clock.state(), self._waiting))
-        return packed
+    def _leave_idle(self) -> Iterator[Judged]:
+        while self._partitions:
+            name, found = next(iter(self._partitions.items()))
+            idle = found.heard_ms < self._flow_ms - self._tolerance.idle_ms
+            if not (idle or len(self._partitions) > MOST_PARTITIONS):
+                return
+            events = found.let_go()
+            del self._partitions[name]
+            self._changed.add(name)
+            yield from self._judged(found.clock_ms, events)
 
-    def restore(self, data: bytes) -> None:
-        """Become what `to_bytes` was taken of. Raises `MalformedRecord` for other bytes."""
+    def _advance(self) -> None:
+        """The clock goes on to the slowest partition's. One that is far behind is not waited for."""
+        clocks = self._partitions.values()
+        if self._now_ms is None:
+            several = any(self._partitions)
+            if all(each.clock_ms is None for each in clocks) or (
+                several and self._flow_ms < self._tolerance.idle_ms
+            ):
+                return
+        known = [each.lowest_ms for each in clocks if each.lowest_ms is not None]
+        if self._now_ms is not None:
+            known = [each for each in known if each >= self._now_ms - self._tolerance.far_ms]
+        if known:
+            self._now_ms = min(known) if self._now_ms is None else max(min(known), self._now_ms)
+
+    def _judged(self, partition_ms: int | None, events: Iterable[Waiting]) -> Iterator[Judged]:
+        clocks = [each for each in (partition_ms, self._now_ms) if each is not None]
+        for each in events:
+            ahead_ms = each.time_ms - max(clocks)
+            verdict: Verdict = "ahead" if ahead_ms > self._tolerance.ahead_ms else "in time"
+            if self._now_ms is not None and each.time_ms < self._now_ms - self._tolerance.late_ms:
+                ahead_ms, verdict = each.time_ms - self._now_ms, "late"
+            yield Judged(each.data, self._now_ms, ahead_ms, verdict)
+
+    def changes(self) -> Iterator[tuple[str, bytes | None]]:
+        """What has changed since this was last asked for: by partition, its state; None: it is to be removed.
+
+        Some hundred bytes each, and the events that are held. All of them together are the whole state.
+        """
+        for name in self._changed:
+            found = self._partitions.get(name)
+            stream = (self._now_ms, self._flow_ms, self._count)
+            yield name, None if found is None else msgpack.packb((VERSION, stream, found.state()))
+        self._changed = set()
+
+    def restore(self, states: Mapping[str, bytes]) -> None:
+        """Become what all `changes` were taken of. Raises `MalformedRecord` for other bytes."""
+        far_ms = self._tolerance.far_ms
         try:
-            version, now_ms, clock, waiting = msgpack.unpackb(data)
-            if version != VERSION:
-                raise MalformedRecord(f"clock: the state is of version {version}; expected {VERSION}")
-            self._now_ms, self._clock = now_ms, EventClock.restore(clock)
-            self._waiting = None if waiting is None else [(time_ms, each) for time_ms, each in waiting]
+            for name, data in states.items():
+                version, stream, state = msgpack.unpackb(data)
+                _expect(version, VERSION)
+                self._partitions[name] = PartitionTime.restore(far_ms, state)
+                # The newest entry knows best.
+                if stream[2] >= self._count:
+                    self._now_ms, self._flow_ms, self._count = stream
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise MalformedRecord(f"clock: not a state: {type(error).__name__}: {error}") from None
+            raise _not_a_state(error) from None
+        self._partitions = dict(sorted(self._partitions.items(), key=lambda each: each[1].heard_ms))
+
+    def restore_first(self, data: bytes) -> None:
+        """Become what the first version, which knew no partitions, has left. Raises `MalformedRecord`."""
+        try:
+            version, now_ms, (clock_ms, times), waiting = msgpack.unpackb(data)
+            _expect(version, 1)
+            self._count = CLOCK_EVENTS
+            held = [[0, 0, time_ms, each] for time_ms, each in waiting or ()]
+            begun = [] if waiting is not None else [(self._count, time_ms) for time_ms in times]
+            self._now_ms = None if waiting is not None else now_ms
+            state = [0, clock_ms if begun else None, len(held), begun, [], held]
+            self._partitions[""] = PartitionTime.restore(self._tolerance.far_ms, state)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise _not_a_state(error) from None
+        self._changed.add("")
+
+
+def _expect(version: object, expected: int) -> None:
+    if version != expected:
+        raise MalformedRecord(f"clock: the state is of version {version}; expected {expected}")
+
+
+def _not_a_state(error: Exception) -> MalformedRecord:
+    return MalformedRecord(f"clock: not a state: {type(error).__name__}: {error}")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from forebay.detect.centres import Centres
-from forebay.detect.rates import EventClock, Pace, ratio, rise
+from forebay.detect.rates import Pace, ratio, rise
 from forebay.detect.samples import SAMPLE_CHARS
+from forebay.detect.slowest_clock import SlowestClock
 from forebay.detect.topic_values import BLOCK, Kind, TopicEvent, TopicSettings
 
 SAMPLES = 5
@@ -50,7 +51,7 @@ class TopicLives:
         self.settings = settings
         self.centres = Centres(width)
         self.clusters: dict[int, Cluster] = {}
-        self.clock = EventClock()
+        self.clock = SlowestClock()
         self.count = 0
         """Texts that came."""
         self._stream = Pace()
@@ -216,7 +217,7 @@ class TopicLives:
         centres, clusters, clock, stream, count, following = state
         self = cls(settings, width)
         self.centres = Centres.restore(centres)
-        self.clock = EventClock.restore(clock)
+        self.clock = SlowestClock.restore(clock)
         self._stream = Pace(*stream)
         self.count, self._next = count, following
         names = [f.name for f in fields(Cluster) if f.name != "pace"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -43,9 +44,9 @@ def topic_name(shard: int, topic: int) -> str:
     return f"{shard}-{topic}" if shard else str(topic)
 
 
-def text_bytes(time_ms: int | None, text: str) -> bytes:
+def text_bytes(time_ms: int | None, text: str, partition: str = "") -> bytes:
     """A text as `TopicStage` takes it."""
-    packed: bytes = msgpack.packb((time_ms, text), unicode_errors="surrogatepass")
+    packed: bytes = msgpack.packb((time_ms, text, partition), unicode_errors="surrogatepass")
     return packed
 
 
@@ -69,7 +70,7 @@ class TopicStage:
         self._embed = embed
         self._width = width
         self._finder = TopicFinder(settings, width)
-        self._waiting: list[tuple[int, str]] = []
+        self._waiting: list[tuple[int, str, str]] = []
         self._count = 0
         self._last_ms = 0
         self._timed = True
@@ -78,21 +79,20 @@ class TopicStage:
         return None
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        time_ms, text = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        time_ms, text, partition = _whole(msgpack.unpackb(data, unicode_errors="surrogatepass"))
         if not self._count:
             self._timed = time_ms is not None
         self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
-        self._waiting.append((self._last_ms, text))
+        self._waiting.append((self._last_ms, text, partition))
         self._count += 1
         return self.close(0) if self._count % BLOCK == 0 else []
 
     def close(self, time_ms: int) -> list[tuple[int, bytes]]:
         if not self._waiting:
             return []
-        times = [time_ms for time_ms, _ in self._waiting]
-        texts = [text for _, text in self._waiting]
+        times, texts, partitions = zip(*self._waiting, strict=True)
         self._waiting = []
-        return self._outputs(self._finder.add(texts, self._embed(texts), times).events)
+        return self._outputs(self._finder.add(texts, self._embed(texts), times, partitions).events)
 
     def finish(self) -> list[tuple[int, bytes]]:
         return self.close(0) + self._outputs(self._finder.finish())
@@ -120,8 +120,14 @@ class TopicStage:
                 f"use the embedding that it was made with, or start over"
             )
         self._finder = TopicFinder.from_bytes(finder)
-        self._waiting = [(time_ms, text) for time_ms, text in waiting]
+        self._waiting = [_whole(each) for each in waiting]
         self._count, self._last_ms, self._timed = count, last_ms, timed
+
+
+def _whole(text: Sequence[Any]) -> tuple[Any, str, str]:
+    """A text with its time and its partition, which older versions did not keep."""
+    time_ms, words, partition = (*text, "")[:3]
+    return time_ms, words, partition
 
 
 def _event_bytes(found: ShardEvent) -> bytes:

@@ -45,19 +45,31 @@ class TopicFinder:
         """Clusters held now, candidates included."""
         return self._lives.centres.live
 
-    def add(self, texts: Sequence[str], vectors: Floats, times_ms: Sequence[int]) -> Found:
-        """Place texts in their order. `vectors`: their embeddings, of length 1, a row each.
+    def add(
+        self,
+        texts: Sequence[str],
+        vectors: Floats,
+        times_ms: Sequence[int],
+        partitions: Sequence[str] | None = None,
+    ) -> Found:
+        """Place texts in their order. `vectors`: their embeddings, of length 1, a row each. `partitions`: of
+        the stream, which each was read from; each has its own order in time.
 
-        Blocks for about 0.1 ms per text. Raises `ValueError` where the three do not fit together.
+        Blocks for about 0.1 ms per text. Raises `ValueError` where these do not fit together.
         """
-        if vectors.shape != (len(texts), self._width) or len(times_ms) != len(texts):
-            raise ValueError(f"{len(texts)} texts, {len(times_ms)} times, vectors of shape {vectors.shape}")
+        partitions = [""] * len(texts) if partitions is None else partitions
+        if vectors.shape != (len(texts), self._width) or not len(texts) == len(times_ms) == len(partitions):
+            raise ValueError(
+                f"{len(texts)} texts, {len(times_ms)} times, {len(partitions)} partitions, vectors of shape "
+                f"{vectors.shape}"
+            )
+        times = list(zip(times_ms, partitions, strict=True))
         topics: list[int] = []
         events: list[TopicEvent] = []
         start = 0
         while start < len(texts):
             end = min(len(texts), start + BLOCK - self._lives.count % BLOCK)
-            self._place(texts[start:end], vectors[start:end], times_ms[start:end], topics, events)
+            self._place(texts[start:end], vectors[start:end], times[start:end], topics, events)
             self._lives.count += end - start
             if self._lives.count % BLOCK == 0:
                 self._lexicon.settle()
@@ -80,7 +92,7 @@ class TopicFinder:
         self,
         texts: Sequence[str],
         embedded: Floats,
-        times_ms: Sequence[int],
+        times: Sequence[tuple[int, str]],
         topics: list[int],
         events: list[TopicEvent],
     ) -> None:
@@ -101,7 +113,7 @@ class TopicFinder:
         first = len(topics)
         topics += [NO_TOPIC] * len(texts)
         lives = self._lives
-        clocks = [lives.clock.see(time_ms) for time_ms in times_ms]
+        clocks = [lives.clock.see(time_ms, partition) for time_ms, partition in times]
 
         def joined(index: int, row: int, similarity: float) -> None:
             self._lexicon.learn(keys[index], weights[index] / int(lives.centres.texts[row]) ** 0.5)

@@ -63,6 +63,7 @@ class ContinuousCalls:
         self._ready: dict[int, deque[tuple[str, Answer]]] = {}
         self._releases: dict[int, Release] = {}
         self._in_flight = 0
+        self._finished = 0
         self._call_s = 0.0
         self._unreleased = 0
         self._releasable = 0
@@ -97,6 +98,11 @@ class ContinuousCalls:
     @property
     def load(self) -> Load:
         return Load(pending=len(self._pending), in_flight=self._in_flight, finished=self._unreleased)
+
+    @property
+    def finished(self) -> int:
+        """How many calls have ended so far."""
+        return self._finished
 
     @property
     def call_s(self) -> float:
@@ -242,6 +248,7 @@ class ContinuousCalls:
             leaving = self._releases[shard].finish(id, answer)
             self._ready[shard].extend(leaving)
             self._in_flight -= 1
+            self._finished += 1
             self._unreleased += 1
             self._releasable += len(leaving)
             self._limit = max(self._capacity, self._limit - 0.5)

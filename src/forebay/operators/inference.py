@@ -22,14 +22,15 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import ForebayError
+from forebay.jvm_task import is_cancelled
 from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import NOTHING_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
-from forebay.operators.embedded import is_cancelled
 from forebay.operators.held import HeldTimes
 from forebay.operators.held_keys import held_keys
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
+from forebay.operators.room_wait import RoomWait
 from forebay.records import DeadLetter, KeyedEvent, Result
 
 BYTES = Types.PICKLED_BYTE_ARRAY()
@@ -73,9 +74,9 @@ class InferenceFunction(KeyedProcessFunction):
 
     While it blocks, neither a checkpoint's barrier nor a timer gets through, so it does not block for long:
     an event waits `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` are queued, it waits until
-    the queue gets shorter, at most the share 1/capacity of the time for which the queue has been full. So an
-    outage of an hour holds a checkpoint up for a minute at a capacity of 64, and what is queued grows with
-    the logarithm of the outage.
+    the queue gets shorter, at most one and a half times what an answer takes on average (`RoomWait`). An
+    outage of an hour holds a checkpoint up for 21 s, and what is queued grows with the logarithm of the
+    outage.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._read = HeldTimes()
         self._beaten_ms = EARLIEST_MS
         self._counts = CallCounts()
-        self._full_since_s: float | None = None
+        self._room_wait = RoomWait(self._capacity)
         self._ended = False
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._calls = ContinuousCalls(
@@ -135,7 +136,7 @@ class InferenceFunction(KeyedProcessFunction):
                 yield DEAD_LETTERS, data
             else:
                 if self._calls.has_room():
-                    self._full_since_s = None
+                    self._room_wait.over()
                 else:
                     yield from self._wait_for_room(key, shard, ctx)
                 self._accept(key, shard, record, data)
@@ -223,12 +224,11 @@ class InferenceFunction(KeyedProcessFunction):
             seen_s = self._note_wait(seen_s)
             self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
-            if self._full_since_s is None:
-                self._full_since_s = blocked_s
-            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - self._full_since_s:
+            if seen_s - blocked_s >= self._room_wait.most_s(seen_s, self._calls.finished):
                 return
         self._note_wait(seen_s)
-        self._full_since_s = None
+        if self._calls.load.pending < self._capacity:
+            self._room_wait.over()
 
     def _note_wait(self, since_s: float) -> float:
         now_s = self._clock.monotonic_s()

@@ -50,6 +50,9 @@ SLOTS = (-1, "")
 """The place that all events share; the others are a key's queue and a shard's queues."""
 QUEUES = 16
 """A shard's events that wait for calls of their keys: at most so many times the capacity."""
+LEAST_SHARE = 64
+"""Where such a queue is full, an event waits at most for this part of the time for which it has been, or for
+1/capacity of it where that is less."""
 
 
 class StatefulFunction(InferenceFunction):
@@ -57,8 +60,8 @@ class StatefulFunction(InferenceFunction):
 
     Of one key, one call at a time is in flight; at most `queue` of its events wait meanwhile, in state. Past
     that, or where `capacity` calls are in flight in this subtask, `process_element` blocks, as
-    `InferenceFunction` does and with the same bound on how long: what waits grows with the logarithm of the
-    time for which there has been no room.
+    `InferenceFunction` does: at most one and a half times what an answer takes on average, or a 64th of the
+    time for which a key's queue has been full. What waits grows with the logarithm of that time.
     """
 
     def __init__(
@@ -203,14 +206,19 @@ class StatefulFunction(InferenceFunction):
             seen_s = self._note_wait(seen_s)
             self._refuse_if_cancelled()
             yield from self._emit(key, shard, ctx)
-            since_s = self._full_places.setdefault(full, blocked_s)
-            if (seen_s - blocked_s) * max(2, self._capacity) > seen_s - since_s:
+            if full == SLOTS:
+                most_s = self._room_wait.most_s(seen_s, self._calls.finished)
+            else:
+                since_s = self._full_places.setdefault(full, blocked_s)
+                most_s = (seen_s - since_s) / max(LEAST_SHARE, self._capacity)
+            if seen_s - blocked_s >= most_s:
                 return
         if seen_s > blocked_s:
             self._note_wait(seen_s)
-        for place in ((key, of), (key, ""), SLOTS) if self._full_places else ():
-            if place != SLOTS or not turns.awaits(of):
-                self._full_places.pop(place, None)
+        for place in ((key, of), (key, "")) if self._full_places else ():
+            self._full_places.pop(place, None)
+        if not turns.awaits(of) and self._calls.load.pending < self._capacity:
+            self._room_wait.over()
 
     def _full_one(self, key: int, turns: Turns[Any], of: str) -> tuple[int, str] | None:
         """Where there is no room for an event of `of`: in its queue, in its shard's, or in the slots."""

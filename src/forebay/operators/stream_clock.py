@@ -2,20 +2,22 @@
 
 Flink's watermarks follow the greatest time seen, and move as the wall clock goes on: one event from the
 future would make all others late, and which ones are late would change from run to run. Here that depends on
-the events and their order alone (`StreamTime`).
+the events and their order alone (`StreamTime`), and on how several partitions are read side by side.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pyflink.common import Duration, Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, OutputTag, RuntimeContext
-from pyflink.datastream.state import ValueStateDescriptor
+from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 
+from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
@@ -25,6 +27,12 @@ from forebay.operators.stages import message
 from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)
+
+NO_TIME_MS = -(2**62)
+"""Earlier than any time: moves no watermark."""
+
+PARTITION = re.compile(r"(.+/\d+)@\d+")
+"""The position of a record of a Kafka topic: `topic/partition@offset`."""
 
 ToMessage = Callable[[Event], bytes]
 """What of an event goes on. May raise `RecordError`."""
@@ -42,16 +50,23 @@ class StreamClock(KeyedProcessFunction):
     """Takes encoded records; gives `(message, the clock)`. To `REFUSED` go the dead letters that come, and
     events without a time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
 
-    Messages are spread over `shards` by the events' positions.
+    Messages are spread over `shards` by the events' positions. Before the clock has begun they bear
+    `NO_TIME_MS`.
     """
 
-    def __init__(self, to_message: ToMessage, *, tolerance: Tolerance, shards: int) -> None:
+    def __init__(
+        self, to_message: ToMessage, *, tolerance: Tolerance, shards: int, clock: Clock | None = None
+    ) -> None:
         self._to_message = to_message
         self._tolerance = tolerance
         self._shards = shards
+        self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_state(ValueStateDescriptor("clock", BYTES))
+        self._state = runtime_context.get_map_state(MapStateDescriptor("clocks", Types.STRING(), BYTES))
+        # What older versions kept, which knew no partitions.
+        self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", BYTES))
+        self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
 
@@ -64,13 +79,27 @@ class StreamClock(KeyedProcessFunction):
         elif record.time_ms is None:
             yield REFUSED, refused(record, NoTime("the event has no time; name its field in the source"))
         else:
-            yield from self._messages(time.see(record.time_ms, data))
-            self._state.update(time.to_bytes())
+            partition = partition_of(record.position)
+            yield from self._messages(time.see(record.time_ms, data, partition, passed_ms=self._passed_ms()))
+            self._save(time)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         time = self._time or self._recover(ctx)
         yield from self._messages(time.end())
-        self._state.update(time.to_bytes())
+        self._save(time)
+
+    def _save(self, time: StreamTime) -> None:
+        for partition, data in time.changes():
+            if data is None:
+                self._state.remove(partition)
+            else:
+                self._state.put(partition, data)
+
+    def _passed_ms(self) -> int:
+        """Since the event before."""
+        now_s = self._clock.monotonic_s()
+        before_s, self._seen_s = self._seen_s, now_s
+        return 0 if before_s is None else round((now_s - before_s) * 1000)
 
     def _messages(self, judged: Iterable[Judged]) -> Iterator[Any]:
         for each in judged:
@@ -81,7 +110,7 @@ class StreamClock(KeyedProcessFunction):
                 yield REFUSED, refused(event, error)
                 continue
             shard = shard_of(event.position or event.raw.hex(), self._shards)
-            yield message(self._keys[shard], data), each.clock_ms
+            yield message(self._keys[shard], data), NO_TIME_MS if each.clock_ms is None else each.clock_ms
 
     def _message(self, event: Event, judged: Judged) -> bytes:
         if judged.verdict == "late":
@@ -92,11 +121,20 @@ class StreamClock(KeyedProcessFunction):
 
     def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:
         time = self._time = StreamTime(self._tolerance)
-        found = self._state.value()
-        if found is not None:
-            time.restore(bytes(found))
+        first = self._first_state.value()
+        if first is not None:
+            time.restore_first(bytes(first))
+            self._first_state.clear()
+            self._save(time)
+        time.restore({name: bytes(data) for name, data in self._state.items()})
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         return time
+
+
+def partition_of(position: str | None) -> str:
+    """The partition that an event was read from; empty where its source has none."""
+    found = PARTITION.fullmatch(position or "")
+    return "" if found is None else found[1]
 
 
 def clocked(

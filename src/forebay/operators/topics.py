@@ -18,7 +18,7 @@ from forebay.operators.keying import EventText
 from forebay.operators.one_mode import check_environment
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.operators.stages import StageFunction, message, staged
-from forebay.operators.stream_clock import REFUSED, Clocked, refused
+from forebay.operators.stream_clock import REFUSED, Clocked, partition_of, refused
 from forebay.operators.texts import TextField
 from forebay.records import DeadLetter
 
@@ -51,7 +51,7 @@ class Texts(ProcessFunction):
             yield REFUSED, refused(record, error)
             return
         shard = shard_of(key, self._shards)
-        yield message(self._keys[shard], text_bytes(record.time_ms, text))
+        yield message(self._keys[shard], text_bytes(record.time_ms, text, partition_of(record.position)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.clients import MAX_RECORD_BYTES, kafka_writer, read_committed
+from forebay.connectors.pieces import parts_of
 from forebay.connectors.replay import Pace, records_of
 from forebay.errors import ForebayError, SettingError
 from forebay.operators.jvm import HEAP_MB, start_jvm
@@ -145,13 +146,14 @@ def posts(demo: Demo) -> Iterator[tuple[bytes, int | None]]:
         return
     assert isinstance(source, FileSource)
     files = files_of(source)
-    for received, time_ms in records_of(files.path, line_reader(files), None):
-        record: Event | DeadLetter = decode(received.raw)
+    reader = line_reader(files)
+    for recorded in records_of(parts_of(files.path, reader), reader):
+        record: Event | DeadLetter = decode(recorded.data)
         value = record.raw
         if isinstance(record, Event) and source.type == "csv":
             value = orjson.dumps(record.fields)
         # A record that is too large is one of its first bytes too.
-        yield value[: source.max_record_bytes + 1], time_ms
+        yield value[: source.max_record_bytes + 1], recorded.time_ms
 
 
 def pace_of(demo: Demo) -> Pace | None:

@@ -25,7 +25,7 @@ class TrendsSpec(Model):
         TRENDS.late_s, description="A post farther behind the stream's clock becomes a dead letter (`late`)."
     )
     ahead_s: NotNegativeFloat = Field(
-        TRENDS.ahead_s, description="A post farther ahead of it becomes a dead letter (`ahead`)."
+        TRENDS.ahead_s, description="A post farther ahead of its partition becomes a dead letter (`ahead`)."
     )
     labels: Switch = Field(TRENDS.labels, description="Whether the model is asked why.")
     least_nats: PositiveFloat = Field(FIND.least_nats, description="Least evidence that makes a trend.")

@@ -29,10 +29,14 @@ class ManualClock:
         self._monotonic_s += seconds
         self._wall_ms += seconds * 1000
 
-    async def sleep(self, seconds: float) -> None:
-        """A stand-in for `asyncio.sleep` that advances this clock at once."""
+    def pause(self, seconds: float) -> None:
+        """A stand-in for `time.sleep` that advances this clock at once."""
         self.slept_s.append(seconds)
         self.advance(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """The same for `asyncio.sleep`."""
+        self.pause(seconds)
 
 
 @dataclass(frozen=True)

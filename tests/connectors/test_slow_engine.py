@@ -1,0 +1,125 @@
+"""Sources in front of an engine that answers nothing, on an embedded cluster: checkpoints get through, and
+what they hold is exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.connectors.feed import Backoff
+from forebay.connectors.files import Files, file_source
+from forebay.connectors.formats import Format
+from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.lines import result_lines
+from forebay.connectors.polled import LIMIT_REACHED, Polled, polled_source
+from forebay.connectors.replay import Pace, replay_source
+from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.sse import SseFeed
+from forebay.connectors.times import EventTime
+from forebay.engine.prompt import PromptTemplate
+from forebay.errors import LaunchError
+from forebay.operators.answering import Call
+from forebay.operators.environment import newest_checkpoint
+from forebay.operators.infer import infer
+from forebay.operators.job import RunningJob, submit
+from forebay.operators.ports import free_port
+from forebay.testing.delays import Fixed
+from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.feeds import FeedServer, serve
+from forebay.testing.operators import FRESH, GatedEngineFactory
+from forebay.testing.waiting import wait_until
+
+pytestmark = pytest.mark.flink
+TOTAL = 1000
+PAD = "x" * 1000
+"""More than Flink's buffers take lies in a few records."""
+
+
+class Scene:
+    """A source of `TOTAL` records, all of which are there at once, in front of calls that a gate holds."""
+
+    def __init__(self, jobs: Any, folder: Path, kind: str) -> None:
+        self._jobs = jobs
+        self._folder = folder
+        self._kind = kind
+        self._server: FeedServer | None = None
+        (folder / "gates").mkdir()
+        lines = [orjson.dumps({"n": n, "at": 1000 + n, "pad": PAD}) + b"\n" for n in range(TOTAL)]
+        (folder / "in.jsonl").write_bytes(b"".join(lines))
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        if self._kind == "feed":
+            self._server = FeedServer([{"n": n, "pad": PAD} for n in range(TOTAL + 50)])
+        with serve(self._server) if self._server is not None else nullcontext():
+            yield
+
+    def _source(self, env: Any) -> Any:
+        if self._server is not None:
+            feed = SseFeed(self._server.events_url, backoff=Backoff(0.01, 0.05))
+            return polled_source(env, Polled(feed, limit=TOTAL))
+        if self._kind == "generator":
+            return generator_source(env, Generator(TOTAL, rate_per_s=1e6))
+        files = Files(self._folder / "in.jsonl", Format(time=EventTime("at", "unix_s")))
+        return (
+            replay_source(env, files, Pace(speed=1e6)) if self._kind == "replay" else file_source(env, files)
+        )
+
+    def start(self, **changes: Any) -> RunningJob:
+        port = free_port()
+        ports = {"rest.port": str(port), "rest.bind-port": str(port)}
+        env = self._jobs.environment(options={**FRESH, **ports}, **changes)
+        call = Call(
+            engine=GatedEngineFactory(self._folder, ScriptedEngineFactory(Fixed(0.0))),
+            model="scripted",
+            prompt=PromptTemplate("[[hold:gate]] {{ event }}"),
+            timeout_s=600,
+        )
+        answered = infer(self._source(env), call, capacity=4)
+        jsonl_sink(result_lines(answered.results), JsonlFiles(self._jobs.out))
+        return submit(env, "test", f"http://localhost:{port}")
+
+    def open_gate(self) -> None:
+        (self._folder / "gates" / "gate").touch()
+
+    def finish(self, job: RunningJob) -> None:
+        """Wait for the job's end; a source that tells that it has reached its limit is drained."""
+        while (end := job.ended()) is None:
+            with suppress(LaunchError):
+                if job.counts().get(LIMIT_REACHED):
+                    job.drain(self._jobs.checkpoints / job.id)
+        assert end == ""
+
+    def read(self) -> Counter[str]:
+        return Counter(orjson.loads(line)["id"] for line in read_jsonl_sink(self._jobs.out))
+
+
+@pytest.mark.parametrize("kind", ["feed", "replay", "file", "generator"])
+def test_checkpoints_get_through_while_nothing_is_answered_and_a_restore_gives_each_record_once(
+    jobs: Any, tmp_path: Path, kind: str
+) -> None:
+    scene = Scene(jobs, tmp_path, kind)
+    with scene.served():
+        job = scene.start()
+        # All that the operator takes without a wait is taken, and the source stands.
+        wait_until(lambda: job.counts().get("waited_ms", 0) > 0)
+        for _ in range(3):
+            done = job.checkpoints().newest_done
+            wait_until(lambda done=done: job.checkpoints().newest_done > done + 1)
+        accepted = job.counts()["accepted"]
+        job.cancel()
+        wait_until(lambda: job.ended() is not None)
+        assert accepted < TOTAL
+        job = scene.start(restore_from=newest_checkpoint(jobs.checkpoints))
+        wait_until(lambda: job.checkpoints().newest_done > 0)
+        scene.open_gate()
+        scene.finish(job)
+    read = scene.read()
+    assert len(read) == TOTAL
+    assert set(read.values()) == {1}
