@@ -27,6 +27,7 @@ from pyflink import java_gateway
 from pyflink import pyflink_gateway_server as gateway
 
 from forebay.errors import LaunchError
+from forebay.operators.class_archive import ClassArchive
 from forebay.parent_death import parent_death_signal
 
 HEAP_MB = 1024
@@ -80,8 +81,15 @@ def _reporters() -> list[str]:
 class Jvm:
     """A JVM with Flink's gateway that `launch_jvm` has started, and that nobody has connected to yet."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, errors: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        errors: Path,
+        archive: ClassArchive | None = None,
+    ) -> None:
         self.process = process
+        self.archive = archive
         self._folder = folder
         self._errors = errors
 
@@ -102,8 +110,11 @@ class Jvm:
             self.process.wait(timeout_s)
 
 
-def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm:
-    """Start a JVM with `jars` on its class path; returns at once.
+def launch_jvm(
+    log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), archive_dir: Path | None = None
+) -> Jvm:
+    """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
+    `archive_dir`, or lists its classes for one.
 
     Logs and the JVM's standard error go to files under `log_dir`; its standard output is this process's. It
     ends when this process does, however that dies: by the end of its standard input, and where the main
@@ -113,24 +124,32 @@ def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm
     errors = log_dir / f"flink-jvm-{os.getpid()}.err"
     folder = Path(tempfile.mkdtemp(prefix="forebay-jvm-"))
     env = java_environment(log_dir, heap_mb, jars) | {"_PYFLINK_CONN_INFO_PATH": str(folder / ANSWER)}
+    classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
+    archive = None if archive_dir is None else ClassArchive(archive_dir, log_dir, java, classpath)
     process = subprocess.Popen(
-        _command(env),
+        _command(java, env, classpath, () if archive is None else archive.options()),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,
         preexec_fn=_before_java(threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
     )
     threading.Thread(target=_keep_empty, args=(process, errors), name="jvm-stderr", daemon=True).start()
-    return Jvm(process, folder, errors)
+    return Jvm(process, folder, errors, archive)
 
 
-def _command(env: dict[str, str]) -> list[str]:
+def _classpath(env: dict[str, str]) -> tuple[str, ...]:
+    gateway.prepare_environment_variables(env)
+    found = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
+    # An empty entry would be the working directory.
+    return tuple(filter(None, os.pathsep.join(found).split(os.pathsep)))
+
+
+def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options: Sequence[str]) -> list[str]:
     """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
     and lets nobody say what is to happen before Java starts.)"""
-    gateway.prepare_environment_variables(env)
-    classpath = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
     return [
-        str(Path(env["JAVA_HOME"], "bin", "java")),
+        str(java),
+        *options,
         *env["JVM_ARGS"].split(),
         # A JVM that has run out of memory does some things and leaves others.
         "-XX:+ExitOnOutOfMemoryError",
