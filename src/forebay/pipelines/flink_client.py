@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, SettingError, SetupError
+from forebay.operators.import_ahead import import_ahead
 from forebay.operators.jvm import Jvm
 from forebay.pipelines.attempt import Attempt
 from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
@@ -61,7 +62,10 @@ class FlinkClient:
         os._exit(0)
 
     def _attempt(self) -> Report:
-        attempt = Attempt(pickle.load(self._words), self._report, self._wishes)
+        order = pickle.load(self._words)
+        if order.cluster is None:
+            threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
+        attempt = Attempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
         served = pickle.load(self._words)
