@@ -56,6 +56,11 @@ class Settings:
         """Jars of Flink's connectors."""
         return self.home / "connectors"
 
+    @property
+    def java(self) -> Path:
+        """Archives of Flink's classes, from which its JVM starts sooner."""
+        return self.home / "java"
+
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from `environ`, by default the process's environment."""

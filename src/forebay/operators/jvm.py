@@ -32,6 +32,7 @@ from pyflink import pyflink_gateway_server as gateway
 from pyflink.util.exceptions import install_exception_handler, install_py4j_hooks
 
 from forebay.errors import LaunchError
+from forebay.operators.class_archive import ClassArchive
 from forebay.parent_death import parent_death_signal
 from forebay.private_folder import private_folder
 
@@ -91,8 +92,15 @@ def _reporters() -> list[str]:
 class Jvm:
     """A JVM with Flink's gateway that `launch_jvm` has started, and that nobody has connected to yet."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, errors: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        errors: Path,
+        archive: ClassArchive | None = None,
+    ) -> None:
         self.process = process
+        self.archive = archive
         self._folder = folder
         self._errors = errors
         self._connected = False
@@ -153,8 +161,11 @@ class Jvm:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm:
-    """Start a JVM with `jars` on its class path; returns at once.
+def launch_jvm(
+    log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), archive_dir: Path | None = None
+) -> Jvm:
+    """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
+    `archive_dir`, or lists its classes for one.
 
     Logs and the JVM's standard error go to files under `log_dir`, which nobody else may read; its standard
     output goes to this process's. It ends when this process does, however that dies: by the end of its
@@ -167,8 +178,10 @@ def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm
     errors = log_dir / f"flink-jvm-{os.getpid()}.err"
     folder = private_folder(log_dir / f"{TEMPORARY}{os.getpid()}")
     env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
+    classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
+    archive = None if archive_dir is None else ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
     process = subprocess.Popen(
-        _command(env, folder),
+        _command(java, env, classpath, folder, () if archive is None else archive.options()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,7 +190,7 @@ def launch_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> Jvm
         cwd=private_folder(folder / "empty"),
         preexec_fn=_before_java(threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
     )
-    return Jvm(process, folder, errors)
+    return Jvm(process, folder, errors, archive)
 
 
 def _sweep(log_dir: Path) -> None:
@@ -197,15 +210,21 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _command(env: dict[str, str], temporary: Path) -> list[str]:
-    """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
-    and lets nobody say what is to happen before Java starts.)"""
+def _classpath(env: dict[str, str]) -> tuple[str, ...]:
     gateway.prepare_environment_variables(env)
     found = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
     # An empty entry means the working directory, from which no class shall come.
-    classpath = filter(None, os.pathsep.join(found).split(os.pathsep))
+    return tuple(filter(None, os.pathsep.join(found).split(os.pathsep)))
+
+
+def _command(
+    java: Path, env: dict[str, str], classpath: Sequence[str], temporary: Path, options: Sequence[str]
+) -> list[str]:
+    """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
+    and lets nobody say what is to happen before Java starts.)"""
     return [
-        str(Path(env["JAVA_HOME"], "bin", "java")),
+        str(java),
+        *options,
         *env["JVM_ARGS"].split(),
         # A JVM that has run out of memory does some things and leaves others.
         "-XX:+ExitOnOutOfMemoryError",

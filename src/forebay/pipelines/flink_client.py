@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, SettingError, SetupError
+from forebay.operators.import_ahead import import_ahead
 from forebay.operators.jvm import Jvm
 from forebay.pipelines.attempt import Attempt
 from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
-from forebay.pipelines.reports import Checked, Failed, Finished, Lost, Ready, Report, encode_report
+from forebay.pipelines.reports import Checked, Failed, Finished, Look, Lost, Ready, Report, encode_report
+from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.watching import Cancelled, JobLost, Wishes
 
 JVM_GONE_S = 5.0
+ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
@@ -34,7 +37,7 @@ class FlinkClient:
         self._log_dir = log_dir
         self._wishes = Wishes()
         self._go = threading.Event()
-        self._connected = self._ending = False
+        self._connected = self._ending = self._archived = False
         self._writing = threading.Lock()
 
     def serve(self) -> NoReturn:
@@ -62,7 +65,10 @@ class FlinkClient:
         os._exit(0)
 
     def _attempt(self) -> Report:
-        attempt = Attempt(pickle.load(self._words), self._report, self._wishes)
+        order = pickle.load(self._words)
+        if order.cluster is None:
+            threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
+        attempt = Attempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
         served = pickle.load(self._words)
@@ -72,10 +78,20 @@ class FlinkClient:
     def _report(self, report: Report) -> None:
         with self._writing:
             self._reports.write(encode_report(report))
+        if isinstance(report, Look):
+            self._make_archive(report.snapshot)
         if isinstance(report, Ready):
             self._go.wait()
             if self._wishes.cancel:
                 raise Cancelled
+
+    def _make_archive(self, now: Snapshot) -> None:
+        """Once the job has loaded what it needs, and not while it starts: have the next one start sooner."""
+        archive = self._jvm.archive
+        if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
+            return
+        self._archived = True
+        threading.Thread(target=archive.make, name="class-archive", daemon=True).start()
 
     def _listen(self) -> None:
         for word in self._words:

@@ -25,7 +25,8 @@ def main() -> None:
     if os.getppid() != post.parent:
         os._exit(1)
     log_dir = Path(post.log_dir)
-    jvm = launch_jvm(log_dir, heap_mb=HEAP_MB, jars=[Path(jar) for jar in post.jars])
+    jars = [Path(jar) for jar in post.jars]
+    jvm = launch_jvm(log_dir, heap_mb=HEAP_MB, jars=jars, archive_dir=Path(post.archive_dir))
     # Late: it takes half a second, in which the JVM starts.
     from forebay.pipelines.flink_client import FlinkClient
 

@@ -45,7 +45,7 @@ class FlinkProcess:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
-        post = Post(os.getpid(), reports, str(log_dir), _jars(settings))
+        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), _jars(settings))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 module_command("forebay.pipelines.flink_main", post.encode()),

@@ -18,11 +18,12 @@ that once it is built; have it complete what it has read; end it."""
 @dataclass(frozen=True, slots=True)
 class Post:
     """Where the process stands, as JSON in its only argument: its parent, the pipe that it reports on, the
-    folder of its logs, and the jars on its JVM's class path."""
+    folder of its logs, that of its JVM's archive of classes, and the jars on the class path."""
 
     parent: int
     reports: int
     log_dir: str
+    archive_dir: str
     jars: tuple[str, ...] = ()
 
     def encode(self) -> str:
