@@ -42,7 +42,6 @@ MODELS_PATH = "/v1/models"
 POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
 OPEN = ("/health", "/metrics", "/openapi.json")
 METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
-CHARS_PER_TOKEN = 4
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 """How long the start waits for the first replica."""
@@ -268,11 +267,14 @@ class Gateway:
             served = self._fleet.models
             if served and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)
-            tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
-            caller.usage.tokens(tokens, clock.monotonic_s())
+            length = next((model.max_model_len for model in served if model.name == asked.model), None)
+            taken = caller.usage.tokens(asked.tokens(length), clock.monotonic_s())
             assert self._relay is not None
-            async with UntilHungUp(receive):
-                await self._relay.forward(call, send)
+            try:
+                async with UntilHungUp(receive):
+                    await self._relay.forward(call, send)
+            finally:
+                caller.usage.settle(taken, call.used_tokens(taken))
             exchange.outcome = str(call.status)
 
     async def _list_models(self, exchange: Exchange, send: Send) -> None:

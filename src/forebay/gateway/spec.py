@@ -73,7 +73,9 @@ class KeySpec(Model):
     burst: PositiveInt = Field(10, description="Requests that may come at once after a pause.")
     in_flight: PositiveInt | None = Field(None, description="Requests at a time.")
     tokens_per_min: PositiveInt | None = Field(
-        None, description="Tokens a minute: those of prompts, estimated, and as many as are asked for."
+        None,
+        description="Tokens a minute. Those of the prompt, estimated, and as many as are asked for, or as "
+        "the model may write, are taken first; what was not used is given back.",
     )
 
     def limits(self) -> KeyLimits:
