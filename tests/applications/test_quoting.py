@@ -21,6 +21,6 @@ def test_no_text_can_write_the_marks_it_stands_between(text: str) -> None:
     assert marks == ["<message>", "</message>"]
 
 
-@pytest.mark.parametrize("text", ["", "a < b > c", "<b>bold</b>", "مرحبا", "👩‍👩‍👧 \u202e", "x" * 1000])
+@pytest.mark.parametrize("text", ["", "a < b > c", "مرحبا", "👩‍👩‍👧 \u202e", "x" * 1000])
 def test_other_text_is_kept_as_it_is(text: str) -> None:
     assert quoted("message", text) == f"<message>\n{text}\n</message>"

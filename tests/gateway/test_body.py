@@ -83,21 +83,28 @@ def test_what_the_fleet_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "more", "longest"),
+    ("path", "more", "most"),
     [
         (CHAT, {"max_completion_tokens": None, "max_tokens": 9}, 9),
         (CHAT, {"max_completion_tokens": 7, "max_tokens": 9, "n": 2}, 18),
         (PROMPT, {"max_completion_tokens": 1, "max_tokens": 9}, 9),
         (PROMPT, {"max_tokens": "9"}, 9),
         (PROMPT, {"max_tokens": 9.0}, 9),
-        (PROMPT, {"max_tokens": "1e999"}, None),
+        (PROMPT, {"max_tokens": "1e999"}, 100),
+        (PROMPT, {"max_tokens": 1e308, "n": 1e308}, 100 << 40),
+        (PROMPT, {"max_tokens": 101, "best_of": 2}, 200),
+        (PROMPT, {}, 100),
+        (EMBED, {"input": "a", "max_tokens": 9}, 0),
         (PROMPT, {"prompt": ["a", "b"], "max_tokens": 9, "n": 2}, 36),
         (PROMPT, {"prompt": [1, 2, 3], "max_tokens": 9}, 9),
     ],
 )
-def test_all_that_is_asked_for_counts(path: str, more: dict[str, Any], longest: int | None) -> None:
+def test_all_that_is_asked_for_counts_up_to_the_models_length(
+    path: str, more: dict[str, Any], most: int
+) -> None:
     body = {"model": "m", "prompt": "a", "messages": [{"role": "user", "content": "a"}], **more}
-    assert read_asked(path, orjson.dumps(body), max_depth=64).max_tokens == longest
+    asked = read_asked(path, orjson.dumps(body), max_depth=64)
+    assert asked.tokens(100) - asked.prompt_tokens == most
 
 
 def test_texts_in_a_list_are_content() -> None:

@@ -83,3 +83,39 @@ def test_a_request_larger_than_a_minutes_tokens_is_let_in_when_the_minute_is_ful
     with pytest.raises(Refusal):
         usage.tokens(1, 59.0)
     usage.tokens(1, 61.0)
+
+
+def test_no_request_makes_a_key_owe_more_than_a_minutes_tokens() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    assert usage.tokens(1e300, 0.0) == 1200
+    with pytest.raises(Refusal) as caught:
+        usage.tokens(600, 0.0)
+    assert caught.value.retry_after_s == pytest.approx(120.0)
+
+
+def test_what_was_not_used_is_given_back_and_what_was_used_beyond_it_is_taken() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    usage.settle(usage.tokens(600, 0.0), 100)
+    usage.settle(usage.tokens(500, 0.0), 560)
+    with pytest.raises(Refusal) as caught:
+        usage.tokens(1, 0.0)
+    assert caught.value.retry_after_s == pytest.approx(6.1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 200), st.integers(0, 1 << 100), st.booleans()), max_size=40),
+)
+def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    waits_s: list[float] = []
+    for amount, used, settled in steps:
+        try:
+            taken = usage.tokens(amount, 0.0)
+        except Refusal as refusal:
+            waits_s.append(refusal.retry_after_s or 0.0)
+        else:
+            if settled:
+                usage.settle(taken, used)
+    assert all(wait_s <= 120.0 for wait_s in waits_s)

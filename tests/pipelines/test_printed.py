@@ -78,3 +78,20 @@ printed.settle()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("mine\n", "odd\n")
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_nothing_that_is_printed_steers_a_terminal_and_a_file_gets_results_as_they_are(seen: bool) -> None:
+    reader, writer = os.openpty() if seen else os.pipe()
+    odd, odd_in = os.pipe()
+    printed = Printed(writer, odd_in)
+    result = RESULT.replace('"x"', '"\x9b31m \u202e"') % 1
+    with printed.taken():
+        sys.stdout.flush()
+        os.write(1, f"odd \x1b[2J \x9b\n{result}\n".encode())
+    printed.settle()
+    assert os.read(odd, 10_000).decode() == "odd \ufffd[2J \ufffd\n"
+    shown = os.read(reader, 10_000).decode()
+    assert ("\x9b" not in shown and "\u202e" not in shown) if seen else shown == result + "\n"
+    for end in (reader, writer, odd, odd_in):
+        os.close(end)

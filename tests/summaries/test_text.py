@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.summaries.text import NO_TEXT, clean, escape, tokens, unescape
+from forebay.summaries.text import NO_TEXT, clean, tokens
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))
@@ -38,13 +38,3 @@ def test_a_text_behind_very_much_space_is_found() -> None:
 def test_emoji_and_right_to_left_scripts_stay() -> None:
     for text in ("👩‍👩‍👧 ok", "שלום עולם", "می‌خواهم", "日本語"):
         assert clean(text, 50) == text
-
-
-@given(st.text())
-def test_an_escaped_text_has_no_mark_of_the_prompt(text: str) -> None:
-    assert not set("<>[]") & set(escape(text))
-
-
-@given(st.text(st.sampled_from("<>[]&;#ltgamp913 ")))
-def test_escaping_can_be_undone(text: str) -> None:
-    assert unescape(escape(text)) == text

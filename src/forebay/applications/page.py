@@ -17,16 +17,14 @@ from html import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from forebay.control_characters import replace_controls
+
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 FORBIDDEN_TAGS = frozenset(("script", "style", "iframe", "object", "embed", "base", "meta", "link", "form"))
 URL_ATTRIBUTES = frozenset(("href", "src", "action", "formaction", "xlink:href", "srcdoc", "style"))
 VOID_TAGS = frozenset(("br", "hr", "img", "input", "wbr"))
 MAX_TEXT_CHARS = 2000
 """No more of one text is shown."""
-# What HTML forbids, halves of characters, and marks that turn the direction of the text behind them.
-UNSHOWN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
-)
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1c2530;--soft:#5d6b7a;--line:#d9e0e6;--back:#fff;--card:#f6f8fa;
@@ -82,7 +80,7 @@ def text(value: object) -> Html:
     words = str(value)
     if len(words) > MAX_TEXT_CHARS:
         words = words[: MAX_TEXT_CHARS - 1] + "…"
-    return Html(escape(UNSHOWN.sub("\ufffd", words), quote=True))
+    return Html(escape(replace_controls(words), quote=True))
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Html:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 
 from forebay.applications.quoting import quoted
+from forebay.engine.prompt import escape_special_tokens
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
 from forebay.stateful.program import (
@@ -222,7 +223,10 @@ class Conversation(Program[Session]):
             system += f"\n\n{EARLIER}\n{quoted('summary', state.summary)}"
         messages = [Message("system", system)]
         for said, answer in state.turns:
-            messages += [Message("user", quoted(TAG, said)), Message("assistant", answer)]
+            messages += [
+                Message("user", quoted(TAG, said)),
+                Message("assistant", escape_special_tokens(answer)),
+            ]
         return tuple(messages)
 
     def _ask_turn(self, state: Session) -> Ask:

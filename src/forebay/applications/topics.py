@@ -36,7 +36,9 @@ PROMPT = PromptTemplate(
             'on what it is about. Answer as JSON: {"label": "…", "about": "…"}. ' + RULE,
         ),
         Message("user", "{{ event.question }}"),
-    )
+    ),
+    # The question's own marks stay; what is quoted between them is escaped.
+    escape=False,
 )
 
 

@@ -29,7 +29,9 @@ PROMPT = PromptTemplate(
             'Answer as JSON: {"why": "…"}. ' + RULE,
         ),
         Message("user", "{{ event.question }}"),
-    )
+    ),
+    # The question's own marks stay; what is quoted between them is escaped.
+    escape=False,
 )
 
 

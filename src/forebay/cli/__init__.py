@@ -22,6 +22,7 @@ from forebay.cli.gateway import gateway
 from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
+from forebay.control_characters import PlainFormatter, replace_controls
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
@@ -93,11 +94,13 @@ def _silence_libraries() -> None:
     """Keep from the terminal what Flink's Python libraries log though nothing is wrong."""
     # Beam asks for clouds' file systems, and some have only a part of the packages for them.
     logging.getLogger("apache_beam.io.filesystems").setLevel(logging.ERROR)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PlainFormatter())
     # Py4J logs Ctrl-C with a traceback before it raises it.
     logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
 
 
 def _complain(message: str) -> None:
     Console(stderr=True).print(
-        f"forebay: {message}", style="red", markup=False, highlight=False, soft_wrap=True
+        f"forebay: {replace_controls(message)}", style="red", markup=False, highlight=False, soft_wrap=True
     )

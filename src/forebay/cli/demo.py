@@ -169,7 +169,7 @@ def _timeline(summary: Summary) -> Table:
     for piece in summary.slices:
         moment = datetime.fromtimestamp(piece.start_ms / 1000, tz=timezone.utc)
         bar = "█" * round(BAR_WIDTH * piece.events / most)
-        table.add_row(moment.strftime("%H:%M:%S.%f")[:chars], str(piece.events), bar, piece.topic)
+        table.add_row(moment.strftime("%H:%M:%S.%f")[:chars], str(piece.events), bar, _plain(piece.topic))
     return table
 
 
@@ -177,5 +177,5 @@ def _counts(title: str, counts: Mapping[str, int]) -> Table:
     table = Table(title, "events", "")
     total = max(sum(counts.values()), 1)
     for name, count in sorted(counts.items(), key=lambda item: -item[1]):
-        table.add_row(name, str(count), "█" * round(BAR_WIDTH * count / total))
+        table.add_row(_plain(name), str(count), "█" * round(BAR_WIDTH * count / total))
     return table

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from forebay.control_characters import replace_controls
 from forebay.engine.doctor import Verdict, examine
 from forebay.settings import load_settings
 
@@ -26,8 +27,9 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON doc
         console = Console(highlight=False, soft_wrap=True)
         for finding in findings:
             style, verdict = STYLES[finding.verdict], finding.verdict.value
-            console.print(f"[{style}]{verdict:8}[/] {finding.subject}: {escape(finding.found)}")
-            if finding.mend:
-                console.print(f"{'':9}→ {escape(finding.mend)}")
+            found, mend = (escape(replace_controls(said)) for said in (finding.found, finding.mend))
+            console.print(f"[{style}]{verdict:8}[/] {finding.subject}: {found}")
+            if mend:
+                console.print(f"{'':9}→ {mend}")
     if any(finding.verdict is Verdict.MISSING for finding in findings):
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from forebay.control_characters import PlainFormatter
 from forebay.errors import SetupError
 
 PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client", "opentelemetry"))
@@ -31,5 +32,7 @@ def gateway(
             f"the gateway needs {error.name}, which is missing; pip install 'forebay[gateway]'"
         ) from None
     spec = load_gateway(config, tuple(engine or ()))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     run_gateway(spec, host=host, port=port, announce=lambda url: typer.echo(f"gateway at {url}"))

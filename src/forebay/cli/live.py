@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from forebay.backlog import Backlog
+from forebay.control_characters import replace_controls
 from forebay.pipelines.snapshot import Snapshot
 
 PLAIN_EVERY_S = 10.0
@@ -81,13 +82,13 @@ class LiveLine:
             if self._live is None:
                 self._live = Live(console=self._console, transient=True, refresh_per_second=4)
                 self._live.start()
-            self._live.update(Text(text))
+            self._live.update(Text(replace_controls(text)))
         elif self._printed_s is None or now.elapsed_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = now.elapsed_s
             self._print(text)
 
     def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(replace_controls(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
+from forebay.control_characters import replace_controls
+
 MOST_LOOKED_AT = 10_000
 MOST_CHARS = 200
 
@@ -29,10 +31,9 @@ def show_lost(folder: str | None, console: Console) -> None:
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
     for cause, _ in causes.most_common(1):
-        # What a record says may hold signs that a terminal obeys.
-        words = "".join(each if each.isprintable() else " " for each in details[cause][:MOST_CHARS])
+        words = replace_controls(details[cause][:MOST_CHARS]).replace("\n", " ")
         console.print(
-            f"no results, only dead letters, most often {cause}: {words}",
+            f"no results, only dead letters, most often {replace_controls(cause)}: {words}",
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from forebay.cli.live import LiveLine, report
 from forebay.cli.lost import show_lost
+from forebay.control_characters import replace_controls
 from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
 from forebay.pipelines.flink_process import FlinkLauncher
@@ -130,7 +131,8 @@ def _run(
     if not last.results and last.dead_letters:
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():
-        errors.print(f"{WHERE[what]}: {path}", highlight=False, markup=False, soft_wrap=True)
+        where = f"{WHERE[what]}: {replace_controls(str(path))}"
+        errors.print(where, highlight=False, markup=False, soft_wrap=True)
     _write_page(ready, folder, errors)
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from forebay.errors import ForebayError
 from forebay.settings import SecretRef, read_secret
@@ -65,11 +66,45 @@ Headers = Mapping[str, str | SecretRef]
 """HTTP headers of a feed; a secret one names where its value is, and is read at each connection."""
 
 
+HARMLESS = frozenset(("accept-language", "from", "user-agent"))
+"""Headers that any server may read, in lower case."""
+
+
 def header_values(headers: Headers) -> dict[str, str]:
     """`headers` with the secrets in them. Raises `SettingError` where one is missing."""
     return {
         name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
     }
+
+
+def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
+    """What a session needs so that `headers` reach the configured origin only.
+
+    Raises `FeedRefused` within the request at a redirect to another scheme, host or port. A feed whose
+    headers tell nobody anything, or that has none, may be redirected anywhere.
+    """
+    if HARMLESS.issuperset(name.lower() for name in headers):
+        return []
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_stay)
+    return [tracing]
+
+
+async def _stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
+    answer = params.response.headers
+    try:
+        target = params.url.join(URL(answer.get("Location") or answer.get("URI") or ""))
+    except ValueError:
+        raise FeedRefused("the server redirects to what is not a URL") from None
+    if _origin(target) != _origin(params.url):
+        raise FeedRefused(
+            f"the server redirects to {target.scheme}://{target.host}, and the feed's headers go to no other "
+            "origin than that of its url; give the final address"
+        )
+
+
+def _origin(url: URL) -> tuple[str, str | None, int | None]:
+    return url.scheme.replace("ws", "http"), url.host, url.port
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:

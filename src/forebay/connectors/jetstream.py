@@ -20,6 +20,7 @@ from forebay.connectors.feed import (
     connected_for_ever,
     digest_of,
     header_values,
+    redirects,
 )
 
 JETSTREAM_URL = "wss://jetstream2.us-east.bsky.network/subscribe"
@@ -33,7 +34,8 @@ class JetstreamFeed:
     drops what had come: it does not matter whether the server takes cursors as inclusive. Without a cursor
     the feed starts with what happens now. A connection on which nothing came, not even a ping, for
     `silence_s` is given up and made anew. A message over `max_message_bytes` closes the connection, and is
-    met again at the next attempt: the bound must be above what the server sends.
+    met again at the next attempt: the bound must be above what the server sends. `headers` go to the origin
+    of `url` only.
     """
 
     url: str = JETSTREAM_URL
@@ -66,7 +68,7 @@ class JetstreamFeed:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, connect=self.connect_s)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
+                aiohttp.ClientSession(timeout=timeout, trace_configs=redirects(self.headers)) as session,
                 session.ws_connect(
                     self.url,
                     params=self._query(mark),

@@ -20,6 +20,7 @@ from forebay.connectors.feed import (
     connected_for_ever,
     digest_of,
     header_values,
+    redirects,
 )
 from forebay.connectors.formats import MAX_RECORD_BYTES
 
@@ -112,7 +113,7 @@ class SseFeed:
     reconnect (same id and data as one of the last 32). Events without an id cannot be resumed exactly: the
     last id before them counts. A connection on which nothing came, not even a comment, for `silence_s` is
     given up and made anew. An event over `max_record_bytes` is cut to one byte more, which the parser then
-    refuses.
+    refuses. `headers` go to the origin of `url` only.
     """
 
     url: str = WIKIMEDIA_URL
@@ -147,7 +148,9 @@ class SseFeed:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, sock_read=self.silence_s)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout, read_bufsize=65536) as session,
+                aiohttp.ClientSession(
+                    timeout=timeout, read_bufsize=65536, trace_configs=redirects(self.headers)
+                ) as session,
                 session.get(self.url, headers=headers) as response,
             ):
                 if response.status != 200:

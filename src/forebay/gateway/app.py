@@ -19,7 +19,7 @@ from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers,
 from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp, forget_cancelling
 from forebay.gateway.headers import headers_up, request_id
-from forebay.gateway.keys import KeyRing
+from forebay.gateway.keys import UNNAMED, KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.protocol import LINGER_S
@@ -41,8 +41,8 @@ LOG = logging.getLogger("forebay.gateway")
 MODELS_PATH = "/v1/models"
 POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
 OPEN = ("/health", "/metrics", "/openapi.json")
+MONITORING = ("/health", "/metrics")
 METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
-CHARS_PER_TOKEN = 4
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 """How long the start waits for the first replica."""
@@ -88,6 +88,20 @@ class Exchange:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Who may see `/health` and `/metrics`: whoever reaches `port`, where it is not None, and has the one key
+    of `keys`, where there are any."""
+
+    keys: KeyRing | None = None
+    port: int | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether not everybody sees them."""
+        return self.keys is not None or self.port is not None
+
+
 class Gateway:
     """Answers OpenAI's calls with the replicas of `fleet`.
 
@@ -102,6 +116,7 @@ class Gateway:
         limits: LimitsSpec | None = None,
         rules: RelayRules | None = None,
         tracing: Tracing | None = None,
+        monitoring: Monitoring | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._fleet = fleet
@@ -111,6 +126,7 @@ class Gateway:
         self._rules = rules or RelayRules()
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
+        self._monitoring = monitoring or Monitoring()
         self._metrics = GatewayMetrics(fleet)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
@@ -165,10 +181,13 @@ class Gateway:
             began_s=self._clock.monotonic_s(),
         )
         path, method = exchange.path, exchange.method
-        if METHODS.get(path) == method:
+        here = self._monitoring.port is None or (path in MONITORING) == (
+            scope["server"][1] == self._monitoring.port
+        )
+        if here and METHODS.get(path) == method:
             handle = self._open_route if path in OPEN else self._call
             await handle(exchange, receive, send)
-        elif path in METHODS:
+        elif here and path in METHODS:
             refusal = Refusal(405, "method_not_allowed", f"{path} takes {METHODS[path]} only")
             allow = (b"allow", METHODS[path].encode())
             await self._refuse(exchange, refusal, receive, send, allow)
@@ -177,7 +196,14 @@ class Gateway:
             await self._refuse(exchange, Refusal(404, "unknown_url", message), receive, send)
 
     async def _open_route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        """What is told to everybody."""
+        """What is told to everybody, or to whoever has the key for monitoring."""
+        keys = self._monitoring.keys
+        if keys is not None and exchange.path in MONITORING:
+            try:
+                keys.find(exchange.headers.get(b"authorization"))
+            except Refusal as refusal:
+                await self._refuse(exchange, refusal, receive, send)
+                return
         match exchange.path:
             case "/health":
                 status, document = self.health()
@@ -268,11 +294,14 @@ class Gateway:
             served = self._fleet.models
             if served and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)
-            tokens = len(asked.text) // CHARS_PER_TOKEN + asked.given_tokens + (asked.max_tokens or 0)
-            caller.usage.tokens(tokens, clock.monotonic_s())
+            length = next((model.max_model_len for model in served if model.name == asked.model), None)
+            taken = caller.usage.tokens(asked.tokens(length), clock.monotonic_s())
             assert self._relay is not None
-            async with UntilHungUp(receive):
-                await self._relay.forward(call, send)
+            try:
+                async with UntilHungUp(receive):
+                    await self._relay.forward(call, send)
+            finally:
+                caller.usage.settle(taken, call.used_tokens(taken))
             exchange.outcome = str(call.status)
 
     async def _list_models(self, exchange: Exchange, send: Send) -> None:
@@ -310,7 +339,8 @@ class Gateway:
 
     def _count(self, exchange: Exchange) -> None:
         metrics, route = self._metrics, exchange.path
-        metrics.requests.labels(route, exchange.key, exchange.outcome).inc()
+        key = exchange.key if self._monitoring.closed or exchange.key in UNNAMED else "known"
+        metrics.requests.labels(route, key, exchange.outcome).inc()
         metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
         if exchange.call is not None and exchange.call.begun:
             metrics.first_byte_s.labels(route).observe(exchange.call.begun_s - exchange.began_s)

@@ -18,6 +18,11 @@ EMBED_PATH = "/v1/embeddings"
 MAX_CONTAINERS = 500_000
 """Brackets in a body: each becomes an object of some 60 bytes when it is parsed."""
 MAX_NAME_CHARS = 500
+MAX_COUNT = 1 << 40
+"""Larger numbers are taken for this one: a product of a few stays a number that can be reckoned with."""
+CHARS_PER_TOKEN = 4
+ASSUMED_MODEL_LEN = 8192
+"""Of a model whose replicas do not say how long a prompt with its answer may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,8 @@ class Asked:
     """A request as the fleet must see it. `body` goes to the replica as it came.
 
     `text` is what the prefix cache sees of the prompt, near enough; `given_tokens` counts those that the
-    prompt holds as numbers. `max_tokens`: the longest answer, where the client says so.
+    prompt holds as numbers. `max_tokens`: the longest answer, where the client says so. `answers`: how many
+    answers there will be, 0 where nothing is written.
     `session`: what the client says belongs together (`prompt_cache_key`, or `user`).
     """
 
@@ -36,7 +42,19 @@ class Asked:
     text: str
     given_tokens: int = 0
     max_tokens: int | None = None
+    answers: int = 1
     session: str | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """An estimate."""
+        return len(self.text) // CHARS_PER_TOKEN + self.given_tokens
+
+    def tokens(self, max_model_len: int | None) -> int:
+        """An estimate of the most that the request can cost: its prompt, and for each answer as many tokens
+        as it asks for, at most the model's length, which also counts where it does not say."""
+        length = max_model_len or (self.max_tokens or ASSUMED_MODEL_LEN)
+        return self.prompt_tokens + self.answers * min(self.max_tokens or length, length)
 
 
 class Room:
@@ -121,7 +139,8 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         text, given = _prompt(document.get("input"), "input")
     names = ("max_tokens", "max_completion_tokens") if path == CHAT_PATH else ("max_tokens",)
     longest = max(_count(document.get(name)) for name in names)
-    longest *= max(1, _count(document.get("n"))) * _prompts(document.get("prompt"))
+    answers = max(1, *(_count(document.get(name)) for name in ("n", "best_of")))
+    answers *= _prompts(document.get("prompt"))
     session = document.get("prompt_cache_key") or document.get("user")
     return Asked(
         path=path,
@@ -131,6 +150,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         text=text,
         given_tokens=given,
         max_tokens=longest or None,
+        answers=0 if path == EMBED_PATH else answers,
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
     )
 
@@ -207,7 +227,7 @@ def _count(value: object) -> int:
             value = int(float(value[:40] if isinstance(value, str) else value))
         except (ValueError, OverflowError):
             return 0
-    return value if type(value) is int and value > 0 else 0
+    return min(value, MAX_COUNT) if type(value) is int and value > 0 else 0
 
 
 def _prompts(prompt: object) -> int:

@@ -9,6 +9,9 @@ from hmac import compare_digest
 from forebay.gateway.limits import KeyLimits, Usage
 from forebay.gateway.refusal import wrong_key
 
+ANYONE, UNKNOWN = "anyone", "unknown"
+UNNAMED = frozenset((ANYONE, UNKNOWN))
+"""What metrics call callers without a key that is known."""
 MAX_HEADER_BYTES = 16_384 + 16
 
 
@@ -33,7 +36,7 @@ class KeyRing:
         self._callers = [
             Caller(name, _digest(key.encode()), Usage(limits, now_s)) for name, key, limits in keys
         ]
-        self._anyone = Caller("anyone", b"", Usage(KeyLimits(), now_s))
+        self._anyone = Caller(ANYONE, b"", Usage(KeyLimits(), now_s))
 
     @property
     def shared(self) -> bool:

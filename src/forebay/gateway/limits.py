@@ -46,6 +46,12 @@ class Bucket:
         self._left -= amount
         return 0.0
 
+    def give_back(self, amount: float) -> None:
+        """Put back what was taken and not used; below 0, take what was used beyond it. The bucket never holds
+        more than its size, and owes no more than that."""
+        if self._rate_per_s != math.inf:
+            self._left = max(-self._size, min(self._size, self._left + amount))
+
 
 class Usage:
     """What one key uses of its limits. Raises `Refusal` (429) for what exceeds them."""
@@ -71,11 +77,18 @@ class Usage:
         finally:
             self.in_flight -= 1
 
-    def tokens(self, amount: float, now_s: float) -> None:
-        """Take the tokens of a request: those of its prompt and as many as it asks for."""
+    def tokens(self, amount: float, now_s: float) -> float:
+        """Take the tokens of a request, those of its prompt and as many as it asks for, and return how many
+        were taken: at most those of two minutes, so that no request makes the key owe more than one."""
+        amount = min(amount, 2 * self._limits.tokens_per_min)
         wait_s = self._tokens.take(amount, now_s)
         if wait_s:
             raise _over("tokens", f"more than {self._limits.tokens_per_min:g} tokens a minute", wait_s)
+        return amount
+
+    def settle(self, taken: float, used: float) -> None:
+        """Of the tokens that `tokens` has taken for a request, `used` were needed."""
+        self._tokens.give_back(taken - used)
 
 
 def _over(kind: str, what: str, retry_after_s: float) -> Refusal:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
+from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -27,6 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`; make a subclass that has them with `bounded`."""
 
     limits: LimitsSpec
+    by_client: Counter[str]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -45,13 +48,24 @@ class BoundedProtocol(HttpToolsProtocol):
         # asyncio does so only where the listening socket names TCP; without it a first token waits 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Whatever is left unsent pauses writing, and so has a time limit, even after `close`.
-        transport.set_write_buffer_limits(high=0)
-        if len(self.connections) > self.limits.connections:
+        # asyncio's TLS takes 0 bytes for too many, where the limit is 0.
+        transport.set_write_buffer_limits(
+            high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0
+        )
+        self._client = client_of(self.client)
+        self.by_client[self._client] += 1
+        if (
+            len(self.connections) > self.limits.connections
+            or self.by_client[self._client] > self.limits.connections_per_client
+        ):
             self._say(503, "gateway_full", "too many connections; try again later")
             return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.by_client[self._client] -= 1
+        if not self.by_client[self._client]:
+            del self.by_client[self._client]
         self._cancel_timer()
         self._forget_unread()
         super().connection_lost(exc)
@@ -176,7 +190,8 @@ class BoundedProtocol(HttpToolsProtocol):
             head = b"content-type: application/json\r\nconnection: close\r\n"
             length = b"content-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + length + body)
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS cannot.
+                self.transport.write_eof()
             self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
@@ -189,4 +204,13 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
 
 def bounded(limits: LimitsSpec) -> type[BoundedProtocol]:
     """The protocol with these bounds, as uvicorn takes it."""
-    return type("Bounded", (BoundedProtocol,), {"limits": limits})
+    return type("Bounded", (BoundedProtocol,), {"limits": limits, "by_client": Counter()})
+
+
+def client_of(address: tuple[str, int] | None) -> str:
+    """What counts as one client: an IPv4 address, or the /64 network that an IPv6 address is in."""
+    host = "" if address is None else address[0].partition("%")[0]
+    if ":" not in host:
+        return host
+    network = IPv6Address(host)
+    return str(network.ipv4_mapped or IPv6Network((int(network) >> 64 << 64, 64)))

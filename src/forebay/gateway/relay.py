@@ -69,6 +69,8 @@ class Call:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
     `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
+    `sent`: a replica has the request. `events`: of a streamed answer, so far. `usage`: what the answer was
+    counted to cost, once it is whole.
     """
 
     asked: Asked
@@ -79,11 +81,24 @@ class Call:
     status: int = 0
     begun_s: float = math.nan
     streamed: bool = False
+    sent: bool = False
+    events: int = 0
+    usage: Usage | None = None
 
     @property
     def begun(self) -> bool:
         """Whether the client has got a byte."""
         return self.status != 0
+
+    def used_tokens(self, taken: float) -> float:
+        """How many of the tokens that were `taken` for it the call has used: what the replica counted, of a
+        stream that broke off what had come, and all where nobody knows."""
+        prompt = self.asked.prompt_tokens
+        if self.usage is not None:
+            return (self.usage.prompt_tokens or prompt) + self.usage.completion_tokens
+        if not self.sent or self.status >= 400:
+            return 0
+        return min(taken, prompt + self.events) if self.streamed else taken
 
     def begin(self, replica: str, status: int, now_s: float) -> None:
         self.replica, self.status, self.begun_s = replica, status, now_s
@@ -164,13 +179,16 @@ class Relay:
                         await _say_broken_off(send)
                     raise Cut from None
             except Overloaded:
+                call.sent = False
                 raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from None
             except Unreachable:
+                call.sent = False
                 raise no_replica("no replica is in reach; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
             if last or not (isinstance(failure, Unreachable) or self._others(tried)):
                 break
             self._on_retry(failure.cause)
+        call.sent = False
         raise _refusal_for(failure)
 
     def _others(self, tried: dict[str, int]) -> bool:
@@ -183,6 +201,7 @@ class Relay:
         """
         rules, body = self._rules, call.asked.body
         response: aiohttp.ClientResponse | None = None
+        call.sent = True
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
                 response = await self._session.post(
@@ -226,7 +245,7 @@ class Relay:
         call.begin(lease.url, response.status, self._clock.monotonic_s())
         streamed = call.streamed
         content = response.content
-        chunk, events, tail = first, 0, b""
+        chunk, tail = first, b""
         try:
             while chunk:
                 # While the client does not read, the replica's silence is the client's.
@@ -235,7 +254,7 @@ class Relay:
                 if not whole and not refused:
                     lease.quiet = False
                     lease.progress()
-                events += chunk.count(b"data:") if streamed else 0
+                call.events += chunk.count(b"data:") if streamed else 0
                 tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
                 chunk = await content.readany()
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
@@ -248,7 +267,10 @@ class Relay:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
         if not refused:
-            lease.done(usage_in(tail, max(0, events - 1)))
+            usage = usage_in(tail, max(0, call.events - 1))
+            lease.done(usage)
+            if streamed or PROMPT.search(tail):
+                call.usage = usage
         elif response.status >= 500:
             lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
         else:

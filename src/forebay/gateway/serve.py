@@ -7,8 +7,9 @@ import logging
 import math
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -16,10 +17,11 @@ import uvicorn
 from forebay.clock import SystemClock
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
-from forebay.gateway.app import Gateway
+from forebay.gateway.app import Gateway, Monitoring
 from forebay.gateway.keys import KeyRing
+from forebay.gateway.limits import KeyLimits
 from forebay.gateway.protocol import bounded
-from forebay.gateway.spec import GatewaySpec
+from forebay.gateway.spec import GatewaySpec, TlsSpec
 from forebay.gateway.tracing import open_tracing
 from forebay.settings import read_secret
 
@@ -54,6 +56,9 @@ class GatewayServer(uvicorn.Server):
             timeout_keep_alive=limits.idle_s,
             timeout_graceful_shutdown=CUT_S,
         )
+        if spec.tls is not None:
+            config.load()
+            config.ssl = tls_context(spec.tls)
         super().__init__(config)
         self._gateway = gateway
         self._drain = spec.drain
@@ -102,10 +107,27 @@ class GatewayServer(uvicorn.Server):
         self.should_exit = True
 
 
+def tls_context(tls: TlsSpec) -> ssl.SSLContext:
+    """For a server, TLS 1.2 and newer. Raises `SettingError` for files that cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # Without the password OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise SettingError(f"tls: {tls.certificate} and {tls.key} cannot be used: {said}") from None
+    return context
+
+
 def make_gateway(spec: GatewaySpec) -> Gateway:
     """The application of `spec`; reads its secrets. Raises `SettingError` for one that is missing."""
     clock = SystemClock()
     keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
+    watched = spec.monitoring
+    monitor = None if watched.key is None else read_secret(watched.key.ref())
+    if monitor is not None and monitor in {key for _, key, _ in keys}:
+        raise SettingError("monitoring.key: expected another key than those in keys, found the same")
     if len({key for _, key, _ in keys}) < len(keys):
         raise SettingError("keys: expected keys that differ, found one under two names")
     return Gateway(
@@ -113,6 +135,10 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         keys=KeyRing(keys, clock.monotonic_s()),
         limits=spec.limits,
         rules=spec.relay.rules(),
+        monitoring=Monitoring(
+            None if monitor is None else KeyRing([("monitoring", monitor, KeyLimits())], clock.monotonic_s()),
+            watched.port,
+        ),
         tracing=open_tracing(spec.traces.otlp, spec.traces.share),
         clock=clock,
     )
@@ -143,23 +169,28 @@ def run_gateway(
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
         LOG.warning("without keys, everybody who can reach %s may use the replicas", host)
-    with listen(host, port) as taken:
-        at = taken.getsockname()[1]
-        asyncio.run(_run(gateway, spec, taken, lambda: announce(url_of(host, at))))
+    with ExitStack() as stack:
+        taken = [stack.enter_context(listen(host, port))]
+        at = taken[0].getsockname()[1]
+        if spec.monitoring.port is not None:
+            taken.append(stack.enter_context(listen(spec.monitoring.host, spec.monitoring.port)))
+        url = url_of(host, at, tls=spec.tls is not None)
+        asyncio.run(_run(gateway, spec, taken, lambda: announce(url)))
 
 
-def url_of(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url_of(host: str, port: int, *, tls: bool = False) -> str:
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def _run(
-    gateway: Gateway, spec: GatewaySpec, taken: socket.socket, announce: Callable[[], None]
+    gateway: Gateway, spec: GatewaySpec, taken: list[socket.socket], announce: Callable[[], None]
 ) -> None:
     server = GatewayServer(gateway, spec)
     try:
         await gateway.open()
         with server.handle_signals():
             announce()
-            await server.serve(sockets=[taken])
+            await server.serve(sockets=taken)
     finally:
         await gateway.close()

@@ -73,7 +73,9 @@ class KeySpec(Model):
     burst: PositiveInt = Field(10, description="Requests that may come at once after a pause.")
     in_flight: PositiveInt | None = Field(None, description="Requests at a time.")
     tokens_per_min: PositiveInt | None = Field(
-        None, description="Tokens a minute: those of prompts, estimated, and as many as are asked for."
+        None,
+        description="Tokens a minute. Those of the prompt, estimated, and as many as are asked for, or as "
+        "the model may write, are taken first; what was not used is given back.",
     )
 
     def limits(self) -> KeyLimits:
@@ -102,6 +104,9 @@ class LimitsSpec(Model):
     request_s: PositiveFloat = Field(600.0, description="Until the answer is whole; then it is cut off.")
     idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
     connections: PositiveInt = Field(4096, description="Connections at a time; one more is closed at once.")
+    connections_per_client: PositiveInt = Field(
+        1024, description="Connections at a time from one address (of IPv6: from one /64 network)."
+    )
     in_flight: PositiveInt = Field(2048, description="Requests at a time; one more gets a 503.")
 
 
@@ -149,6 +154,31 @@ class TracesSpec(Model):
     )
 
 
+class TlsSpec(Model):
+    """HTTPS in place of HTTP."""
+
+    certificate: LocalPath = Field(description="File with the certificate and those that it stands on (PEM).")
+    key: LocalPath = Field(description="File with its private key (PEM), without a password.")
+
+
+class MonitoringSpec(Model):
+    """Who may see `/health` and `/metrics`; by default everybody, and keys have no names there."""
+
+    key: SecretField | None = Field(
+        None, description="Where the key is that these two need: `{env: NAME}` or `{file: PATH}`."
+    )
+    port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = Field(
+        None, description="Port of their own; they are on no other then."
+    )
+    host: Annotated[str, Field(min_length=1, max_length=255)] = Field(
+        "127.0.0.1", description="Address to listen at with that port."
+    )
+
+    @property
+    def closed(self) -> bool:
+        return self.key is not None or self.port is not None
+
+
 class GatewaySpec(Model):
     """A gateway."""
 
@@ -163,6 +193,10 @@ class GatewaySpec(Model):
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
     drain: DrainSpec = Field(default_factory=DrainSpec, description="What happens on SIGTERM.")
+    tls: TlsSpec | None = Field(None, description="HTTPS; null: plain HTTP.")
+    monitoring: MonitoringSpec = Field(
+        default_factory=MonitoringSpec, description="Who may see `/health` and `/metrics`."
+    )
     traces: TracesSpec = Field(default_factory=TracesSpec, description="OpenTelemetry traces.")
 
     @model_validator(mode="after")
@@ -194,8 +228,8 @@ class GatewaySpec(Model):
         names = [key.name for key in self.keys]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield "keys", f"expected names that differ, found {name!r} more than once"
-        if "anyone" in names or "unknown" in names:
-            yield "keys", "expected other names than 'anyone' and 'unknown', which metrics use"
+        if {"anyone", "unknown", "known"} & set(names):
+            yield "keys", "expected other names than 'anyone', 'known' and 'unknown', which metrics use"
 
 
 def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> GatewaySpec:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import orjson
 
+from forebay.control_characters import replace_controls
 from forebay.errors import PipelineFailed
 
 CHUNK_BYTES = 1 << 16
@@ -33,6 +34,7 @@ class Printed:
         self._read, write = os.pipe()
         self._write: int | None = write
         self._out, self._odd = os.dup(out), os.dup(odd)
+        self._seen = os.isatty(out)
         self._ended = False
         self._lock = threading.Lock()
         threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
@@ -93,7 +95,7 @@ class Printed:
                 self._pass_results(results)
                 if odd:
                     with suppress(OSError):
-                        os.write(self._odd, b"\n".join((*odd, b"")))
+                        os.write(self._odd, _plain(b"\n".join((*odd, b""))))
                 self._ended = not chunk
         for end in (self._read, self._out, self._odd):
             os.close(end)
@@ -109,9 +111,15 @@ class Printed:
         return True
 
     def _pass_results(self, lines: list[bytes]) -> None:
-        left = memoryview(b"".join(line + b"\n" for line in lines))
+        text = b"".join(line + b"\n" for line in lines)
+        left = memoryview(_plain(text) if self._seen else text)
         try:
             while left and not self.closed:
                 left = left[os.write(self._out, left) :]
         except OSError:
             self.closed = True
+
+
+def _plain(text: bytes) -> bytes:
+    """For a terminal: JSON lets some characters through that one obeys, and other lines may hold anything."""
+    return replace_controls(text.decode("utf-8", "replace")).encode()

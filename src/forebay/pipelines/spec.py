@@ -114,6 +114,12 @@ class PipelineSpec(Model):
     messages: Annotated[tuple[MessageSpec, ...], Field(max_length=64)] = Field(
         (), description="Templates of the messages of a chat. Either this or `prompt`."
     )
+    special_tokens: Literal["escape", "keep"] = Field(
+        "escape",
+        description="`escape`: text of a record cannot write a model's special tokens, such as "
+        "`<|im_end|>`: a blank is put behind `<` and `[` where one could begin. `keep`: records go into the "
+        "prompt as they are; for records of an author who is trusted.",
+    )
     application: Application | None = Field(
         None, description="A stateful application instead of one question per event; it writes the prompts."
     )
@@ -288,7 +294,9 @@ class PipelineSpec(Model):
         if self.application is not None:
             return None
         messages = tuple(Message(m.role, m.content) for m in self.messages)
-        return PromptTemplate(self.prompt, messages, api=self.engine.api)
+        return PromptTemplate(
+            self.prompt, messages, api=self.engine.api, escape=self.special_tokens == "escape"
+        )
 
     @property
     def asks_model(self) -> bool:

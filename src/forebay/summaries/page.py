@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from html import escape
 
 import orjson
 
+from forebay.control_characters import replace_controls
 from forebay.summaries.results import Summary, moment
 
 MAX_WINDOWS = 500
@@ -55,7 +56,7 @@ def page(lines: Iterable[bytes]) -> str:
         "style-src 'unsafe-inline'\">\n"
         f"<title>Summaries</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>Summaries</h1>\n"
     )
-    nav = "".join(f'<a href="#k{n}">{escape(key) or "(no key)"}</a> ' for n, key in enumerate(shown))
+    nav = "".join(f'<a href="#k{n}">{_text(key) or "(no key)"}</a> ' for n, key in enumerate(shown))
     note = f"{len(shown)} of {len(keys)} keys; " if len(shown) < len(keys) else ""
     windows = sum(map(len, newest.values()))
     body = "\n".join(part for n, key in enumerate(shown) for part in _key(n, key, list(newest[key].values())))
@@ -77,7 +78,7 @@ def _key(n: int, key: str, summaries: list[Summary]) -> Iterator[str]:
     summaries.sort(key=lambda each: (each.end_ms, each.start_ms, each.revision))
     left_out = len(summaries) - MAX_WINDOWS
     summaries = summaries[-MAX_WINDOWS:]
-    yield f'<section>\n<h2 id="k{n}">{escape(key) or "(no key)"}</h2>'
+    yield f'<section>\n<h2 id="k{n}">{_text(key) or "(no key)"}</h2>'
     if left_out > 0:
         yield f'<p class="note">Not shown: {_counted(left_out, "older window")}.</p>'
     yield _timeline(n, summaries)
@@ -120,12 +121,12 @@ def _window(id: str, summary: Summary) -> Iterator[str]:
             if number == len(events) + 1:
                 events.append(
                     f'<li id="{id}e{number}">{_time(source.time_ms)} '
-                    f'<bdi title="{escape(source.id)}">{escape(source.text)}</bdi></li>'
+                    f'<bdi title="{_text(source.id)}">{_text(source.text)}</bdi></li>'
                 )
             links.append(f'<a href="#{id}e{number}">{number}</a>')
         more = f" and {statement.more:,} more" if statement.more else ""
         cites = f'<span class="cites">[{", ".join(links)}{more}]</span>'
-        said.append(f"<li><bdi>{escape(statement.text)}</bdi> {cites}</li>")
+        said.append(f"<li><bdi>{_text(statement.text)}</bdi> {cites}</li>")
     if summary.failed:
         yield f'<p class="note warn">{_failed(summary)}</p>'
     if said:
@@ -178,3 +179,8 @@ def _span(summary: Summary) -> str:
 
 def _time(time_ms: int) -> str:
     return f"{moment(time_ms):%Y-%m-%d %H:%M}"
+
+
+def _text(text: str) -> str:
+    """As text on the page: escaped, and without what would steer the browser or turn its direction."""
+    return html.escape(replace_controls(text))

@@ -1,7 +1,8 @@
 """A call for a summary: its messages, the form of its answer, and what an answer is worth.
 
 Events and statements are numbered in one row, statements first, and an answer cites them by number. Whatever
-came from the stream stands escaped between marks, so that it cannot leave its place.
+came from the stream or from a model stands on a line of its own between marks that it cannot write, and can
+write no special tokens either.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forebay.engine.prompt import escape_special_tokens
 from forebay.records import JSON, Message
 from forebay.summaries.parts import (
     MAX_SOURCES,
@@ -21,7 +23,7 @@ from forebay.summaries.parts import (
 )
 from forebay.summaries.results import moment
 from forebay.summaries.state import WorkKind
-from forebay.summaries.text import clean, escape, tokens, unescape
+from forebay.summaries.text import clean, tokens
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40
@@ -62,10 +64,10 @@ class Ask:
         return Message("system", INSTRUCTIONS), Message("user", self._user())
 
     def _user(self) -> str:
-        lines = [f"<channel>{escape(clean(self.key, 50))}</channel>"]
+        lines = [f"<channel>{escape_special_tokens(clean(self.key, 50))}</channel>"]
         if self.statements:
             lines.append("<earlier>")
-            lines += [f"{n}. {escape(each.text)}" for n, each in enumerate(self.statements, 1)]
+            lines += [f"{n}. {escape_special_tokens(each.text)}" for n, each in enumerate(self.statements, 1)]
             lines.append("</earlier>")
         if self.items:
             lines.append("<messages>")
@@ -143,7 +145,7 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
         cited = list(dict.fromkeys(map(int, said["sources"])))
         items = [ask.items[n - count - 1] for n in cited if count < n <= count + len(ask.items)]
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
-        text = clean(unescape(said["text"]), MAX_STATEMENT_CHARS)
+        text = clean(said["text"], MAX_STATEMENT_CHARS)
         if items:
             # Of a sentence on both, the messages are its sources: it may stand beside what was kept.
             sources = sorted(map(source_of, items), key=_order)
@@ -174,10 +176,9 @@ def without_answer(ask: Ask) -> Read:
 
 
 def _line(number: int, item: Item) -> str:
+    late = " (late)" if item.late else ""
     times = f" (×{item.copies})" if item.copies > 1 else ""
-    return (
-        f"{number}. {moment(item.time_ms):%H:%M}{' (late)' if item.late else ''} {escape(item.text)}{times}"
-    )
+    return f"{number}. {moment(item.time_ms):%H:%M}{late} {escape_special_tokens(item.text)}{times}"
 
 
 def _order(source: Source) -> tuple[int, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from forebay.engine.prompt import escape_special_tokens
+
 BYTES_PER_TOKEN = 4
 NO_TEXT = "(no text)"
 
@@ -13,8 +15,6 @@ _GONE = re.compile(
 """Control characters, overrides of the writing direction, and tags that no reader sees. Joiners stay: emoji
 and Persian need them."""
 _SPACE = re.compile(r"\s+")
-_MARKS = {"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;", "&": "&amp;"}
-_ESCAPES = str.maketrans(_MARKS)
 
 
 def clean(text: str, max_tokens: int) -> str:
@@ -31,27 +31,15 @@ def clean(text: str, max_tokens: int) -> str:
     if len(part) == len(text) and tokens(line) <= max_tokens:
         return line
     note = f"… ({len(text):,} characters)"
-    room = max_tokens * BYTES_PER_TOKEN - len(escape(note).encode())
+    room = max_tokens * BYTES_PER_TOKEN - len(note.encode())
     for end, char in enumerate(line):
-        room -= len(escape(char).encode())
+        # By itself a sign is escaped wherever it may be.
+        room -= len(escape_special_tokens(char).encode()) + (char == "]")
         if room < 0:
             return line[:end] + note
     return line + note
 
 
-def escape(text: str) -> str:
-    """`text` so that it can neither end the part of the prompt it stands in nor write a model's own marks
-    (`<|im_end|>`, `[INST]`)."""
-    return text.translate(_ESCAPES)
-
-
-def unescape(text: str) -> str:
-    """What `escape` was given. (A model writes what it has read.)"""
-    for mark, written in _MARKS.items():
-        text = text.replace(written, mark)
-    return text
-
-
 def tokens(text: str) -> int:
     """An estimate of the tokens of `text` in a prompt, at least 1: one per four bytes of UTF-8, escaped."""
-    return max(1, -(-len(escape(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))
+    return max(1, -(-len(escape_special_tokens(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import Progress as RichBar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from forebay.control_characters import replace_controls
+
 STILL_AT_IT_S = 30.0
 
 
@@ -55,7 +57,7 @@ class ConsoleProgress:
         with RichBar(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task(title, total=None, detail="")
             width = max(20, self._console.width - len(title) - 20)
-            yield lambda detail: bar.update(task, detail=detail[:width].replace("[", "\\["))
+            yield lambda detail: bar.update(task, detail=replace_controls(detail[:width]).replace("[", "\\["))
 
     @contextmanager
     def _lines(self, title: str) -> Iterator[Callable[[str], None]]:

@@ -16,6 +16,8 @@ from forebay.errors import TemplateFailed
 
 NODE = 8
 """Units of any value, however small."""
+ITEM = 2 * NODE
+"""Units of an item that is about to be made: a short text takes some 80 bytes."""
 
 
 class Budgeted(Context):
@@ -26,22 +28,23 @@ class Budgeted(Context):
         self.work = work
 
     def charge(self, units: int) -> None:
-        """Take `units` from the budget. Raises `TemplateFailed` when it is spent."""
-        self.work -= units
+        """Take `units` from the budget; less than none are none. Raises `TemplateFailed` when it is spent."""
+        self.work -= max(units, 0)
         if self.work < 0:
             raise TemplateFailed(
                 "the template does too much work for one record; shorten its loops or the values it repeats"
             )
 
-    def weigh(self, value: Any) -> None:
-        """Charge for all that `value` holds.
+    def weigh(self, value: Any) -> int:
+        """Charge for all that `value` holds, and return how much that was.
 
         Stops as soon as the budget is spent, so that lists that hold one list many times cost no more than
         the budget. Raises jinja2's `UndefinedError` where `value` holds a missing field.
         """
+        before = self.work
         if type(value) is str:
             self.charge(NODE + len(value))
-            return
+            return before - self.work
         stack = [value]
         while stack:
             item = stack.pop()
@@ -61,3 +64,4 @@ class Budgeted(Context):
                 str(item)  # raises for a missing field
             else:
                 self.charge(2 * NODE)
+        return before - self.work

@@ -2,12 +2,15 @@
 
 Everything here is an allow-list. A filter of Jinja that is missing was left out because its output can be
 many times its input (`center`, `format`, `batch`, `wordwrap`) or because it is made for HTML.
+
+What may make many items, or do more than look at each character once, is charged before it happens: what was
+allocated cannot be taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from jinja2 import filters as jinja_filters
@@ -16,20 +19,38 @@ from jinja2.environment import Environment
 from jinja2.runtime import LoopContext, Undefined
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from forebay.engine.prompt.budget import NODE, Budgeted
+from forebay.engine.prompt.budget import ITEM, NODE, Budgeted
 from forebay.errors import TemplateFailed
 
 MAX_NUMBER_CHARS = 400
 """Longest text that `int` and `float` convert: longer ones cost quadratic time on some Pythons."""
 
+
+def _of_numbers(name: str) -> Callable[..., bool]:
+    """Jinja's test `name`, which takes the remainder: of a text that is Python's formatting, of any width."""
+
+    jinja_test = cast(Callable[..., bool], JINJA_TESTS[name])
+
+    def test(value: Any, *args: Any) -> bool:
+        for number in (value, *args):
+            if isinstance(number, Undefined):
+                str(number)
+            if not isinstance(number, int | float):
+                raise TemplateFailed(f"{name!r} takes numbers, found {_kind(number)}")
+        result: bool = jinja_test(value, *args)
+        return result
+
+    return test
+
+
 TESTS = {
     name: JINJA_TESTS[name]
     for name in (
         *("defined", "undefined", "none", "boolean", "true", "false", "string", "number", "integer", "float"),
-        *("mapping", "sequence", "iterable", "odd", "even", "divisibleby"),
+        *("mapping", "sequence", "iterable"),
         *("eq", "ne", "lt", "le", "gt", "ge", "in", "==", "!=", "<", "<=", ">", ">="),
     )
-}
+} | {name: _of_numbers(name) for name in ("odd", "even", "divisibleby")}
 
 LOOP_ATTRIBUTES = frozenset(
     (
@@ -62,13 +83,27 @@ def as_text(context: Budgeted, value: Any) -> str:
 
 def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
     """Compact JSON, or indented by two spaces where `indent` is given; characters are kept as they are."""
-    context.weigh(value)
+    weight = context.weigh(value)
     if indent:
-        context.weigh(value)
+        # Each value stands on a line of its own, behind two blanks for each level.
+        context.charge(weight * (1 + _depth(value) // NODE))
     try:
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except orjson.JSONEncodeError as error:
         raise TemplateFailed(f"a value cannot be written as JSON: {error}") from None
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects are within one another."""
+    depth, level = 0, [value]
+    while level := [
+        inner
+        for outer in level
+        if isinstance(outer, dict | list | tuple)
+        for inner in (outer.values() if isinstance(outer, dict) else outer)
+    ]:
+        depth += 1
+    return depth
 
 
 def replaced(context: Budgeted, value: Any, old: Any, new: Any, count: int | None = None) -> str:
@@ -90,7 +125,9 @@ def _join(context: Budgeted, value: Any, d: str = "", attribute: str | None = No
 
 
 def _indent(context: Budgeted, value: Any, width: int = 4, first: bool = False) -> str:
-    text, width = as_text(context, value), min(max(int(width), 0), 1000)
+    if not isinstance(width, int):
+        raise TemplateFailed("indent takes a number of blanks")
+    text, width = as_text(context, value), min(max(width, 0), 1000)
     context.charge(len(text) + (text.count("\n") + 1) * width)
     pad = " " * width
     return (pad if first else "") + text.replace("\n", "\n" + pad)
@@ -123,6 +160,8 @@ def _to_int(value: Any) -> int:
 
 
 def _round(context: Budgeted, value: Any, precision: int = 0, method: str = "common") -> Any:
+    if not isinstance(value, int | float):
+        raise TemplateFailed(f"round takes a number, found {_kind(value)}")
     if not isinstance(precision, int) or abs(precision) > 20:
         raise TemplateFailed("round takes a precision of -20 to 20")
     return jinja_filters.do_round(value, precision, method)  # type: ignore[arg-type]
@@ -141,13 +180,12 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Jinja's `map`, `select` and their kin: the arguments are used again for every item."""
+    """For what goes through items: each may be made, as those of a text are, and for each the arguments are
+    used again (a path to an attribute has as many steps as one likes)."""
 
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
-        before = context.work
-        context.weigh(args)
-        context.weigh(tuple(kwargs.values()))
-        context.charge((before - context.work) * len(value))
+        weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))
+        context.charge((ITEM + weight) * len(value))
         return function(context, value, *args, **kwargs)
 
     return per_item
@@ -162,13 +200,17 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_text(name: str) -> Callable[..., Any]:
-    return lambda context, value, *args: getattr(str, name)(as_text(context, value), *args)
+    return lambda context, value, *args: method(context, as_text(context, value), name, *args)
+
+
+def _wordcount(context: Budgeted, value: Any) -> int:
+    return len(method(context, as_text(context, value), "split"))
 
 
 def _edge(index: int) -> Callable[..., Any]:
     def edge(context: Budgeted, value: Any) -> Any:
-        items = list(value)
-        if items:
+        items = value if isinstance(value, str) else list(value)
+        if len(items):
             return items[index]
         return context.environment.undefined(hint="an empty list has no first or last item")
 
@@ -187,6 +229,7 @@ def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) 
         if name == "replace":
             return replaced(context, value, *args, **kwargs)
         allowed = STR_METHODS
+        _charge_method(context, value, name, *args, **kwargs)
     elif isinstance(value, dict):
         allowed = DICT_METHODS
     elif isinstance(value, list | tuple):
@@ -197,6 +240,25 @@ def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) 
         raise TemplateFailed(f"{_kind(value)} has no method {name!r}")
     result = getattr(value, name)(*args, **kwargs)
     return list(result) if isinstance(value, dict) and name != "get" else result
+
+
+def _charge_method(
+    context: Budgeted, text: str, name: str, arg: Any = None, maxsplit: Any = -1, **kwargs: Any
+) -> None:
+    """Charge for methods that look at characters more than once, or make many texts."""
+    arg, maxsplit = kwargs.get("sep", arg), kwargs.get("maxsplit", maxsplit)
+    given = len(arg) if isinstance(arg, str) else 0
+    if name in ("strip", "lstrip", "rstrip", "rsplit", "rpartition"):
+        # Backwards Python looks for each character of what is sought at each place.
+        context.charge(len(text) * given)
+    if name in ("upper", "lower", "title", "capitalize") and not text.isascii():
+        # Some characters become three.
+        context.charge(2 * len(text))
+    if name in ("split", "rsplit", "splitlines"):
+        pieces = text.count(arg) if given else len(text) // 2
+        if name != "splitlines" and isinstance(maxsplit, int) and maxsplit >= 0:
+            pieces = min(pieces, maxsplit)
+        context.charge(ITEM * (pieces + 1))
 
 
 def _kind(value: Any) -> str:
@@ -215,14 +277,14 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
     "indent": _indent,
     "int": _number(_to_int),
     "items": _plain(jinja_filters.do_items),
-    "join": _join,
+    "join": _per_item(_join),
     "last": _edge(-1),
     "length": _plain(len),
-    "list": _plain(list),
+    "list": _per_item(_plain(list)),
     "lower": _of_text("lower"),
     "map": _per_item(jinja_filters.sync_do_map),
-    "max": _with_environment(jinja_filters.do_max),
-    "min": _with_environment(jinja_filters.do_min),
+    "max": _per_item(_with_environment(jinja_filters.do_max)),
+    "min": _per_item(_with_environment(jinja_filters.do_min)),
     "reject": _per_item(jinja_filters.sync_do_reject),
     "rejectattr": _per_item(jinja_filters.sync_do_rejectattr),
     "replace": replaced,
@@ -230,16 +292,16 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
     "round": _round,
     "select": _per_item(jinja_filters.sync_do_select),
     "selectattr": _per_item(jinja_filters.sync_do_selectattr),
-    "sort": _with_environment(jinja_filters.do_sort),
+    "sort": _per_item(_with_environment(jinja_filters.do_sort)),
     "string": as_text,
-    "sum": _sum,
+    "sum": _per_item(_sum),
     "title": _of_text("title"),
     "tojson": to_json,
     "trim": _of_text("strip"),
     "truncate": _truncate,
-    "unique": _with_environment(jinja_filters.do_unique),
+    "unique": _per_item(_with_environment(jinja_filters.do_unique)),
     "upper": _of_text("upper"),
-    "wordcount": lambda context, value: len(as_text(context, value).split()),
+    "wordcount": _wordcount,
 }
 
 
@@ -249,8 +311,8 @@ def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     @pass_context
     def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         context.weigh(value)
-        if args:
-            context.weigh(args)
+        context.weigh(args)
+        context.weigh(kwargs)
         result = function(context, value, *args, **kwargs)
         if isinstance(result, Iterator):
             result = list(result)

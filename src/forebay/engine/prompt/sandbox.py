@@ -5,9 +5,10 @@ Three fences, each an allow-list:
 - **Syntax.** `Fence` takes only the statements and expressions named in `ALLOWED`. There are no macros,
   blocks, includes, imports, recursive loops, `namespace` or captured blocks, so a loop cannot carry a value
   on to its next turn, and values cannot double at each.
-- **Reach.** No call survives compilation: `value.name(…)` becomes the filter `_method` with its own list,
-  `range(…)` becomes `_range`. An attribute is a key of a JSON object or a field of `loop`, never one of
-  Python's. A value in a template is always a JSON value, `loop` or undefined.
+- **Reach.** No call survives compilation but those of `INTERNAL`, which no name in a template reaches:
+  `value.name(…)` becomes one of `_method` with its own list, `range(…)` one of `_range`. An attribute is a
+  key of a JSON object or a field of `loop`, never one of Python's. A value in a template is always a JSON
+  value, `loop` or undefined.
 - **Work.** Every operator, comparison of lists, literal list, slice and loop turn charges the rendering's
   budget (`budget.Budgeted`).
 """
@@ -15,6 +16,7 @@ Three fences, each an allow-list:
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
@@ -26,11 +28,17 @@ from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
 from forebay.engine.prompt import filters
-from forebay.engine.prompt.budget import NODE, Budgeted
+from forebay.engine.prompt.budget import ITEM, Budgeted
+from forebay.engine.prompt.special_tokens import escape_special_tokens
 from forebay.errors import SettingError, TemplateFailed
 
 MAX_SOURCE_CHARS = 65_536
+MAX_NODES = 5000
+"""Of the syntax tree: each becomes some kilobytes of code."""
 MAX_INT_BITS = 1024
+MAX_NAME_CHARS = 60
+MAX_SAID_CHARS = 300
+"""Of Jinja's own words for what is wrong, which may quote the template."""
 NODE_STEP = 8
 """Units of one turn of a loop for every syntax node in its body."""
 
@@ -77,22 +85,25 @@ class MissingField(StrictUndefined):
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates of the small language. Nothing of it is shared with other environments."""
+    """Compiles templates of the small language. Nothing of it is shared with other environments.
+
+    With `escape`, what an expression puts into the text cannot write special tokens; what stands in the
+    template itself can.
+    """
 
     intercepted_binops = frozenset(OPERATORS)
 
-    def __init__(self) -> None:
+    def __init__(self, *, escape: bool = False) -> None:
+        self.escape = escape
         super().__init__(
             undefined=MissingField,
-            finalize=pass_context(_finalize),
+            finalize=pass_context(_escaped if escape else filters.as_text),
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
             cache_size=0,
         )
         filters.install(self)
-        for function in (_method, _range, _turns, _concat, _built, _compared):
-            self.filters[function.__name__] = function
         self.globals = {}
 
     def template(self, source: str, what: str) -> Template:
@@ -100,10 +111,17 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         if len(source) > MAX_SOURCE_CHARS:
             raise SettingError(f"{what} has {len(source)} characters; a template may have {MAX_SOURCE_CHARS}")
         try:
-            tree = Fence(what).visit(self.parse(source))
+            parsed = self.parse(source)
+            if sum(1 for _ in parsed.find_all(nodes.Node)) > MAX_NODES:
+                raise SettingError(f"{what} has more than {MAX_NODES} names, values and operators")
+            tree = Fence(what).visit(parsed)
             return Template.from_code(self, self.compile(tree), {})
         except TemplateSyntaxError as error:
-            raise SettingError(f"{what}, line {error.lineno}: {error.message}") from None
+            raise SettingError(
+                f"{what}, line {error.lineno}: {(error.message or '')[:MAX_SAID_CHARS]}"
+            ) from None
+        except ValueError:
+            raise SettingError(f"{what}: a number has too many digits") from None
         except (RecursionError, MemoryError, SyntaxError):
             raise SettingError(f"{what}: the template is nested too deeply") from None
 
@@ -115,12 +133,13 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Undefined):
             str(obj)  # raises for a missing field
-        if isinstance(obj, dict | list | tuple | str):
+        # A key of JSON is no list: to hash one takes as long as it is large.
+        if isinstance(obj, dict | list | tuple | str) and not isinstance(argument, tuple):
             try:
                 return obj[argument]
             except (LookupError, TypeError):
                 pass
-        return self.undefined(_why_missing(obj, argument), obj=obj, name=str(argument)[:100])
+        return self.undefined(_why_missing(obj, argument), obj=obj, name=_brief(argument))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         assert isinstance(context, Budgeted)
@@ -140,11 +159,26 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         result = OPERATORS[operator](left, right)
         if isinstance(result, int) and result.bit_length() > MAX_INT_BITS:
             raise TemplateFailed(f"{operator!r} gives a number of more than {MAX_INT_BITS} bits")
+        if isinstance(result, complex):
+            raise TemplateFailed(f"{operator!r} gives no real number")
         context.weigh(result)
         return result
 
-    def call(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TemplateFailed("a template cannot call this")  # no call is ever compiled: see Fence.visit_Call
+    def call(
+        self,
+        context: Context,
+        name: Any,
+        /,
+        *args: Any,
+        _loop_vars: object = None,
+        _block_vars: object = None,
+        **kwargs: Any,
+    ) -> Any:
+        """What a call that `Fence` wrote gives; the variables that Jinja adds to it are for macros."""
+        function = INTERNAL.get(name) if type(name) is str else None
+        if function is None:
+            raise TemplateFailed("a template cannot call this")
+        return function(context, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return False
@@ -178,7 +212,15 @@ class Fence(NodeTransformer):
         cost = NODE_STEP * (2 + sum(1 for _ in node.find_all(nodes.Node)))
         cost += sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
-        node.iter = _applied("_turns", node.iter, nodes.Const(cost))
+        node.iter = _applied("turns", node.iter, nodes.Const(cost))
+        return node
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        value = node.value
+        if (type(value) is float and not math.isfinite(value)) or (
+            type(value) is int and value.bit_length() > MAX_INT_BITS
+        ):
+            self.refuse(node, f"a number is too large; whole numbers may have {MAX_INT_BITS} bits")
         return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
@@ -194,60 +236,65 @@ class Fence(NodeTransformer):
             self.refuse(node, _unknown("test", node.name, filters.TESTS))
         self.check_arguments(node)
         self.generic_visit(node)
-        node.args = [_applied("_compared", argument) for argument in node.args or ()]
+        node.args = [_applied("compared", argument) for argument in node.args or ()]
         if node.args:
-            node.node = _applied("_compared", node.node)
+            node.node = _applied("compared", node.node)
         return node
 
     def visit_Call(self, node: nodes.Call) -> nodes.Node:
         self.check_arguments(node)
+        self.generic_visit(node)
         target = node.node
         if isinstance(target, nodes.Getattr):
             if target.attr not in filters.METHODS:
                 self.refuse(node, _unknown("method", target.attr, filters.METHODS))
-            called = _applied("_method", target.node, nodes.Const(target.attr), *node.args)
+            called = _applied("method", target.node, nodes.Const(target.attr), *node.args)
         elif isinstance(target, nodes.Name) and target.name == "range" and node.args:
-            called = _applied("_range", *node.args)
+            called = _applied("range", *node.args)
         else:
-            name = f"{target.name}()" if isinstance(target, nodes.Name) else "this call"
+            name = f"{target.name[:MAX_NAME_CHARS]}()" if isinstance(target, nodes.Name) else "this call"
             self.refuse(node, f"{name} is not available in prompt templates; the only function is range(…)")
-        called.kwargs = cast("list[nodes.Pair]", node.kwargs)
-        return self.generic_visit(called)
+        called.kwargs = node.kwargs
+        return called
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _applied("_concat", nodes.List(node.nodes, lineno=node.lineno))
+        return _applied("concat", nodes.List(node.nodes, lineno=node.lineno))
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = _applied("_compared", node.expr)
+        node.expr = _applied("compared", node.expr)
         for operand in node.ops:
-            operand.expr = _applied("_compared", operand.expr)
+            operand.expr = _applied("compared", operand.expr)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
-        return _applied("_built", node) if isinstance(node.arg, nodes.Slice) else node
+        return _applied("built", node) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
-        return _applied("_built", self.generic_visit(node))
+        return _applied("built", self.generic_visit(node))
 
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
-        return _applied("_built", node) if node.ctx == "load" else node
+        return _applied("built", node) if node.ctx == "load" else node
 
     def check_arguments(self, node: nodes.Call | nodes.Filter | nodes.Test) -> None:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
             self.refuse(node, "*arguments and **arguments are not available in prompt templates")
 
 
-def _applied(name: str, value: nodes.Node, *args: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(cast(nodes.Expr, value), name, list(args), [], None, None, lineno=value.lineno)
+def _applied(name: str, value: nodes.Node, *args: nodes.Expr) -> nodes.Call:
+    """`INTERNAL[name](value, *args)`: the one form of a call that is compiled."""
+    return nodes.Call(
+        nodes.Const(name), [cast(nodes.Expr, value), *args], [], None, None, lineno=value.lineno
+    )
 
 
 def _unknown(kind: str, name: str, known: Any) -> str:
+    name = name[:MAX_NAME_CHARS]
     close = difflib.get_close_matches(name, known, 1)
     mend = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
     return f"there is no {kind} {name!r} in prompt templates; {mend}"
@@ -255,15 +302,20 @@ def _unknown(kind: str, name: str, known: Any) -> str:
 
 def _why_missing(obj: Any, argument: Any) -> str:
     if isinstance(obj, dict):
-        return f"field {str(argument)[:100]!r} is missing; the object has {names_of(obj)}"
+        return f"field {_brief(argument)!r} is missing; the object has {names_of(obj)}"
     if isinstance(argument, str):
         return f"field {argument[:100]!r} is missing; {_kinds(obj)} has no fields"
-    return f"item {str(argument)[:100]} is missing"
+    return f"item {_brief(argument)} is missing"
+
+
+def _brief(value: Any) -> str:
+    """A key for a message. A list is not written out: it may be long, and this happens in loops."""
+    return str(value)[:100] if isinstance(value, str | int | float) else _kinds(value)
 
 
 def names_of(mapping: Any) -> str:
     """The first keys of `mapping` for a message."""
-    names = [str(name)[:40] for _, name in zip(range(12), mapping, strict=False)]
+    names = [_brief(name)[:40] for _, name in zip(range(12), mapping, strict=False)]
     return ", ".join(names) + (", …" if len(mapping) > len(names) else "") if names else "no fields"
 
 
@@ -283,37 +335,34 @@ def _check_power(left: Any, right: Any) -> None:
 
 def _charge_repetition(context: Budgeted, left: Any, right: Any) -> None:
     value, times = (right, left) if isinstance(left, int) else (left, right)
-    before = context.work
-    context.weigh(value)
-    context.weigh(times)
+    weight = context.weigh(value) + context.weigh(times)
     if isinstance(times, int):
-        context.charge((before - context.work) * max(times, 0))
+        context.charge(weight * times)
 
 
-def _finalize(context: Budgeted, value: Any) -> str:
-    return filters.as_text(context, value)
+def _escaped(context: Budgeted, value: Any) -> str:
+    text = filters.as_text(context, value)
+    context.charge(len(text))
+    return escape_special_tokens(text)
 
 
-@pass_context
 def _method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    if isinstance(value, LoopContext):
-        return filters.method(context, value, name, *args, **kwargs)
-    context.weigh(value)
-    if args:
-        context.weigh(args)
+    if not isinstance(value, LoopContext):
+        context.weigh(value)
+    context.weigh(args)
+    context.weigh(kwargs)
     result = filters.method(context, value, name, *args, **kwargs)
-    context.weigh(result)
+    if not isinstance(value, LoopContext):
+        context.weigh(result)
     return result
 
 
-@pass_context
 def _range(context: Budgeted, *args: Any) -> list[int]:
     numbers = range(*args)
-    context.charge(NODE * len(numbers))
+    context.charge(ITEM * len(numbers))
     return list(numbers)
 
 
-@pass_context
 def _turns(context: Budgeted, value: Any, cost: int) -> Iterator[Any]:
     """The items to loop over, each charged before its turn."""
     if isinstance(value, Undefined):
@@ -329,21 +378,29 @@ def _charged(context: Budgeted, value: Any, cost: int) -> Iterator[Any]:
         yield item
 
 
-@pass_context
 def _concat(context: Budgeted, parts: list[Any]) -> str:
     texts = [filters.as_text(context, part) for part in parts]
     context.charge(sum(map(len, texts)))
     return "".join(texts)
 
 
-@pass_context
 def _built(context: Budgeted, value: Any) -> Any:
     context.weigh(value)
     return value
 
 
-@pass_context
 def _compared(context: Budgeted, value: Any) -> Any:
     if isinstance(value, str | list | tuple | dict):
         context.weigh(value)
     return value
+
+
+INTERNAL: dict[str, Callable[..., Any]] = {
+    "built": _built,
+    "compared": _compared,
+    "concat": _concat,
+    "method": _method,
+    "range": _range,
+    "turns": _turns,
+}
+"""What `Fence` writes calls of. They are no filters: `map` and its kin take a filter by any name."""

@@ -14,6 +14,7 @@ from jinja2.environment import Template
 
 from forebay.engine.prompt.budget import Budgeted
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
+from forebay.engine.prompt.special_tokens import between
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, Message
 
@@ -32,6 +33,10 @@ class PromptTemplate:
     Either one `prompt`, sent as a single user message (`api="chat"`) or as a plain completion
     (`api="completions"`), or `messages` whose contents are templates, for the chat API only.
 
+    What `{{ … }}` puts into the text cannot write a model's special tokens (`escape_special_tokens`), nor
+    complete one that the template's own text begins with `<` or `[`; what the template says whole is kept.
+    `escape` False leaves both as they are, for fields of a trusted author.
+
     Raises `SettingError` at construction, naming the template, the line and the problem.
     """
 
@@ -42,6 +47,7 @@ class PromptTemplate:
         *,
         api: Api = "chat",
         max_chars: int = MAX_PROMPT_CHARS,
+        escape: bool = True,
     ) -> None:
         if (prompt is None) == (not messages):
             raise SettingError("a prompt template needs either a prompt or messages, and not both")
@@ -55,7 +61,8 @@ class PromptTemplate:
         self.messages = tuple(messages)
         self.api: Api = api
         self.max_chars = max_chars
-        environment = PromptEnvironment()
+        self.escape = escape
+        environment = PromptEnvironment(escape=escape)
         if prompt is not None:
             self._parts = [("user", _Part(environment, prompt, "prompt"))]
         else:
@@ -89,6 +96,7 @@ class PromptTemplate:
             "messages": self.messages,
             "api": self.api,
             "max_chars": self.max_chars,
+            "escape": self.escape,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -143,18 +151,22 @@ class _Part:
         chunks: list[str] = []
         length = 0
         try:
-            for chunk in self.template.root_render_func(context):
+            for piece in self.template.root_render_func(context):
+                gap = between(chunks[-1], piece) if self.environment.escape and chunks else ""
+                chunk = gap + piece
                 length += len(chunk)
                 if length > max_chars:
                     raise TemplateFailed(f"{self.what} is longer than {max_chars} characters for this record")
-                chunks.append(chunk)
+                if chunk:
+                    chunks.append(chunk)
         except UndefinedError as error:
             raise TemplateFailed(f"{self.what}: {error.message}{_at_top(error, names)}") from None
         except TemplateFailed as error:
             raise TemplateFailed(_named(self.what, str(error))) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise TemplateFailed(f"{self.what}: {type(error).__name__}: {str(error)[:200]}") from None
-        except (AssertionError, AttributeError, RecursionError, MemoryError) as error:
+        except Exception as error:
+            # Whatever else a template does wrong is the fault of this record, and must not end the job.
             raise TemplateFailed(f"{self.what}: {type(error).__name__}") from None
         text = "".join(chunks)
         if not text.isascii() and _has_lone_surrogate(text):

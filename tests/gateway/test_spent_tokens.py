@@ -1,0 +1,101 @@
+"""A key's tokens over real sockets: what one request may take of them, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript
+
+from .conftest import CHAT, QUICK, Served, before, until
+
+PATH = "/v1/chat/completions"
+LENGTH = QUICK.max_model_len
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_KEY", "sesame")
+
+
+def limited(tokens_per_min: int) -> dict[str, Any]:
+    return {"keys": [{"name": "a", "key": {"env": "GATEWAY_KEY"}, "tokens_per_min": tokens_per_min}]}
+
+
+async def ask(served: Served, body: dict[str, Any] | bytes) -> tuple[int, int]:
+    """Status, and the seconds of `retry-after` (0 without it)."""
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    headers = {"authorization": "Bearer sesame", "content-type": "application/json"}
+    async with served.session.post(served.url + PATH, data=data, headers=headers) as response:
+        await response.read()
+        return response.status, int(response.headers.get("retry-after", 0))
+
+
+def tokens_left(served: Served) -> float:
+    """Of the only key."""
+    left: float = served.gateway._keys._callers[0].usage._tokens._left
+    return left
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"max_tokens": 1e12},
+        {"max_tokens": "1e308"},
+        {"max_tokens": 1e308},
+        {"max_tokens": 1 << 63, "n": 1 << 63},
+        {"max_completion_tokens": 10**18, "n": 1e300},
+    ],
+)
+async def test_no_wish_locks_a_key(wish: dict[str, Any]) -> None:
+    async with before(**limited(100_000)) as (served, _):
+        status, _ = await ask(served, CHAT | wish)
+        assert status in (200, 400)  # said by the replica
+        assert (await ask(served, CHAT))[0] == 200
+
+
+async def test_without_a_wish_a_request_counts_as_what_the_model_may_write() -> None:
+    body = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+    async with before(ReplicaScript(delay=Fixed(600.0)), **limited(3 * LENGTH // 2)) as (served, replicas):
+        asking = [asyncio.ensure_future(ask(served, body))]
+        await until(lambda: replicas[0].report().in_flight == 1)
+        status, wait_s = await ask(served, body)
+        assert status == 429
+        assert 0 < wait_s <= 60
+        asking[0].cancel()
+
+
+async def test_what_an_answer_did_not_use_is_given_back() -> None:
+    body = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+    async with before(**limited(LENGTH + 1000)) as (served, _):
+        for stream in (False, True, False):
+            assert (await ask(served, body | {"stream": stream}))[0] == 200
+            await until(lambda: served.gateway.in_flight == 0)
+            assert tokens_left(served) > LENGTH
+
+
+async def test_what_no_replica_took_is_given_back() -> None:
+    async with before(ReplicaScript(delay=Fixed(0.0), max_queue=0, slots=0), **limited(LENGTH)) as (
+        served,
+        _,
+    ):
+        for _ in range(3):
+            status, _ = await ask(served, CHAT | {"max_tokens": LENGTH - 100})
+            assert status == 503
+            await until(lambda: served.gateway.in_flight == 0)
+        assert tokens_left(served) == LENGTH
+
+
+async def test_a_client_that_hangs_up_before_a_whole_answer_is_not_given_it() -> None:
+    async with before(ReplicaScript(delay=Fixed(600.0)), **limited(LENGTH)) as (served, replicas):
+        asking = asyncio.ensure_future(ask(served, CHAT | {"max_tokens": LENGTH - 100}))
+        await until(lambda: replicas[0].report().in_flight == 1)
+        asking.cancel()
+        await until(lambda: served.gateway.in_flight == 0)
+        status, wait_s = await ask(served, CHAT | {"max_tokens": LENGTH - 100})
+        assert status == 429
+        assert 0 < wait_s <= 120

@@ -1,0 +1,120 @@
+"""What comes from outside steers neither the terminal nor a page."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import unicodedata
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from forebay.applications import page
+from forebay.cli import main
+from forebay.cli.live import LiveLine
+from forebay.cli.lost import show_lost
+from forebay.control_characters import PlainFormatter, replace_controls
+from forebay.engine.launch import ConsoleProgress
+from forebay.errors import SettingError
+from forebay.pipelines.snapshot import Snapshot
+from forebay.summaries.page import page as summary_page
+from forebay.summaries.parts import Source, Statement
+from forebay.summaries.results import Summary
+
+ATTACK = (
+    "\x1b]0;owned\x07 \x1b[2J \x9b31m \x00 \r over \x08\x7f \u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c"
+)
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+OWN_STYLE = re.compile(r"\x1b\[[0-9;]*[mKA]|\x1b\[\?25[lh]|\r")
+
+
+def terminal() -> tuple[Console, io.StringIO]:
+    written = io.StringIO()
+    return Console(file=written, force_terminal=True, width=500, _environ={"TERM": "xterm"}), written
+
+
+def steering(shown: str) -> list[str]:
+    """What is left in `shown` beside the colours that the console itself writes."""
+    return STEERING.findall(OWN_STYLE.sub("", shown))
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=300))
+def test_nothing_is_left_that_steers_and_the_rest_stays(text: str) -> None:
+    plain = replace_controls(text)
+    assert len(plain) == len(text)
+    assert not STEERING.search(plain)
+    plain.encode()  # raises for half a character
+    assert all(unicodedata.category(one) != "Cc" or one in "\t\n" for one in plain)
+    for one, other in zip(text, plain, strict=True):
+        assert other in (one, "\ufffd")
+
+
+def test_emoji_and_scripts_from_right_to_left_stay() -> None:
+    for text in ("👩‍👩‍👧 ok", "שלום", "می‌خواهم", "日本語\n\ttab"):
+        assert replace_controls(text) == text
+
+
+def test_a_failure_that_the_run_recovers_from_steers_no_terminal() -> None:
+    console, written = terminal()
+    with LiveLine(console) as line:
+        line.show(Snapshot(1.0, "RUNNING", restarts=1, failure=ATTACK, engine_failure=ATTACK))
+    assert "owned" in written.getvalue()
+    assert not steering(written.getvalue())
+
+
+def test_a_dead_letter_steers_no_terminal(tmp_path: Path) -> None:
+    console, written = terminal()
+    (tmp_path / "part-0-0.jsonl").write_bytes(
+        orjson.dumps({"cause": "template" + ATTACK, "detail": ATTACK}) + b"\n"
+    )
+    show_lost(str(tmp_path), console)
+    assert "owned" in written.getvalue()
+    assert not steering(written.getvalue())
+
+
+def test_what_the_engine_says_while_it_starts_steers_no_terminal() -> None:
+    console, written = terminal()
+    with ConsoleProgress(console).step("starting") as detail:
+        detail(ATTACK)
+    assert not steering(written.getvalue())
+
+
+def test_names_of_fields_in_an_error_steer_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise SettingError(f"in.csv: no column 'text'; there are {ATTACK}")
+
+    monkeypatch.setattr("forebay.cli.application", lambda: fails)
+    monkeypatch.setattr("signal.signal", lambda *arguments: None)
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert "owned" in said
+    assert not steering(said)
+
+
+def test_a_line_of_a_log_steers_no_terminal() -> None:
+    record = logging.LogRecord("forebay", logging.WARNING, "", 1, "the server said %s", (ATTACK,), None)
+    assert not STEERING.search(PlainFormatter().format(record))
+
+
+def test_no_text_steers_a_page() -> None:
+    shown = page.page(ATTACK, ATTACK, page.card(ATTACK, page.quotes([ATTACK])), page.tags([ATTACK]))
+    assert "owned" in shown
+    assert not STEERING.search(shown)
+
+
+def test_no_text_steers_the_page_of_summaries() -> None:
+    statement = Statement(ATTACK, (Source(ATTACK, 1, ATTACK),))
+    counts = dict.fromkeys(Summary.__dataclass_fields__, 1)
+    named = {"key": ATTACK, "kind": "tumbling", "statements": (statement,), "end_ms": 60_000}
+    summary = Summary(**{**counts, **named})  # type: ignore[arg-type]
+    shown = summary_page([orjson.dumps({"answer": summary.to_json()})])
+    assert "owned" in shown
+    assert not STEERING.search(shown)
