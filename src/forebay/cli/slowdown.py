@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -14,7 +15,14 @@ from rich.table import Table
 from forebay.cli.files import check_writable
 from forebay.settings import load_settings
 
-Kind = Literal["streaming", "whole", "long", "long whole"]
+
+class Kind(str, Enum):
+    """How the scripted replica answers."""
+
+    streaming = "streaming"
+    whole = "whole"
+    long = "long"
+    long_whole = "long whole"
 
 
 def slowdown(
@@ -33,11 +41,11 @@ def slowdown(
         check_writable("--json", json)
     console = Console(stderr=True)
     runs: list[dict[str, Any]] = []
-    for kind in replica or ("streaming", "whole"):
+    for kind in replica or (Kind.streaming, Kind.whole):
         step_s = 40.0 if quick else 120.0
         with tempfile.TemporaryDirectory(prefix="forebay-slowdown-") as folder:
             run = measure_slowdown(
-                SlowdownOptions(replica=kind, step_s=step_s),
+                SlowdownOptions(replica=kind.value, step_s=step_s),
                 Path(folder),
                 load_settings(),
                 lambda part: console.print(part, highlight=False),
