@@ -10,9 +10,9 @@ from forebay.pipelines.snapshot import Snapshot
 from forebay.testing.replica import WorkReport
 
 
-def at(at_s: float, could_s: float, done_s: float, **more: int) -> Sample:
+def at(at_s: float, could_s: float, useful_s: float, **more: int) -> Sample:
     counts = {"answers": 0, "calls": 0, "aborted": 0, "waiting": 0, "running": 0, **more}
-    return Sample(at_s, WorkReport(1.0, could_s, done_s, done_s, **counts), more.get("calls", 0) // 10)
+    return Sample(at_s, WorkReport(1.0, could_s, useful_s + 3.0, 3.0, **counts), more.get("calls", 0) // 10)
 
 
 def test_the_first_seconds_do_not_count_for_goodput_but_calls_do() -> None:

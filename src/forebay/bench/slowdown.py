@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -49,8 +49,11 @@ REPLICAS = {
     "whole": _script(tells=False),
     "long": _script(times=3.0),
     "long whole": _script(times=3.0, tells=False),
+    "shared": replace(_script(), slots=64, crowding=0.1),
+    "shared whole": replace(_script(tells=False), slots=64, crowding=0.1),
 }
-"""`whole`: nothing but answers, each in one piece. `long`: at 1/50 a single one takes 75 to 140 s."""
+"""`whole`: nothing but answers, each in one piece. `long`: at 1/50 a single one takes 75 to 140 s. `shared`:
+all requests run at once, and each makes the others slower, as where they are batched on a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class SlowdownOptions:
 class Step:
     """What happened at one speed.
 
-    `goodput`: work in answers over what the replica could do, after `settle_s`. `answers_per_s` likewise.
+    `goodput`: what the replica worked, less what it worked in vain, over what it could, after `settle_s`.
+    `answers_per_s` likewise.
     `calls`, `thrown_away` (calls whose connection was closed before the answer was whole) and `retries`
     over all of the step. `held_mean` and `held_max`: requests at the replica, running and waiting.
     """
@@ -130,7 +134,7 @@ def step_of(speed: float, samples: list[Sample], settle_s: float) -> Step:
     held = [sample.work.waiting + sample.work.running for sample in samples[1:] or samples]
     return Step(
         speed=speed,
-        goodput=round((last.work.done_s - settled.work.done_s) / could_s, 4) if could_s else 0.0,
+        goodput=round((_useful_s(last) - _useful_s(settled)) / could_s, 4) if could_s else 0.0,
         answers_per_s=round((last.work.answers - settled.work.answers) / span_s, 3),
         calls=last.work.calls - first.work.calls,
         thrown_away=last.work.aborted - first.work.aborted,
@@ -138,6 +142,10 @@ def step_of(speed: float, samples: list[Sample], settle_s: float) -> Step:
         held_mean=round(fmean(held), 1),
         held_max=max(held),
     )
+
+
+def _useful_s(sample: Sample) -> float:
+    return sample.work.spent_s - sample.work.wasted_s
 
 
 def measure_slowdown(

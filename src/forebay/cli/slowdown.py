@@ -23,6 +23,8 @@ class Kind(str, Enum):
     whole = "whole"
     long = "long"
     long_whole = "long whole"
+    shared = "shared"
+    shared_whole = "shared whole"
 
 
 def slowdown(

@@ -25,10 +25,23 @@ def test_work_goes_on_at_a_new_speed() -> None:
         return loop.time(), work.times
 
     # Four seconds of work at speed 1, two at 1/10, the last four at 2.
-    ended_s, (could_s, done_s, spent_s) = run_virtual(main())
+    ended_s, (could_s, spent_s, wasted_s) = run_virtual(main())
     assert ended_s == pytest.approx(26.0)
     assert could_s == pytest.approx(20.0)
-    assert (done_s, spent_s) == pytest.approx((10.0, 10.0))
+    assert (spent_s, wasted_s) == (pytest.approx(10.0), 0.0)
+
+
+def test_what_is_not_of_use_in_the_end_was_wasted() -> None:
+    async def main() -> tuple[float, float, float]:
+        work = Work(slots=1)
+        with work.running() as done:
+            await work.do(2.0)
+            done()
+        with work.running():
+            await work.do(3.0)
+        return work.times
+
+    assert run_virtual(main()) == pytest.approx((5.0, 5.0, 3.0))
 
 
 def test_each_request_makes_the_others_slower() -> None:

@@ -19,8 +19,9 @@ class ReplicaScript:
     character of the prompt that the prefix cache does not hold, plus `token_s` per token of the answer, plus
     `decode(request id)`; its content comes in `chunks` pieces spread over these last two parts. `slots`
     requests run at a time, further ones queue, and where `max_queue` of them wait already the next gets a
-    503. Each request that runs makes the others slower by the share `crowding`; all these times are those of
-    a replica at speed 1, which `POST /_speed` changes while it runs. The prefix cache holds blocks
+    503. Calls that come faster than `calls_per_s`, after a burst of `calls_at_once`, get a 429 that says when
+    to come again. Each request that runs makes the others slower by the share `crowding`; all these times are
+    those of a replica at speed 1, which `POST /_speed` changes while it runs. The prefix cache holds blocks
     of `block_chars` characters, `cache_blocks` of them, least recently used out first; 0 switches it off.
     Prompts whose tokens (4 characters each) and `max_tokens` exceed `max_model_len` get a 400.
 
@@ -37,6 +38,8 @@ class ReplicaScript:
     chunks: int = 1
     slots: int | None = None
     max_queue: int | None = None
+    calls_per_s: float | None = None
+    calls_at_once: int = 1
     crowding: float = 0.0
     prefill_s_per_char: float = 0.0
     block_chars: int = 512

@@ -15,6 +15,7 @@ from forebay.records import Usage
 from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
 from forebay.testing.faults import STATUSES
 from forebay.testing.replica import wire
+from forebay.testing.replica.bucket import Bucket
 from forebay.testing.replica.cache import PrefixCache
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.wire import Answered, Asked
@@ -44,6 +45,7 @@ class FakeReplica:
         self._runner: web.ServerRunner | None = None
         self._slots = None if self.script.slots is None else asyncio.Semaphore(self.script.slots)
         self._work = Work(slots=self.script.slots, crowding=self.script.crowding)
+        self._bucket = Bucket(self.script.calls_per_s, self.script.calls_at_once)
         self._answered: set[str] = set()
         self._cache = PrefixCache(self.script.block_chars, self.script.cache_blocks)
         self._calls: Counter[str] = Counter()
@@ -159,6 +161,9 @@ class FakeReplica:
             return self._status(int(fault))
         if fault == "too_long" or tokens(asked.text) + asked.max_tokens > script.max_model_len:
             return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
+        wait_s = self._bucket.take(asyncio.get_running_loop().time())
+        if wait_s:
+            return self._status(429, wait_s)
         if script.max_queue is not None and self._waiting >= script.max_queue and self._full():
             return _error(503, "the queue is full", "ServiceUnavailableError")
         self._waiting += 1
@@ -280,8 +285,9 @@ class FakeReplica:
                 await response.write(begun + b"data: " + body + b"\n\n" + wire.DONE if asked.stream else body)
         return response
 
-    def _status(self, status: int) -> web.Response:
-        headers = {"Retry-After": f"{self.script.retry_after_s:g}"} if status == 429 else None
+    def _status(self, status: int, retry_after_s: float | None = None) -> web.Response:
+        wait_s = self.script.retry_after_s if retry_after_s is None else retry_after_s
+        headers = {"Retry-After": f"{wait_s:.3f}"} if status == 429 else None
         return _error(status, f"scripted fault {status}", "ScriptedError", headers=headers)
 
     def _unauthorized(self, request: web.BaseRequest) -> web.Response | None:

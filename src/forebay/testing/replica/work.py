@@ -14,15 +14,15 @@ from itertools import count
 class WorkReport:
     """What a replica could have done since it started, and what it did; in seconds of work at speed 1.
 
-    `could_s`: with all slots taken all the time; 0 for a replica without a number of slots. `done_s`: that of
-    complete answers, each request's first one. `spent_s`: all of it, also for answers that nobody read.
-    `answers` are those that `done_s` counts. `calls` to `running` are as they are now.
+    `could_s`: with all slots taken all the time; 0 for a replica without a number of slots. `spent_s`: all
+    that it did; `wasted_s`: for requests that ended without a complete answer, or had one already. `answers`
+    are the complete ones, each request's first. `calls` to `running` are as they are now.
     """
 
     speed: float
     could_s: float
-    done_s: float
     spent_s: float
+    wasted_s: float
     answers: int
     calls: int
     aborted: int
@@ -44,9 +44,7 @@ class Work:
         self._at_s: float | None = None
         # How far a request that runs all the time would have come; the sum over those that did run.
         self._came_s = 0.0
-        self._spent_s = 0.0
-        self._could_s = 0.0
-        self._done_s = 0.0
+        self._spent_s = self._wasted_s = self._could_s = 0.0
         self._due: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
@@ -63,27 +61,28 @@ class Work:
 
     @property
     def times(self) -> tuple[float, float, float]:
-        """`could_s`, `done_s` and `spent_s` of a `WorkReport`."""
+        """`could_s`, `spent_s` and `wasted_s` of a `WorkReport`."""
         self._pass()
-        return self._could_s, self._done_s, self._spent_s
+        return self._could_s, self._spent_s, self._wasted_s
 
     @contextmanager
     def running(self) -> Iterator[Callable[[], None]]:
-        """While a request runs. What it gives is called when its answer is complete."""
+        """While a request runs. What it gives is called when its answer is complete, and is of use."""
         self._pass()
         self._running += 1
         self._set_timer()
-        began_s = self._came_s
+        began_s, of_use = self._came_s, False
 
         def done() -> None:
-            self._pass()
-            self._done_s += self._came_s - began_s
+            nonlocal of_use
+            of_use = True
 
         try:
             yield done
         finally:
             self._pass()
             self._running -= 1
+            self._wasted_s += 0.0 if of_use else self._came_s - began_s
             self._set_timer()
 
     async def do(self, seconds: float) -> None:
