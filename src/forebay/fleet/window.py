@@ -195,6 +195,7 @@ class Window:
         self._climbed: list[Level] = []
         self._rest_s = 0.0
         self._due_s = self._begun_s = -math.inf
+        self._anyhow = 0.0
 
     @property
     def limit(self) -> int:
@@ -233,6 +234,13 @@ class Window:
             self._judge(base, level, now_s, ended=ended)
         elif self._trial is not None and ended:
             self._confirm(base, self._trial, level, now_s)
+
+    def clears(self, number: float, now_s: float) -> None:
+        """The replica gets so many done in no time: there may be as many, however much it is gained by it."""
+        self._anyhow = number
+        if min(number, self._most) > LEAST_UP * self._level.size:
+            self._size = min(number, self._most)
+            self._wait(now_s, 0.0)
 
     def too_many(self, number: int, now_s: float) -> None:
         """What was sent under `number` could not be answered in time: half of them is enough. Of all that
@@ -281,7 +289,7 @@ class Window:
             self._up = True
         if base.mean_s > self._most_s and self._size > 1:
             self._up = False
-        elif not self._up and not self._soon(base):
+        elif not self._up and (self._size * DOWN < self._anyhow or not self._soon(base)):
             # What it would cost is sure, and what it would gain is not.
             self._phase, self._up = "hold", True
             self._wait(now_s, REST_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ WHOLE = 0.99
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 """How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
 until one succeeds. And how long at most, whatever it says."""
+LATEST = 33
+NO_TIME_S = 0.5
+"""What a replica gets done in less is not worth holding back."""
 FADE = 0.1
 MOSTLY = 0.25
 """Answers come in one piece where fewer than this share lately did not, and the other way round."""
@@ -61,6 +65,7 @@ class Member:
         """How many of them without a first token."""
         self.whole = False
         """Whether its answers come in one piece, so that no first token tells what it works on."""
+        self._answered_s: deque[float] = deque(maxlen=LATEST)
         self.reports = ReportCheck()
         self.row: int | None = None
         self.fault = "it was not asked yet"
@@ -155,11 +160,23 @@ class Member:
         """An answer is complete after so long; `whole`: it came in one piece."""
         self.running.lasts_s += (took_s - self.running.lasts_s) * FADE
         self.beside.lasts_s = self.running.lasts_s
+        self._answered_s.append(now_s)
+        self.goes_on(now_s)
         share = self._whole_share
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
         if self.whole != (share > 1 - MOSTLY) and not MOSTLY < share < 1 - MOSTLY:
             self.whole = not self.whole
             self.running.anew(now_s)
+
+    def rate(self, now_s: float) -> float:
+        """Answers per second, over the latest ones; falls by itself while none comes."""
+        count = len(self._answered_s)
+        return (count - 1) / max(now_s - self._answered_s[0], 1e-3) if count > 1 else 0.0
+
+    def goes_on(self, now_s: float) -> None:
+        """Time has passed."""
+        for window in (self.running, self.beside):
+            window.clears(self.rate(now_s) * NO_TIME_S, now_s)
 
     def tell(self, fleet: Fleet) -> None:
         """Tell the fleet how many requests there may be."""
