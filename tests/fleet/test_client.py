@@ -23,11 +23,11 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.fleet.client import FleetClient
+from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.fleet.replicas.health import HealthRules
-from forebay.fleet.window import FIRST
 from forebay.records import Request
 from forebay.settings import SecretRef
 from forebay.testing.clock import ManualClock

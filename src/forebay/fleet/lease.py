@@ -23,7 +23,6 @@ from forebay.fleet.replicas.member import WHOLE, Member
 from forebay.fleet.replicas.progress import PATIENCE
 from forebay.fleet.state import Fleet
 from forebay.fleet.ticket import Ticket
-from forebay.fleet.window import Place
 from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
@@ -33,9 +32,6 @@ LEAST_TIMEOUT_S = 1.0
 """A call that was given less time than this says nothing of the replica."""
 FULL = (Overloaded, RateLimited)
 """What says that there were too many requests."""
-TOLD: Place = (-1, 0)
-GAPS = 8
-"""Contents whose mean distance makes one sample of how fast answers come."""
 
 
 class Lease:
@@ -71,17 +67,7 @@ class Lease:
         self.timeout_s = math.inf
         """For how long there may be no progress on it; its holder may set it."""
         self._first_s = math.nan
-        # What is measured depends on whether anything shows before the end of an answer: the time to all of
-        # it, or the time to its first token and then that between its contents.
-        self._running = self._beside = TOLD
-        self._sent_as = member.running.number, int(fleet.requests[ticket.replica])
-        if member.whole:
-            self._running = member.running.place(self._sent_as[1])
-        else:
-            self._beside = member.beside.place(int(fleet.waiting[ticket.replica]))
-        self._contents = 0
-        self._sampled = False
-        self._mark_s = 0.0
+        self._there = int(fleet.requests[ticket.replica])
         self.blocks = blocks
         """The prefix blocks of its prompt."""
         self.ended = False
@@ -96,6 +82,7 @@ class Lease:
         """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
         member.leases.add(self)
         member.progress.sent(self)
+        member.sent(ticket.sent_s)
         member.used(blocks, ticket.sent_s)
 
     @property
@@ -120,19 +107,17 @@ class Lease:
         now_s = self._clock.monotonic_s()
         waited_s = now_s - self.sent_s
         member = self._member
+        waiting = int(self._fleet.waiting[self.number])
         if not self._began:
             self._began = True
             self._fleet.first_token(self._ticket, now_s)
-        self._first_s = self._mark_s = now_s
-        if not member.whole:
-            self._running = member.running.place(len(member.leases))
+        self._first_s = now_s
         member.progress.began(self, now_s)
         self._counted = True
         member.health.succeeded(self._epoch, now_s, whole=False)
         member.reports.first_token(self._claimed_s, self._own_s, waited_s)
         member.began()
-        member.beside.took(self._beside, waited_s, now_s)
-        self._beside = TOLD
+        member.beside.answered(waiting, now_s)
         member.tell(self._fleet)
         self._changed(self)
 
@@ -164,19 +149,6 @@ class Lease:
         now_s = self._clock.monotonic_s()
         self._member.progress.went_on(self, now_s)
         self._member.health.sign(now_s)
-        self._contents += 1
-        if self._contents == GAPS:
-            self._sample(now_s)
-
-    def _sample(self, now_s: float) -> None:
-        """Answers that come token by token show at once how fast they come, with so many requests there."""
-        member = self._member
-        if not member.whole and self._contents:
-            member.running.took(self._running, (now_s - self._mark_s) / self._contents, now_s)
-            member.tell(self._fleet)
-            self._sampled = True
-            self._running = member.running.place(len(member.leases))
-        self._contents, self._mark_s = 0, now_s
 
     def load(self, load: ReplicaLoad | None) -> None:
         """The answer's load header, where it had one."""
@@ -190,20 +162,10 @@ class Lease:
             now_s = self._clock.monotonic_s()
             self._member.sign(now_s)
             self._member.health.succeeded(self._epoch, now_s, first=not self._counted)
-            self._learn(now_s)
+            whole = not self._first_s - self.sent_s < WHOLE * (now_s - self.sent_s)
+            self._member.answered(int(self._fleet.requests[self.number]), now_s, whole=whole)
+            self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
-
-    def _learn(self, now_s: float) -> None:
-        """What the whole of an answer shows of how many requests the replica works on at once."""
-        member, took_s = self._member, now_s - self.sent_s
-        whole = not self._first_s - self.sent_s < WHOLE * took_s
-        member.answered(took_s, whole=whole, now_s=now_s)
-        if member.whole:
-            member.running.took(self._running, took_s, now_s)
-            self._running = TOLD
-        elif not self._sampled or self._contents >= GAPS / 2:
-            self._sample(now_s)
-        member.tell(self._fleet)
 
     def failed(self, error: EngineError, *, blame: bool = True) -> None:
         """The call failed. What lies in the request is not held against the replica, nor without `blame`."""
@@ -213,7 +175,7 @@ class Lease:
         health = self._member.health
         in_flight = len(self._member.leases) - 1
         if isinstance(error, FULL):
-            if self._member.refused(error, self._sent_as[1], self.sent_s, now_s):
+            if self._member.refused(error, self._there, self.sent_s, now_s):
                 self._member.tell(self._fleet)
                 health.failed(self._epoch, str(error), now_s, in_flight=in_flight)
         elif isinstance(error, MISPLACED):
@@ -231,7 +193,7 @@ class Lease:
     def late(self) -> None:
         """Its time is over. Where the replica worked on others meanwhile, it had too many of them."""
         if not self.ended and self._member.moved_since(self.sent_s):
-            self._member.running.too_many(self._sent_as[0], self._clock.monotonic_s())
+            self._member.running.too_many(self.sent_s, self._clock.monotonic_s())
             self._member.tell(self._fleet)
 
     def convict(self, error: EngineError) -> None:
@@ -267,7 +229,5 @@ class Lease:
         member = self._member
         member.leases.discard(self)
         member.progress.ended(self)
-        member.beside.left(self._beside)
-        member.running.left(self._running)
         self._member.used(self.blocks, now_s)
         self._changed(self)

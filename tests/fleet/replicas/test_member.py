@@ -9,12 +9,12 @@ import pytest
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.base import Demand
+from forebay.fleet.concurrency import FIRST
 from forebay.fleet.replicas.health import RULES
 from forebay.fleet.replicas.member import Member
 from forebay.fleet.replicas.reports import UNPROVEN_S
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
-from forebay.fleet.window import FIRST
 from forebay.records import ReplicaLoad
 
 COUNTERS = ReplicaCounters(generation_tokens=7.0)
@@ -65,7 +65,7 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
 
 def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
     for _ in range(times):
-        member.answered(1.0, whole=whole, now_s=0.0)
+        member.answered(1, 0.0, whole=whole)
     member.tell(fleet)
 
 

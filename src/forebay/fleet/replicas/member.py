@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,12 @@ from forebay.engine.probe import ServedModel
 from forebay.engine.replica import Replica, ReplicaEngine
 from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events.watch import CacheWatch
+from forebay.fleet.concurrency import ConcurrencyLimit, Turn
 from forebay.fleet.replicas.health import Health, HealthRules
 from forebay.fleet.replicas.progress import PATIENCE, Progress
 from forebay.fleet.replicas.refusals import Refusals
 from forebay.fleet.replicas.reports import ReportCheck
 from forebay.fleet.state import Fleet
-from forebay.fleet.window import Window
 from forebay.records import ReplicaLoad
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ WHOLE = 0.99
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 """How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
 until one succeeds. And how long at most, whatever it says."""
-LATEST = 33
-NO_TIME_S = 0.5
-"""What a replica gets done in less is not worth holding back."""
 FADE = 0.1
 MOSTLY = 0.25
 """Answers come in one piece where fewer than this share lately did not, and the other way round."""
@@ -58,14 +54,14 @@ class Member:
         self.replica = replica
         self.health = Health(rules)
         self.progress = Progress()
-        self.running = Window(most=capacity, most_s=most_s)
+        turn = Turn()
+        self.running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
         """How many requests it gets the most done with."""
-        self.refusals = Refusals()
-        self.beside = Window(most=capacity, most_s=most_s)
+        self.beside = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
         """How many of them without a first token."""
+        self.refusals = Refusals()
         self.whole = False
         """Whether its answers come in one piece, so that no first token tells what it works on."""
-        self._answered_s: deque[float] = deque(maxlen=LATEST)
         self.reports = ReportCheck()
         self.row: int | None = None
         self.fault = "it was not asked yet"
@@ -156,27 +152,18 @@ class Member:
         self._pause_s = FIRST_PAUSE_S
         self.refusals.answered()
 
-    def answered(self, took_s: float, *, whole: bool, now_s: float) -> None:
-        """An answer is complete after so long; `whole`: it came in one piece."""
-        self.running.lasts_s += (took_s - self.running.lasts_s) * FADE
-        self.beside.lasts_s = self.running.lasts_s
-        self._answered_s.append(now_s)
-        self.goes_on(now_s)
+    def sent(self, now_s: float) -> None:
+        """It was sent a request."""
+        self.running.began(now_s)
+        self.beside.began(now_s)
+
+    def answered(self, there: int, now_s: float, *, whole: bool) -> None:
+        """One of `there` requests is answered; `whole`: in one piece."""
+        self.running.answered(there, now_s)
         share = self._whole_share
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
-        if self.whole != (share > 1 - MOSTLY) and not MOSTLY < share < 1 - MOSTLY:
-            self.whole = not self.whole
-            self.running.anew(now_s)
-
-    def rate(self, now_s: float) -> float:
-        """Answers per second, over the latest ones; falls by itself while none comes."""
-        count = len(self._answered_s)
-        return (count - 1) / max(now_s - self._answered_s[0], 1e-3) if count > 1 else 0.0
-
-    def goes_on(self, now_s: float) -> None:
-        """Time has passed."""
-        for window in (self.running, self.beside):
-            window.clears(self.rate(now_s) * NO_TIME_S, now_s)
+        if not MOSTLY < share < 1 - MOSTLY:
+            self.whole = share > 0.5
 
     def tell(self, fleet: Fleet) -> None:
         """Tell the fleet how many requests there may be."""

@@ -153,7 +153,6 @@ class Membership:
                 self._lose_all(member, now_s - since_s)
                 continue
             member.progress.set_aside_stale(now_s)
-            member.goes_on(now_s)
             for lease in list(member.leases):
                 silent_s, hangs = lease.overdue(now_s, self._here_since_s)
                 if hangs:
