@@ -15,14 +15,14 @@ UP, DOWN = 1.5, 0.5
 """By what the limit is multiplied to see if more are better, or fewer enough."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
-MORE, SAME = 1.04, 0.95
+MORE, SAME = 1.04, 0.97
 """By what more must raise the rate to be kept, and by what fewer may lower it."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
 FULL = 0.75
 """Answers count while there were at least so many of the limit."""
-LEAST, TIMES = 64, 4
-"""Answers to a rate: so many, and so many times the limit."""
+TIMES, LEAST, ENOUGH = 4, 64, 256
+"""Answers to a rate: so many times the limit, between the others."""
 DRIFT = 1.25
 """By what rates may differ before and after a trial of another limit, for the trial to count."""
 OVERDUE = 2.5
@@ -30,6 +30,8 @@ OVERDUE = 2.5
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
+LONG_S = 60.0
+"""Fewer are not tried where that would take longer: it could cost more than it tells."""
 NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
@@ -94,7 +96,7 @@ class ConcurrencyLimit:
     the present number. More are kept that get more done, fewer that get no less done. As long as fewer are
     there than may be, nothing is learned. Moments are passed in. Not thread-safe.
 
-    `most`: there are never more. `most_s`: where answers take longer than that, more are not tried.
+    `most`: there are never more. `most_s`: where an answer takes longer, there are fewer by as much.
     """
 
     def __init__(self, *, most: float = math.inf, most_s: float = math.inf, turn: Turn | None = None) -> None:
@@ -110,6 +112,7 @@ class ConcurrencyLimit:
         self._base = self._limit
         self._base_per_s = self._tried_per_s = 0.0
         self._tried = self._limit
+        self._slow = False
         self._empty_since_s: float | None = None
         self._began_s = self._due_s = self._cut_s = -math.inf
         self._rest_s = REST_S
@@ -127,12 +130,18 @@ class ConcurrencyLimit:
             self._rate.pause(now_s - self._empty_since_s)
         self._empty_since_s = None
 
-    def answered(self, there: int, now_s: float) -> None:
-        """One of `there` requests was answered."""
+    def answered(self, there: int, sent_s: float, now_s: float) -> None:
+        """One of `there` requests, sent at a moment, was answered."""
         if there <= 1:
             self._empty_since_s = now_s
         if self._rate is None:
             return
+        took_s = now_s - sent_s
+        if took_s > self._most_s:
+            self._cut(self._most_s / took_s, "rest", sent_s, now_s)
+        elif self._slow and took_s < self._most_s / 2 and sent_s >= self._cut_s:
+            self._phase, self._slow = "climb", False
+            self._look(0, now_s)
         if there < FULL * self.limit:
             self._look(0, now_s)
             return
@@ -146,18 +155,24 @@ class ConcurrencyLimit:
             case _:
                 self._compare(self._rate, there, now_s)
 
-    def too_many(self, sent_s: float, now_s: float) -> None:
-        """What was sent at a moment was not answered by its deadline: half as many are enough. Of all that
-        were sent before the last time, none counts."""
+    def missed(self, sent_s: float, now_s: float) -> None:
+        """What was sent at a moment was not answered by its deadline: it starts again from half as many."""
+        self._cut(0.5, "climb", sent_s, now_s)
+
+    def _cut(self, share: float, phase: Phase, sent_s: float, now_s: float) -> None:
+        # Of all that were sent before the last time, none counts: it was done for them.
         if sent_s >= self._cut_s:
             self._cut_s = now_s
-            self._base = max(1.0, self._limit / 2)
-            self._settle(0, now_s)
+            self._base = self._climbed_from = max(1.0, self._limit * share)
+            self._climbed_per_s = 0.0
+            self._settle(0, now_s, REST_S)
+            self._phase, self._slow = phase, phase != "climb"
+            self._look(0, now_s)
 
-    def _look(self, there: int, now_s: float) -> None:
-        """Count anew, without those that are there."""
-        wanted = self._limit if self._phase == "climb" else max(LEAST, TIMES * self._limit)
-        self._rate = Rate(wanted, there, now_s)
+    def _look(self, skip: int, now_s: float) -> None:
+        """Count anew, after the next `skip`."""
+        wanted = self._limit if self._phase == "climb" else _wanted(max(self._limit, self._base))
+        self._rate = Rate(wanted, skip, now_s)
 
     def _climb(self, rate: Rate, now_s: float) -> None:
         self._limit = min(self._limit + 1, self._most)
@@ -181,8 +196,12 @@ class ConcurrencyLimit:
             tried = min(max(self._limit * UP, self._limit + 1), self._most)
         else:
             tried = min(max(self._limit * DOWN, least), self._limit)
+            if (self._limit - tried + _wanted(self._limit)) / rate.per_s > LONG_S:
+                tried = self._limit
         due = now_s >= self._due_s and int(tried) != self.limit and self._turn.take(self)
         if not due:
+            if int(tried) == self.limit:
+                self._up = not up
             self._look(0, now_s)
             return
         self._up, self._phase, self._began_s = up, "trial", now_s
@@ -230,3 +249,7 @@ class ConcurrencyLimit:
         self._turn.leave(self)
         self._phase, self._limit, self._due_s = "rest", self._base, now_s + rest_s
         self._look(there, now_s)
+
+
+def _wanted(limit: float) -> float:
+    return min(max(LEAST, TIMES * limit), ENOUGH)

@@ -117,7 +117,7 @@ class Lease:
         member.health.succeeded(self._epoch, now_s, whole=False)
         member.reports.first_token(self._claimed_s, self._own_s, waited_s)
         member.began()
-        member.beside.answered(waiting, now_s)
+        member.beside.answered(waiting, self.sent_s, now_s)
         member.tell(self._fleet)
         self._changed(self)
 
@@ -163,7 +163,8 @@ class Lease:
             self._member.sign(now_s)
             self._member.health.succeeded(self._epoch, now_s, first=not self._counted)
             whole = not self._first_s - self.sent_s < WHOLE * (now_s - self.sent_s)
-            self._member.answered(int(self._fleet.requests[self.number]), now_s, whole=whole)
+            there = int(self._fleet.requests[self.number])
+            self._member.answered(there, self.sent_s, now_s, whole=whole)
             self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
@@ -191,9 +192,9 @@ class Lease:
         self._end(now_s)
 
     def late(self) -> None:
-        """Its time is over. Where the replica worked on others meanwhile, it had too many of them."""
-        if not self.ended and self._member.moved_since(self.sent_s):
-            self._member.running.too_many(self.sent_s, self._clock.monotonic_s())
+        """Its time is over: the replica had too many of them."""
+        if not self.ended:
+            self._member.running.missed(self.sent_s, self._clock.monotonic_s())
             self._member.tell(self._fleet)
 
     def convict(self, error: EngineError) -> None:

@@ -65,7 +65,7 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
 
 def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
     for _ in range(times):
-        member.answered(1, 0.0, whole=whole)
+        member.answered(1, 0.0, 1.0, whole=whole)
     member.tell(fleet)
 
 

@@ -57,7 +57,7 @@ class Member:
         turn = Turn()
         self.running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
         """How many requests it gets the most done with."""
-        self.beside = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
+        self.beside = ConcurrencyLimit(most=capacity, turn=turn)
         """How many of them without a first token."""
         self.refusals = Refusals()
         self.whole = False
@@ -157,9 +157,9 @@ class Member:
         self.running.began(now_s)
         self.beside.began(now_s)
 
-    def answered(self, there: int, now_s: float, *, whole: bool) -> None:
+    def answered(self, there: int, sent_s: float, now_s: float, *, whole: bool) -> None:
         """One of `there` requests is answered; `whole`: in one piece."""
-        self.running.answered(there, now_s)
+        self.running.answered(there, sent_s, now_s)
         share = self._whole_share
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
         if not MOSTLY < share < 1 - MOSTLY:
