@@ -151,7 +151,7 @@ def test_where_answers_take_longer_than_they_may_there_are_fewer() -> None:
     assert 14 <= bench.limit.limit <= 21, "they take 20 s now"
     began_s = bench.now_s
     bench.run(300)
-    assert 300 / (bench.now_s - began_s) >= 0.9, "of one in a second"
+    assert 300 / (bench.now_s - began_s) >= 0.7, "of one in a second: 16 would take 16 s"
 
 
 def test_two_limits_of_one_replica_never_try_at_once() -> None:

@@ -30,8 +30,8 @@ OVERDUE = 2.5
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
-LONG_S = 60.0
-"""Fewer are not tried where that would take longer: it could cost more than it tells."""
+LONG_S = 120.0
+"""Nothing is tried where one look takes longer: by then the replica or the requests are others."""
 NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
@@ -196,12 +196,10 @@ class ConcurrencyLimit:
             tried = min(max(self._limit * UP, self._limit + 1), self._most)
         else:
             tried = min(max(self._limit * DOWN, least), self._limit)
-            if (self._limit - tried + _wanted(self._limit)) / rate.per_s > LONG_S:
-                tried = self._limit
-        due = now_s >= self._due_s and int(tried) != self.limit and self._turn.take(self)
-        if not due:
-            if int(tried) == self.limit:
-                self._up = not up
+        if int(tried) == self.limit:
+            self._up = not up
+        long = _wanted(max(self._limit, tried)) > LONG_S * rate.per_s
+        if int(tried) == self.limit or long or now_s < self._due_s or not self._turn.take(self):
             self._look(0, now_s)
             return
         self._up, self._phase, self._began_s = up, "trial", now_s
