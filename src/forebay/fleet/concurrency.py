@@ -15,7 +15,7 @@ UP, DOWN = 1.5, 0.5
 """By what the limit is multiplied to see if more are better, or fewer enough."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
-MORE, SAME = 1.04, 0.97
+MORE, SAME = 1.06, 0.97
 """By what more must raise the rate to be kept, and by what fewer may lower it."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
@@ -31,7 +31,7 @@ REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
 LONG_S = 120.0
-"""Nothing is tried where one look takes longer: by then the replica or the requests are others."""
+"""Fewer are not tried where one look takes longer: it could cost more than it tells."""
 NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
@@ -196,10 +196,11 @@ class ConcurrencyLimit:
             tried = min(max(self._limit * UP, self._limit + 1), self._most)
         else:
             tried = min(max(self._limit * DOWN, least), self._limit)
+            if _wanted(self._limit) > LONG_S * rate.per_s:
+                tried = self._limit
         if int(tried) == self.limit:
             self._up = not up
-        long = _wanted(max(self._limit, tried)) > LONG_S * rate.per_s
-        if int(tried) == self.limit or long or now_s < self._due_s or not self._turn.take(self):
+        if int(tried) == self.limit or now_s < self._due_s or not self._turn.take(self):
             self._look(0, now_s)
             return
         self._up, self._phase, self._began_s = up, "trial", now_s
