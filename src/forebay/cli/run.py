@@ -90,7 +90,8 @@ def run(
         errors.print(f"stopped; the same command {on}", highlight=False)
         _write_page(ready, folder, errors)
         raise
-    report(last, one_each=spec.application is None, json=json, console=errors)
+    limited = line.throughput.limited(last)
+    report(last, one_each=spec.application is None, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():

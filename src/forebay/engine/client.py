@@ -230,7 +230,8 @@ def _nothing() -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class HttpEngineFactory:
-    """Opens an `HttpEngine`. Holds where the API key is, never the key; reads it when called.
+    """Opens an `HttpEngine`, which is asked at once for all that it is given: a pipeline is better served by
+    `FleetEngineFactory.at`. Holds where the API key is, never the key; reads it when called.
 
     Raises `SettingError` at construction for a URL that cannot be one, when called for a missing key.
     """

@@ -14,9 +14,11 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import MISPLACED, Lease
 from forebay.fleet.prompts import prompt_text
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.fleet.replicas.membership import Connect
 from forebay.fleet.retries import RetryBudget
 from forebay.records import Completion, Request
+from forebay.settings import SecretRef
 
 MAX_REMEMBERED = 10_000
 ELSEWHERE = (Unreachable, Overloaded, RateLimited, *MISPLACED)
@@ -167,6 +169,11 @@ class FleetEngineFactory:
     """Opens a `FleetEngine`. Holds where the API key is, never the key; reads it when called."""
 
     config: FleetConfig
+
+    @classmethod
+    def at(cls, *urls: str, model: str | None = None, api_key: SecretRef | None = None) -> FleetEngineFactory:
+        """The engine at a URL, or at several that serve the same. Raises `SettingError` for no URL."""
+        return cls(FleetConfig(FixedReplicas(urls), model=model, api_key=api_key))
 
     def __call__(self) -> FleetEngine:
         return FleetEngine(self.config)
