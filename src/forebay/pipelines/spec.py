@@ -142,7 +142,7 @@ class PipelineSpec(Model):
     capacity: PositiveInt = Field(
         64,
         le=100_000,
-        description="Most requests in flight per subtask; how many the engine holds follows from its answers.",
+        description="Most requests in flight per subtask; how many are at the engine follows from answers.",
     )
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(
