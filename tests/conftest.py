@@ -57,7 +57,8 @@ class Pipelines:
 
         start_jvm(self._logs, heap_mb=768)
         settings = Settings(home=self.folder / "home", python=Path())
-        return run_pipeline(spec, nullcontext([url]), RunOptions(**options), settings, watch)
+        here = RunOptions(**{"in_process": True, **options})
+        return run_pipeline(spec, nullcontext([url]), here, settings, watch)
 
     def lines(self, sink: str = "out") -> list[dict[str, Any]]:
         """The committed lines of a sink."""

@@ -61,6 +61,37 @@ def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
+def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, failed_commits in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, failed_commits=failed_commits))
+    said = text(where)
+    words = "of this run's transactions could not be committed, as Kafka had ended them: the results in them"
+    assert said.count(words) == 2
+    assert f"1 {words}" in said
+    assert " · failed commits 3" in said
+    report(replace(NOW, failed_commits=3), one_each=True, json=False, console=where)
+    assert text(where).count(f"3 {words}") == 2
+
+
+def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        line.show(NOW)
+        lost = replace(NOW, state="RESUMING", resumes=("gone",), resuming="gone; resuming from the beginning")
+        line.show(lost)
+        runs = replace(lost, state="RUNNING", elapsed_s=NOW.elapsed_s + PLAIN_EVERY_S)
+        line.show(runs)
+        line.show(replace(runs, checkpoint_failure="No space left on device"))
+        assert line.last == replace(runs, checkpoint_failure="No space left on device")
+    lines = text(where).splitlines()
+    assert lines[1] == "gone; resuming from the beginning"
+    assert "· resumed 1 ·" in lines[2]
+    assert lines[3] == "a checkpoint failed: No space left on device"
+    assert len(lines) == 4
+
+
 def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
     odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), 0.0)
     assert "retries 2 · restarts 1 · engine restarts 3" in odd

@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.engine.launch.processes import wait_gone
 from forebay.errors import SettingError
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
 def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("forebay.pipelines.run.run_pipeline", stopped)
@@ -66,7 +69,7 @@ def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over
     ended = CliRunner().invoke(
         application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]
     )
-    assert "stopped; the same command starts over: there is no checkpoint yet" in ended.stderr
+    assert "stopped; run the same command to start over: there is no checkpoint yet" in ended.stderr
 
 
 @pytest.mark.flink
@@ -93,35 +96,124 @@ def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, repli
     assert "forebay: standard output was closed, and the job is cancelled" in said
 
 
+class Run:
+    """A run without an end in a process of its own, and what it has brought so far."""
+
+    def __init__(self, folder: Path, replica: ReplicaThread, **document: Any) -> None:
+        source = {"type": "generator", "rate": 50.0}
+        self.folder = folder
+        self.file = pipeline(
+            folder, **{"source": source, "sink": {"type": "jsonl", "path": "out"}, **document}
+        )
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self._words = (str(self.file), "--engine", replica.url, "--json")
+        self.process = start(folder, *self._words)
+
+    def again(self) -> None:
+        self.process = start(self.folder, *self._words)
+
+    def flink(self) -> psutil.Process:
+        (found,) = psutil.Process(self.process.pid).children()
+        return found
+
+    def jvm(self) -> psutil.Process:
+        (found,) = self.flink().children()
+        return found
+
+    def positions(self) -> list[str]:
+        return [json.loads(line)["position"] for line in read_jsonl_sink(self.folder / "out")]
+
+    def await_results(self, more: int = 1) -> None:
+        """Block until so many more results are committed."""
+        enough = len(self.positions()) + more
+        wait_until(lambda: self.process.poll() is not None or len(self.positions()) >= enough)
+        assert self.process.poll() is None, self.process.communicate()[1].decode()
+
+    def ended(self) -> tuple[int, Any, str]:
+        """Status, document, and what was said."""
+        out, said = self.process.communicate(timeout=400)
+        return self.process.returncode, json.loads(out) if out else None, said.decode()
+
+
+@pytest.fixture
+def endless(tmp_path: Path, replica: ReplicaThread) -> Iterator[Run]:
+    run = Run(tmp_path, replica)
+    yield run
+    run.process.kill()
+    run.process.communicate()
+
+
+def killed(process: psutil.Process) -> None:
+    process.kill()
+
+
+def crashed(process: psutil.Process) -> None:
+    """As native code ends it."""
+    process.send_signal(signal.SIGSEGV)
+
+
 @pytest.mark.flink
-def test_sigterm_is_taken_as_ctrl_c_and_the_run_can_be_resumed(
-    tmp_path: Path, replica: ReplicaThread
+def test_a_run_whose_flink_dies_resumes_by_itself(endless: Run) -> None:
+    endless.await_results()
+    for victim, how in ((Run.jvm, killed), (Run.flink, killed), (Run.jvm, crashed)):
+        how(victim(endless))
+        endless.await_results(50)
+    endless.process.send_signal(signal.SIGINT)
+    status, document, said = endless.ended()
+    assert status == 130, said
+    assert len(document["resumes"]) == 3
+    assert "was killed (by SIGKILL" in document["resumes"][0]
+    assert "the process that holds Flink was killed" in document["resumes"][1]
+    assert "Flink's JVM crashed" in document["resumes"][2]
+    assert said.count("; resuming from checkpoint chk-") == 3
+    assert "Traceback" not in said
+    assert "py4j" not in said.lower()
+    # What was in flight at the last checkpoint comes with the next run.
+    expected = {f"generator@{n}" for n in range(len(endless.positions()))}
+    endless.again()
+    wait_until(lambda: expected <= set(endless.positions()))
+    positions = endless.positions()
+    assert len(set(positions)) == len(positions)
+
+
+@pytest.mark.flink
+def test_a_run_whose_jvm_hangs_does_not_wait_for_it(
+    endless: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    endless = pipeline(
-        tmp_path, source={"type": "generator", "rate": 50.0}, sink={"type": "jsonl", "path": "out"}
-    )
-    from forebay.connectors.sinks import read_jsonl_sink
-    from forebay.operators.environment import newest_checkpoint
-    from forebay.testing.waiting import wait_until
+    endless.await_results()
+    jvm = endless.jvm()
+    jvm.suspend()
+    endless.await_results(50)
+    assert not jvm.is_running()
 
-    home = tmp_path / ".forebay" / "p" / "checkpoints"
-    resumed = None
 
-    def own_checkpoint(running: subprocess.Popen[bytes], before: Path | None) -> bool:
-        """Whether it has one, and what is older than the one that it resumed from is gone."""
-        jobs = [path for path in home.glob("*") if path.is_dir()]
-        return running.poll() is not None or (newest_checkpoint(home) != before and len(jobs) <= 2)
+@pytest.mark.flink
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(
+    endless: Run, number: signal.Signals, expected: int
+) -> None:
+    for _ in range(2):
+        endless.await_results(20)
+        endless.process.send_signal(number)
+        status, document, said = endless.ended()
+        assert status == expected, said
+        assert document["state"] == "INTERRUPTED"
+        assert said.endswith("stopped; run the same command to resume from the newest checkpoint\n")
+        assert not json.loads((endless.home / "run.json").read_text())["finished"]
+        # What is older than the one that it resumed from is gone.
+        assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
+        endless.again()
+    endless.await_results()
+    positions = endless.positions()
+    assert len(set(positions)) == len(positions)
 
-    for _ in range(3):
-        running = start(tmp_path, str(endless), "--engine", replica.url)
-        wait_until(partial(own_checkpoint, running, resumed))
-        running.send_signal(signal.SIGTERM)
-        out, said = running.communicate(timeout=400)
-        assert running.returncode == 130, said.decode()
-        assert out == b""
-        assert b"stopped; the same command goes on from the newest checkpoint" in said
-        resumed = newest_checkpoint(home)
-        assert resumed is not None
-        assert not json.loads((home / "run.json").read_text())["finished"]
-    positions = [json.loads(line)["position"] for line in read_jsonl_sink(tmp_path / "out")]
-    assert len(set(positions)) == len(positions) > 0
+
+@pytest.mark.flink
+def test_a_run_that_is_stopped_as_it_starts_says_one_line(endless: Run) -> None:
+    wait_until(lambda: bool(psutil.Process(endless.process.pid).children()))
+    flink = endless.flink()
+    endless.process.send_signal(signal.SIGTERM)
+    status, document, said = endless.ended()
+    assert (status, document) == (143, None)
+    assert said in {"", "stopped; run the same command to start over: there is no checkpoint yet\n"}
+    assert not wait_gone({flink}, 60)

@@ -92,6 +92,7 @@ def test_what_is_counted_reaches_the_group_forebay_once() -> None:
         "in_flight": 2,
         "pending": 7,
         "oldest_read_ms": 1234,
+        "looked_ms": 1000,
     }
     assert {name: value for name, value in values.items() if value} == expected
     counts.results += 1
@@ -153,6 +154,18 @@ def test_latencies_are_of_the_last_window_or_two() -> None:
     metrics.flush(2 * WINDOW_S)
     metrics.flush(3 * WINDOW_S)
     assert named.values()["engine_p50_us"] == 0
+
+
+def test_the_last_look_is_told_while_something_is_in_flight() -> None:
+    group, load = Group(), Load()
+    metrics = FlinkMetrics(group, CallCounts(), load)
+    for load.now, now_s, looked_ms in (
+        (OperatorLoad(1, 0, 1234), 1.0, 1000),
+        (OperatorLoad(0, 1, 1234), 2.5, 2500),
+        (OperatorLoad(0, 0, NOTHING_READ_MS), 3.0, NOTHING_READ_MS),
+    ):
+        metrics.flush(now_s)
+        assert group.groups["forebay"].values()["looked_ms"] == looked_ms
 
 
 def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None:

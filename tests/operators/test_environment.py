@@ -17,32 +17,11 @@ from forebay.operators.environment import (
     Restart,
     flink_environment,
     flink_options,
-    newest_checkpoint,
 )
 from forebay.operators.jvm import import_path
+from forebay.testing.checkpoints import complete_checkpoint
 from forebay.testing.cluster import local_cluster
 from forebay.testing.waiting import wait_until
-
-
-def complete(folder: Path, job: str, number: int, written_s: int, kind: str = "chk") -> Path:
-    checkpoint = folder / job / f"{kind}-{number}"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "_metadata").touch()
-    os.utime(checkpoint / "_metadata", (written_s, written_s))
-    return checkpoint
-
-
-def test_the_newest_checkpoint_is_the_complete_one_written_last(tmp_path: Path) -> None:
-    assert newest_checkpoint(tmp_path / "none") is None
-    assert newest_checkpoint(tmp_path) is None
-    complete(tmp_path, "old", 900, 1000)
-    complete(tmp_path, "new", 9, 2000)
-    newest = complete(tmp_path, "new", 10, 2000)
-    (tmp_path / "new" / "chk-11").mkdir()
-    (tmp_path / "new" / "shared").mkdir()
-    assert newest_checkpoint(tmp_path) == newest
-    drained = complete(tmp_path, "new", 1, 3000, kind="savepoint")
-    assert newest_checkpoint(tmp_path) == drained
 
 
 def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:
@@ -83,7 +62,7 @@ def test_restarts(restart: Restart, expected: dict[str, str]) -> None:
 
 
 def test_a_restore_names_the_checkpoint(tmp_path: Path) -> None:
-    checkpoint = complete(tmp_path, "job", 1, 1)
+    checkpoint = complete_checkpoint(tmp_path / "job", 1)
     options = flink_options(FlinkConfig(restore_from=checkpoint))
     assert options["execution.state-recovery.path"] == checkpoint.as_uri()
 

@@ -129,21 +129,30 @@ class Metrics:
             names = unquote(query).split(",")
             return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
         if not url.endswith("/metrics"):
-            return json.dumps({"vertices": [{"id": str(at)} for at in range(len(self.names))]}).encode()
+            metrics = {"accumulated-backpressured-time": 7}
+            vertices = [{"id": str(at), "metrics": metrics} for at in range(len(self.names))]
+            return json.dumps({"vertices": vertices}).encode()
         at = int(path.rsplit("/", 3)[1])
         return json.dumps([{"id": name} for name in self.names[at]]).encode()
 
 
 def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     long = tuple(f"Source__a$1*.{'t' * 249}.partition.{n}.currentOffset" for n in range(100))
-    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"))
+    commits = (
+        "results: Committer.failedCommittables",
+        "letters.failedCommittables",
+        "failedCommittables_not",
+    )
+    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"), commits)
     monkeypatch.setattr(module, "_ask", rest)
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
     job = RunningJob(client, "http://flink")
     assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
     assert len(rest.asked) > 1
     assert max(map(len, rest.asked)) <= module.QUERY_CHARS
-    assert job.counts() == {"in_flight": len("x.forebay.in_flight")}
+    failed = len("".join(commits[:2]))
+    in_flight = len("x.forebay.in_flight")
+    assert job.counts() == {"in_flight": in_flight, "held_back_ms": 7, "failedCommittables": failed}
 
 
 def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(

@@ -52,7 +52,7 @@ def test_a_replica_that_dies_in_mid_stream_costs_no_record(
         return bool(killed_at) and now.results >= killed_at[0] + 100
 
     settings = Settings(home=pipelines.folder / "home", python=Path())
-    last = run_pipeline(spec, nullcontext(()), RunOptions(enough=enough), settings, watch)
+    last = run_pipeline(spec, nullcontext(()), RunOptions(enough=enough, in_process=True), settings, watch)
     assert last.dead_letters == 0
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))

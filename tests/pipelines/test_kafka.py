@@ -10,7 +10,9 @@ import pytest
 
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipelines.load import parse_spec
+from forebay.pipelines.transactions import Resumed
 from forebay.settings import SecretRef
+from forebay.testing.checkpoints import complete_checkpoint
 
 SERVERS = "127.0.0.1:9092"
 
@@ -159,8 +161,11 @@ def test_what_is_written_is_not_read_again(source: dict[str, Any], key: str) -> 
 class Answers:
     """A Kafka that says what a test wants, after a time of being away."""
 
-    def __init__(self, away: int = 0, topics: tuple[str, ...] = ("in", "out"), members: int = 0) -> None:
+    def __init__(
+        self, away: int = 0, topics: tuple[str, ...] = ("in", "out"), members: int = 0, **transactions: str
+    ) -> None:
         self.away = away
+        self._transactions = transactions
         self._topics = frozenset(topics)
         self._members = members
 
@@ -178,6 +183,9 @@ class Answers:
     def longest_transaction_ms(self) -> int:
         return 600_000
 
+    def transactions(self, ids: list[str]) -> dict[str, str]:
+        return {id: self._transactions[id] for id in ids if id in self._transactions}
+
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]]]:
@@ -187,7 +195,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     from forebay.pipelines import brokers
     from forebay.testing.clock import ManualClock
 
-    def run(answers: Answers, **changes: Any) -> list[tuple[str, float]]:
+    def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager
         def admin(cluster: object) -> Any:
             yield answers
@@ -196,7 +204,11 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         brokers.await_brokers(
-            spec, lambda words, waited_s: said.append((words, waited_s)), clock=clock, sleep=clock.advance
+            spec,
+            lambda words, waited_s: said.append((words, waited_s)),
+            resumed,
+            clock=clock,
+            sleep=clock.advance,
         )
         return said
 
@@ -231,3 +243,39 @@ def test_what_kafka_will_not_do_is_said_before_the_start(
 
 def test_at_least_once_needs_no_transaction(ask: Callable[..., Any]) -> None:
     ask(Answers(), sink={**SINK, "guarantee": "at-least-once", "transaction_timeout_s": 9999.0})
+
+
+@pytest.mark.parametrize(
+    ("transactions", "thrown_away"),
+    [
+        ({}, None),
+        ({"0-17": "CompleteCommit", "0-16": "CompleteAbort"}, None),
+        ({"0-17": "Ongoing"}, None),
+        ({"0-17": "Empty"}, None),
+        ({"0-18": "CompleteAbort"}, None),
+        ({"0-17": "CompleteAbort"}, "0-17"),
+        ({"0-17": "CompleteCommit", "1-17": "PrepareAbort"}, "1-17"),
+        ({"0-15": "PrepareEpochFence"}, "0-15"),
+    ],
+)
+def test_a_checkpoint_whose_results_kafka_has_thrown_away_is_refused(
+    ask: Callable[..., Any], tmp_path: Path, transactions: dict[str, str], thrown_away: str | None
+) -> None:
+    """Each subtask's newest transaction that began before the checkpoint counts."""
+    older, checkpoint = complete_checkpoint(tmp_path, 16), complete_checkpoint(tmp_path, 17)
+    complete_checkpoint(tmp_path, 15)
+    resumed = Resumed(checkpoint, 17, "id", parallelism=2)
+    answers = Answers(**{f"forebay-p-id-results-{name}": state for name, state in transactions.items()})
+    if thrown_away is None:
+        ask(answers, resumed, sink=SINK)
+        return
+    with pytest.raises(SettingError) as caught:
+        ask(answers, resumed, sink=SINK)
+    assert str(caught.value) == (
+        f"sink.topic: Kafka has thrown away transaction forebay-p-id-results-{thrown_away} with results of "
+        f"checkpoint 17, as the pipeline was down for longer than transaction_timeout_s (600). Resume with "
+        f"--from-checkpoint {older} to have them made again, or with --from-checkpoint {checkpoint} to go on "
+        f"without them"
+    )
+    ask(answers, resumed, sink={**SINK, "guarantee": "at-least-once"})
+    ask(answers, None, sink=SINK)

@@ -48,7 +48,7 @@ def watch(now):
 def enough(now):
     return Path("go").exists() and now.backlog is not None and not now.backlog.records
 
-options = RunOptions(enough=enough)
+options = RunOptions(enough=enough, in_process=True)
 run_pipeline(load_spec("p.yaml"), nullcontext([url]), options, load_settings(), watch)
 """
 

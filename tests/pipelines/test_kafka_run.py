@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -16,7 +17,8 @@ import pytest
 
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
-from forebay.testing.topics import consume, member, produce
+from forebay.testing.topics import consume, consume_committed, member, produce
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -121,6 +123,53 @@ def test_a_topic_without_records_has_come_to_its_end(
     assert "0 results" in done.stderr
 
 
+def test_two_pipelines_of_one_name_leave_each_others_transactions_alone(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """A job ends the open transactions whose ids begin like its own."""
+    results = {"first": topic(), "second": topic()}
+
+    def start(folder: str, url: str, **source: Any) -> subprocess.Popen[bytes]:
+        document = {
+            "name": "p",
+            "source": {"type": "generator", **source},
+            "prompt": "{{ text }}",
+            "sink": {"type": "kafka", "bootstrap": node.bootstrap, "topic": results[folder]},
+            "checkpoint": {"interval_s": 2.0},
+        }
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "p.yaml").write_text(json.dumps(document))
+        return subprocess.Popen(
+            [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", url, "--json"],
+            cwd=tmp_path / folder,
+            env={**os.environ, "FOREBAY_HOME": str(kafka_jar.parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def written(folder: str) -> list[str]:
+        return [
+            Message(each).value_dict["position"]
+            for each in consume_committed(node.bootstrap, results[folder])
+        ]
+
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.01))) as replica:
+        first = start("first", replica.url, rate=20.0)
+        try:
+            wait_until(lambda: first.poll() is not None or bool(written("first")))
+            _, said = start("second", replica.url, count=20, paced=False).communicate(timeout=400)
+            enough = len(written("first")) + 100
+            wait_until(lambda: first.poll() is not None or len(written("first")) >= enough)
+            first.send_signal(signal.SIGINT)
+            document, told = first.communicate(timeout=400)
+        finally:
+            first.kill()
+    assert len(set(written("second"))) == len(written("second")) == 20, said
+    positions = written("first")
+    assert len(set(positions)) == len(positions)
+    assert orjson.loads(document)["restarts"] == 0, told
+
+
 ASKED = """
 import json, sys
 from pathlib import Path
@@ -191,3 +240,55 @@ class Message:
         self.key: bytes | None = message.key()
         self.headers: dict[str, bytes] = dict(message.headers() or [])
         self.value_dict: dict[str, Any] = orjson.loads(message.value())
+
+
+def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_again(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    results = topic()
+    document = {
+        "name": "p",
+        "source": {"type": "generator", "rate": 20.0},
+        "prompt": "{{ text }}",
+        "sink": {"type": "kafka", "bootstrap": node.bootstrap, "topic": results},
+        "checkpoint": {"interval_s": 1.0},
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+
+    def start(url: str, *more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", url, "--json", *more],
+            cwd=tmp_path,
+            env={**os.environ, "FOREBAY_HOME": str(kafka_jar.parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def interrupted(run: subprocess.Popen[bytes], more: int) -> bytes:
+        enough = len(consume_committed(node.bootstrap, results)) + more
+        wait_until(
+            lambda: run.poll() is not None or len(consume_committed(node.bootstrap, results)) >= enough
+        )
+        run.send_signal(signal.SIGINT)
+        document, said = run.communicate(timeout=400)
+        assert run.returncode == 130, said
+        return document
+
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.01))) as replica:
+        interrupted(start(replica.url), 60)
+        assert orjson.loads(interrupted(start(replica.url), 60))["failed_commits"] == 0
+        state = json.loads((tmp_path / ".forebay/p/checkpoints/run.json").read_text())
+        newest = max(
+            int(path.name.removeprefix("chk-"))
+            for path in (tmp_path / ".forebay/p/checkpoints" / state["job"]).glob("chk-*")
+        )
+        thrown_away = f"forebay-p-{state['id']}-results-0-{newest}"
+        produce(node.bootstrap, results, [{"value": b"{}"}], transaction=thrown_away, commit=False)
+        refused = start(replica.url)
+        _, said = refused.communicate(timeout=400)
+        assert refused.returncode == 2
+        assert f"Kafka has thrown away transaction {thrown_away}" in said.decode()
+        older = said.decode().partition("--from-checkpoint ")[2].split()[0]
+        assert older.endswith(f"chk-{newest - 1}")
+        told = orjson.loads(interrupted(start(replica.url, "--from-checkpoint", older), 20))
+        assert (told["state"], told["failed_commits"]) == ("INTERRUPTED", 0)

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import Checkpoints
-from forebay.pipelines import run, served, watching
+from forebay.pipelines import attempt, run, served, supervisor, watching
 from forebay.pipelines.load import parse_spec
-from forebay.pipelines.resume import read_note
 from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.pipelines.run_state import RunState, read_state
 from forebay.pipelines.snapshot import Snapshot
+from forebay.pipelines.watching import FailedCommits
 from forebay.pipelines.written import Written
 from forebay.settings import Settings
+from forebay.testing.checkpoints import complete_checkpoint
 
 Look = Callable[[], str | None]
 
@@ -26,7 +29,7 @@ class FakeJob:
     """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
 
     id = "job"
-    rest_url = "http://flink"
+    rest = FlinkRest("http://flink")
 
     def __init__(self, looks: Sequence[Look], counts: dict[str, float] | None = None) -> None:
         self._looks = list(looks)
@@ -48,6 +51,9 @@ class FakeJob:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(0, 0, ())
 
+    def task_managers(self) -> int:
+        return 1
+
     def drain(self, folder: Path) -> None:
         self.drained.append(folder)
 
@@ -66,13 +72,14 @@ class Bench:
         self.replace("POLL_S", 0.0)
         self.replace("flink_environment", lambda config: None)
         self.replace("build", lambda *arguments, **more: None)
-        self.replace("jvm_process", lambda: None)
+        self.replace("start_jvm", lambda *arguments, **more: None)
+        self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
         self.replace("served_model", lambda spec, url, say: "m")
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
     def replace(self, name: str, value: Any) -> None:
-        holders = [module for module in (run, served, watching) if hasattr(module, name)]
+        holders = [module for module in (attempt, run, served, supervisor, watching) if hasattr(module, name)]
         assert holders
         for module in holders:
             self.monkeypatch.setattr(module, name, value)
@@ -86,7 +93,14 @@ class Bench:
         }
         spec = parse_spec(document, base=self.folder)
         settings = Settings(home=self.folder / "home", python=Path())
-        return run_pipeline(spec, nullcontext(engine), RunOptions(**options), settings, self.seen.append)
+        here = RunOptions(in_process=True, **options)
+        return run_pipeline(spec, nullcontext(engine), here, settings, self.seen.append)
+
+
+def state(bench: Bench) -> RunState:
+    found = read_state(bench.home)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -115,7 +129,7 @@ def test_without_its_engine_a_run_ends_and_keeps_its_place(
     with pytest.raises(PipelineFailed, match="cannot be started again"):
         bench.run(engine)
     assert bench.cancelled == ["job"]
-    assert not read_note(bench.home).finished
+    assert not state(bench).finished
 
 
 def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:
@@ -126,7 +140,7 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
     job.state = gone  # type: ignore[method-assign]
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
-    assert read_note(bench.home).finished
+    assert state(bench).finished
 
 
 @pytest.mark.parametrize("reached", [0, 1])
@@ -157,13 +171,32 @@ def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
     old.mkdir(parents=True)
 
     def complete() -> None:
-        job = read_note(bench.home).job
+        job = state(bench).job
         assert job is not None
-        (bench.home / job / "chk-1").mkdir(parents=True)
-        (bench.home / job / "chk-1" / "_metadata").touch()
+        complete_checkpoint(bench.home / job, 1)
 
     bench.looks = [complete, lambda: "" if not old.exists() else None]
     assert bench.run().state == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("counts", "came_in", "in_flight"),
+    [
+        ({"accepted": 9, "results": 4, "in_flight": 5}, 9, 5),
+        # After a restore: what was found in the checkpoint leaves, too.
+        ({"accepted": 751, "restored": 8, "results": 754, "in_flight": 5}, 759, 5),
+        # Of one look, not all is of one moment.
+        ({"accepted": 9, "results": 6, "dead_letters": 2, "in_flight": 5}, 9, 1),
+    ],
+)
+def test_what_came_out_and_is_in_flight_came_in(
+    bench: Bench, counts: dict[str, float], came_in: int, in_flight: int
+) -> None:
+    bench.replace("submit", lambda env, name, url: FakeJob([lambda: None, lambda: ""], counts))
+    bench.run()
+    now = bench.seen[0]
+    assert (now.accepted, now.results, now.in_flight) == (came_in, counts["results"], in_flight)
+    assert now.accepted >= now.results + now.dead_letters + now.in_flight
 
 
 def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
@@ -174,7 +207,7 @@ def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert bench.cancelled == ["job"]
-    assert not read_note(bench.home).finished
+    assert not state(bench).finished
 
 
 def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
@@ -190,7 +223,7 @@ def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
     bench.replace("check_cluster", lambda address: None)
     with pytest.raises(KeyboardInterrupt):
         bench.run(cluster="cluster:1")
-    assert bench.cancelled == [read_note(bench.home).job]
+    assert bench.cancelled == [state(bench).job]
 
 
 def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:
@@ -212,3 +245,29 @@ def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
     bench.replace("served_model", waits)
     bench.run()
     assert bench.seen[0] == Snapshot(3.0, "WAITING FOR THE ENGINE", engine_failure="waiting for the engine")
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        # (failures since the last restart, restores, newest checkpoint)
+        ([(0, 0, 0), (2, 0, 1), (2, 0, 2), (3, 0, 3)], [0, 2, 2, 3]),
+        ([(2, 0, 1), (0, 1, 1), (1, 1, 1), (1, 1, 2), (2, 1, 3)], [2, 2, 2, 2, 3]),
+        ([(0, 1, 0), (1, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (3, 2, 10)], [0, 0, 0, 0, 0, 2]),
+    ],
+)
+def test_commits_that_failed_add_up_but_for_those_that_a_restore_makes_again(
+    looks: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    count = FailedCommits()
+    seen = [
+        count(failed, Checkpoints(0, 0, (), newest_done=newest, restored=restored))
+        for failed, restored, newest in looks
+    ]
+    assert seen == expected
+
+
+def test_commits_that_failed_are_told_to_the_end(bench: Bench) -> None:
+    job = FakeJob([lambda: None, lambda: None, lambda: ""], {"failedCommittables": 2})
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().failed_commits == 2

@@ -71,7 +71,9 @@ def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any
             return now.engine_restarts == 1 and now.results >= killed_at[0] + 40
 
         settings = Settings(home=pipelines.folder / "home", python=Path())
-        last = run_pipeline(spec, nullcontext(replicas), RunOptions(enough=enough), settings, watch)
+        last = run_pipeline(
+            spec, nullcontext(replicas), RunOptions(enough=enough, in_process=True), settings, watch
+        )
     assert (last.dead_letters, last.engine_restarts) == (0, 1)
     assert any("ended and is started again" in words for words in said)
     positions = sorted(line["position"] for line in pipelines.lines())

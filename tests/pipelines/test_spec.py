@@ -12,10 +12,11 @@ from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.dns import DnsReplicas
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.pipelines.kafka import KafkaSink
 from forebay.pipelines.load import parse_spec
 from forebay.pipelines.sources import Burst
 from forebay.pipelines.spec import PipelineSpec
-from forebay.pipelines.streams import call_of
+from forebay.pipelines.streams import call_of, topic_of
 from forebay.records import Message, Sampling
 from forebay.settings import SecretRef
 
@@ -46,6 +47,14 @@ def test_values_that_the_engine_takes() -> None:
     event_time = spec.source.event_time()  # type: ignore[union-attr]
     assert event_time is not None
     assert event_time.of({"at": 2}) == 2000
+
+
+def test_transactions_are_named_after_the_pipeline_and_its_state() -> None:
+    sink = {"type": "kafka", "bootstrap": "h:1", "topic": "out"}
+    spec = parse_spec({**DATA, "sink": sink})
+    assert isinstance(spec.sink, KafkaSink)
+    assert topic_of(spec, "results", spec.sink, "0123abcd").transactions == "forebay-triage-0123abcd-results"
+    assert topic_of(spec, "results", spec.sink, None).transactions == "forebay-triage-results"
 
 
 def test_completions_get_a_plain_prompt() -> None:

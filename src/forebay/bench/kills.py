@@ -9,18 +9,18 @@ from typing import Literal
 
 from forebay.errors import SettingError
 
-KillKind = Literal["job", "engine", "jvm", "command", "broker"]
+KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker"]
 
-TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command")
+TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command", "flink")
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
-back. `jvm`: the JVM alone, in which Python runs too. `command`: `forebay run` alone, as its supervisor might
-kill it."""
+back. `jvm`: the JVM alone, in which the job and Python run. `flink`: the process that holds the JVM.
+`command`: `forebay run` alone, as its supervisor might kill it."""
 
-WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command")
+WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command", "flink")
 """The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
 
-RESTARTED: frozenset[KillKind] = frozenset(("job", "jvm", "command"))
-"""Kills after which the pipeline is started anew; after the others it runs on."""
+RESTARTED: frozenset[KillKind] = frozenset(("job", "command"))
+"""Kills after which the pipeline is started anew; after the others it goes on by itself."""
 
 MAX_RESULTS = 100
 AFTER_S = (0.5, 4.0)
@@ -42,14 +42,23 @@ class Kill:
     parallelism: int | None = None
 
 
-def plan(count: int, seed: int, *, rescale_to: int | None = 2, broker: bool = False) -> tuple[Kill, ...]:
-    """`count` kills by turns, the `broker` among them where there is one; the same for the same arguments.
+def plan(
+    count: int,
+    seed: int,
+    *,
+    rescale_to: int | None = 2,
+    broker: bool = False,
+    only: KillKind | None = None,
+) -> tuple[Kill, ...]:
+    """`count` kills by turns, the `broker` among them where there is one, or of one kind `only`; the same for
+    the same arguments.
 
     The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
     """
     if count < 1:
         raise SettingError(f"kills must be at least 1, found {count}")
     draw = random.Random(seed)
+    turns = (WITH_BROKER if broker else TURNS) if only is None else (only,)
     kills = [
         Kill(
             kind=kind,
@@ -57,10 +66,10 @@ def plan(count: int, seed: int, *, rescale_to: int | None = 2, broker: bool = Fa
             after_s=draw.uniform(*AFTER_S),
             down_s=draw.uniform(*DOWN_S),
         )
-        for kind in islice(cycle(WITH_BROKER if broker else TURNS), count)
+        for kind in islice(cycle(turns), count)
     ]
     restarts = [i for i, kill in enumerate(kills) if kill.kind == "job"]
-    if rescale_to is not None:
+    if rescale_to is not None and restarts and only is None:
         middle = min(restarts, key=lambda i: abs(2 * i + 1 - count))
         kills[middle] = replace(kills[middle], parallelism=rescale_to)
     return tuple(kills)

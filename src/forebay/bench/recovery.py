@@ -35,7 +35,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """What to kill how often. `events` None: enough for the kills. `work`: an empty folder."""
+    """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
+    `work`: an empty folder."""
 
     kills: int
     seed: int
@@ -47,6 +48,7 @@ class RecoveryConfig:
     capacity: int = 16
     checkpoint_interval_s: float = 1.0
     rescale_to: int | None = 2
+    only: KillKind | None = None
     flink: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -149,7 +151,13 @@ def measure_recovery(
             f"which is another in each run; use --sink files"
         )
     begin_s = time.monotonic()
-    kills = plan(config.kills, config.seed, rescale_to=config.rescale_to, broker=config.sink == "kafka")
+    kills = plan(
+        config.kills,
+        config.seed,
+        rescale_to=config.rescale_to,
+        broker=config.sink == "kafka",
+        only=config.only,
+    )
     with (
         killable_engine(config.engine, settings, progress or Silent()) as engine,
         place(config.sink, config.work, settings) as where,
@@ -236,6 +244,8 @@ class _Runner:
                 orphans = process.kill_command()
             case "jvm":
                 process.kill_jvm()
+            case "flink":
+                process.kill_flink()
             case "engine":
                 self._engine.kill()
                 time.sleep(kill.down_s)

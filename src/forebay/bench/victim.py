@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from forebay.engine.launch.processes import alive, kill, session_members, wait_g
 from forebay.errors import PipelineFailed
 
 GONE_S = 30.0
+FLINK_MODULE = "forebay.pipelines.flink_main"
 
 
 class PipelineProcess:
@@ -80,16 +82,21 @@ class PipelineProcess:
         return orphans
 
     def kill_jvm(self) -> None:
-        """Kill the JVM alone, and wait until the command has ended by itself, with an error."""
-        assert self._process is not None
-        kill(process for process in self._others() if process.name() == "java")
-        try:
-            status = self._process.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            raise PipelineFailed(f"the command runs on {GONE_S:.0f} s after its JVM was killed") from None
-        if status == 0:
-            raise PipelineFailed("the command says that it succeeded though its JVM was killed")
-        expect_gone(session_members(self._process.pid))
+        """Kill the JVM alone; the command goes on with another."""
+        self._kill_one(lambda process: process.name() == "java")
+
+    def kill_flink(self) -> None:
+        """Kill the process that holds the JVM, which must end with it; the command goes on with others."""
+        jvm = {process for process in self._others() if process.name() == "java"}
+        self._kill_one(lambda process: FLINK_MODULE in _command_line(process))
+        expect_gone(jvm)
+
+    def _kill_one(self, is_it: Callable[[psutil.Process], bool]) -> None:
+        found = {process for process in self._others() if is_it(process)}
+        if not found:
+            raise PipelineFailed(f"what was to be killed does not run; the run said: {self.said()}")
+        kill(found)
+        expect_gone(found)
 
     def __enter__(self) -> PipelineProcess:
         return self

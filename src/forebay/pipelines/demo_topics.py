@@ -23,11 +23,10 @@ from forebay.errors import ForebayError, SettingError
 from forebay.operators.jvm import HEAP_MB, start_jvm
 from forebay.pipelines.demo import Demo, Summary, summary_of
 from forebay.pipelines.kafka import KafkaAccess, KafkaSink, KafkaSource
-from forebay.pipelines.run import Engine, RunOptions, run_pipeline
+from forebay.pipelines.run import Engine, RunOptions, Watch, run_pipeline
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.sources import FileSource, GeneratorSource
 from forebay.pipelines.streams import connector_jars, files_of, generator_of
-from forebay.pipelines.watching import Watch
 from forebay.records import DeadLetter, Event
 from forebay.settings import Settings
 from forebay.testing.kafka import local_kafka
@@ -117,7 +116,7 @@ def run_between_topics(
     with kafka_admin(cluster, ADMIN_S) as admin:
         admin.create((topics.posts, topics.answers, topics.dead_letters), large)
     with feeding(cluster, topics.posts, posts(demo), pace_of(demo)) as feeder:
-        options = RunOptions(fresh=True, enough=feeder.enough)
+        options = RunOptions(fresh=True, enough=feeder.enough, in_process=True)
         last = run_pipeline(kafka_demo.spec, engine, options, settings, watch)
     rows = [orjson.loads(value) for value in read_committed(cluster, topics.answers)]
     letters = [orjson.loads(value) for value in read_committed(cluster, topics.dead_letters)]

@@ -17,7 +17,7 @@ OWNED = {
     "group.id": "group",
     "auto.offset.reset": "start",
     "enable.auto.commit": "nothing: offsets are committed with checkpoints",
-    "transactional.id": "nothing: it is made of the pipeline's name",
+    "transactional.id": "nothing: it is made of the pipeline's name and an id of its state",
     "transaction.timeout.ms": "transaction_timeout_s",
     "isolation.level": "isolation",
     "config.providers": "secrets",

@@ -19,7 +19,8 @@ STDOUT, STDERR = 1, 2
 
 
 class Printed:
-    """Takes the standard output of a JVM that starts within `taken`, and passes it on from a thread.
+    """Takes the standard output of a JVM that starts within `taken`, or of processes that are given `fileno`,
+    and passes it on from a thread.
 
     Lines that are results go to `out`, all others to `odd`: whoever reads results reads nothing else.
     `closed` says that nobody reads `out` any more; what comes then is dropped. Nothing passes through where
@@ -29,19 +30,31 @@ class Printed:
     def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
         self.results = self.prompt_tokens = self.completion_tokens = 0
         self.closed = False
-        self._read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        self._write: int | None = write
         self._out, self._odd = os.dup(out), os.dup(odd)
         self._ended = False
         self._lock = threading.Lock()
         threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
+
+    def fileno(self) -> int:
+        """Where a process may write, until `close`."""
+        assert self._write is not None
+        return self._write
+
+    def close(self) -> None:
+        """Take no more processes; the thread ends with the last of those that were given `fileno`."""
+        if self._write is not None:
+            os.close(self._write)
+            self._write = None
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """What starts in this block has our pipe as its standard output. Called once."""
         sys.stdout.flush()
         saved = os.dup(STDOUT)
-        os.dup2(self._write, STDOUT)
-        os.close(self._write)
+        os.dup2(self.fileno(), STDOUT)
+        self.close()
         try:
             yield
         finally:

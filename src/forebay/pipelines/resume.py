@@ -1,32 +1,42 @@
-"""What the runs of a pipeline leave for the next one: a lock, a note of the last run, and checkpoints."""
+"""What the runs of a pipeline leave for the next one: a lock, the record of the last run, and checkpoints."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from forebay.connectors.sinks import committed_parts
+from forebay.connectors.sinks import committed_by
 from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.operators.environment import newest_checkpoint
+from forebay.operators.checkpoints import (
+    Checkpoint,
+    check_readable,
+    contents,
+    newest_checkpoint,
+    newest_of_job,
+)
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import end_job
 from forebay.pipelines.detection import TopicsSpec, TrendsSpec
+from forebay.pipelines.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
 from forebay.pipelines.spec import PipelineSpec
+from forebay.private_folder import check_nobody_else_writes
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
+MENDS = (
+    "name the checkpoint to resume from with --from-checkpoint (what was committed after it comes again), "
+    "or start over with --fresh"
+)
 SOURCE_KEYS = (
     "type",
     "path",
@@ -43,31 +53,15 @@ SOURCE_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What is kept of a pipeline's last run.
-
-    `traits` are the settings that its checkpoints are bound to. `submitted_s` is wall-clock time. `jvm` is
-    the process of an embedded cluster; `cluster` and `job` say where else it ran, and under which id.
-    `checkpointed`: that job has completed a checkpoint. `ends`
-    are topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is
-    what the Kafka that was read calls itself.
-    """
-
-    finished: bool = False
-    traits: dict[str, Any] | None = None
-    submitted_s: float | None = None
-    jvm: tuple[int, float] | None = None
-    cluster: str | None = None
-    job: str | None = None
-    checkpointed: bool = False
-    ends: Sequence[tuple[str, int, int]] | None = None
-    kafka: str | None = None
+class AlreadyFinished(SettingError):
+    """The pipeline has finished, and is not run again by mistake."""
 
 
 @contextmanager
 def held(home: Path, name: str) -> Iterator[None]:
-    """Only one run of a pipeline at a time: two would restore the same state. `SettingError` for a second."""
+    """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
+    second, and where others may write to the state."""
+    check_nobody_else_writes(home)
     with (home / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,44 +70,56 @@ def held(home: Path, name: str) -> Iterator[None]:
         yield
 
 
-def read_note(home: Path) -> Note:
-    """The note of the last run; an empty one where there is none that can be read."""
+def found_state(home: Path, *, needed: bool = True) -> RunState:
+    """The record of the runs in `home`; a new one before the first run, or where it is not `needed`.
+
+    Raises `SettingError` where it cannot be used, or is missing though there are checkpoints.
+    """
     try:
-        return Note(**json.loads((home / "run.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return Note()
+        state = read_state(home)
+    except RunRecordBroken as error:
+        if not needed:
+            return RunState()
+        raise SettingError(
+            f"{error}; or start over with --fresh (a job of it that runs on a cluster has to be ended first)"
+        ) from None
+    if state is None and needed and any(map(newest_of_job, jobs_in(home))):
+        raise SettingError(
+            f"{home} holds checkpoints and no {FILE}, which says what was committed: it was copied in part, "
+            f"or that file was removed. Bring it back, {MENDS}"
+        )
+    return state or RunState()
 
 
-def write_note(home: Path, note: Note) -> None:
-    """Replace the note, whole or not at all."""
-    written = home / "run.json.new"
-    written.write_text(json.dumps(asdict(note)))
-    os.replace(written, home / "run.json")
+def jobs_in(home: Path) -> list[Path]:
+    """The folders of the jobs that have run."""
+    return [path for path in home.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
-def end_orphan(home: Path) -> None:
-    """Make sure that nothing of the last run goes on, and note its end where it came to one by itself.
+def end_orphan(home: Path, state: RunState) -> RunState:
+    """Make sure that nothing of the last run goes on; returns its record, with its end where it came to one.
 
     What a killed command leaves behind would complete a checkpoint or commit results that the next run gives
     again. An embedded cluster ends by itself, only not at once; a job on a cluster does not. Raises
     `SettingError` where that cluster does not answer.
     """
-    note = read_note(home)
-    if note.finished:
-        return
-    if note.jvm and is_same(*note.jvm):
-        _end_process(note.jvm[0])
-    if note.cluster is None or note.job is None:
-        return
+    if state.finished:
+        return state
+    if state.jvm and is_same(*state.jvm):
+        _end_process(state.jvm[0])
+    if state.cluster is None or state.job is None:
+        return state
     try:
-        end = end_job(f"http://{note.cluster}", note.job, ORPHAN_S)
+        end = end_job(FlinkRest(f"http://{state.cluster}"), state.job, ORPHAN_S)
     except LaunchError as error:
         raise SettingError(
-            f"the last run is job {note.job} on a cluster that cannot be asked whether it ended ({error}); "
-            f"make sure that it has, and remove {home / 'run.json'}"
+            f"the last run is job {state.job} on a cluster that cannot be asked whether it ended ({error}); "
+            f'make sure that it has, and write "cluster": null into {home / FILE}'
         ) from None
     if end == "FINISHED":
-        write_note(home, replace(note, finished=True))
+        state = state.model_copy(update={"finished": True})
+        write_state(home, state)
+    return state
 
 
 def _end_process(pid: int) -> None:
@@ -124,74 +130,153 @@ def _end_process(pid: int) -> None:
             raise PipelineFailed(f"the JVM of an earlier run (process {pid}) cannot be ended")
 
 
-def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
+def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Path | None:
     """The checkpoint that a run of `spec` goes on from; None: it starts at the beginning.
 
-    Raises `SettingError` where the pipeline has finished, or its state was made with other settings or with
-    Python in worker processes.
+    That is the newest of the last job, or what that job was started from, where it has none. No older one
+    stands in for one that is damaged or missing: what was committed since would be given again. Raises
+    `SettingError` then, where the pipeline has finished, and where its state was made with other settings or
+    with Python in worker processes.
     """
-    note, newest = read_note(home), newest_checkpoint(home)
-    if note.finished or _ended_unnoted(spec, home, note, newest):
-        raise SettingError(
+    found = None if state.job is None else newest_of_job(home / state.job)
+    if state.finished or (found is None and _ended_unnoted(spec, home, state)):
+        raise AlreadyFinished(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
         )
-    if newest is not None and note.traits is not None:
-        if note.traits.get("mode", "thread") != "thread":
-            raise SettingError(
-                "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python "
-                "runs inside Flink's JVM now. Finish the run with the version of Forebay that began it, or "
-                "start over with --fresh"
-            )
-        for key, value in traits(spec).items():
-            if key in note.traits and value != note.traits[key]:
-                raise SettingError(
-                    f"{key}: expected {note.traits[key]}, as in the checkpoint, found {value}; its state "
-                    f"does not fit (--fresh starts over)"
-                )
-    return newest
+    checkpoint = _restored(home, state) if found is None else _whole(found, state.completed)
+    if checkpoint is not None:
+        try:
+            check_readable(checkpoint)
+        except FileNotFoundError:
+            raise SettingError(f"checkpoint {checkpoint} is missing. Bring it back, {MENDS}") from None
+        except SettingError as error:
+            raise SettingError(f"{error}. Bring checkpoint {checkpoint.name} back, {MENDS}") from None
+        check_traits(spec, state)
+    return checkpoint
 
 
-def check_same_kafka(note: Note, kafka: str | None) -> None:
-    """Raises `SettingError` where a checkpoint has offsets of another Kafka than the one that is read now:
-    addresses may change, offsets mean nothing elsewhere."""
-    if None not in (note.kafka, kafka) and note.kafka != kafka:
+def check_traits(spec: PipelineSpec, state: RunState) -> None:
+    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, or
+    with Python in worker processes."""
+    if state.traits is not None and state.traits.get("mode", "thread") != "thread":
         raise SettingError(
-            f"source.bootstrap: the checkpoint holds offsets of the Kafka that calls itself {note.kafka}, "
+            "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python runs "
+            "inside Flink's JVM now. Finish the run with the version of Forebay that began it, or start over "
+            "with --fresh"
+        )
+    for key, value in traits(spec).items():
+        if state.traits is not None and key in state.traits and value != state.traits[key]:
+            raise SettingError(
+                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; its state "
+                f"does not fit (--fresh starts over)"
+            )
+
+
+def _restored(home: Path, state: RunState) -> Path | None:
+    """What the last job was started from, where it left no checkpoint of its own."""
+    if state.job is not None and state.completed is not None:
+        raise SettingError(
+            f"{home} lacks the checkpoints of job {state.job}, which has completed some: it was copied in "
+            f"part. Bring them back, {MENDS}"
+        )
+    if state.version == 1:
+        return newest_checkpoint(home)
+    return None if state.restored is None else home / state.restored
+
+
+def _whole(newest: Checkpoint, completed: Completed | None) -> Path:
+    """The newest checkpoint of the last job, held against what was seen of it when it was completed."""
+    if completed is not None and newest.number < completed.number:
+        raise SettingError(
+            f"checkpoint {completed.number} of job {newest.path.parent.name} is missing; the newest that is "
+            f"there is {newest.path}. Bring it back, {MENDS}"
+        )
+    if completed is not None and newest.number == completed.number:
+        there = contents(newest.path)
+        if there.files < completed.files or there.bytes < completed.bytes:
+            raise SettingError(
+                f"checkpoint {newest.path} is not whole: {there.files} of {completed.files} files and "
+                f"{there.bytes} of {completed.bytes} bytes are there. Bring it back, {MENDS}"
+            )
+    return newest.path
+
+
+def _ended_unnoted(spec: PipelineSpec, home: Path, state: RunState) -> bool:
+    """Whether the last run, of which no checkpoint is left, came to its end and was killed before it could
+    note that.
+
+    Flink deletes a job's checkpoints when it finishes, and leaves their folder. So a job that has completed a
+    checkpoint, or committed a file, has finished where the folder is there.
+    """
+    if state.job is None or not (home / state.job).is_dir():
+        return False
+    paths = spec.directories().values()
+    return state.completed is not None or any(committed_by(Path(path), state.job) for path in paths)
+
+
+def check_same_kafka(noted: str | None, kafka: str | None) -> None:
+    """Raises `SettingError` where a checkpoint has offsets of another Kafka (`noted`) than the one that is
+    read now: addresses may change, offsets mean nothing elsewhere."""
+    if None not in (noted, kafka) and noted != kafka:
+        raise SettingError(
+            f"source.bootstrap: the checkpoint holds offsets of the Kafka that calls itself {noted}, "
             f"this one is {kafka}; --fresh starts over"
         )
 
 
-def forget(home: Path) -> None:
-    """Delete the checkpoints and the note: a crash must not bring them back."""
-    for path in home.iterdir():
-        if JOB_DIRECTORY.fullmatch(path.name):
-            shutil.rmtree(path)
-    (home / "run.json").unlink(missing_ok=True)
+def forget(home: Path, id: str | None) -> RunState:
+    """Delete the checkpoints; returns the new record, of a state with the same `id`: what a killed job left
+    open in Kafka is ended by the next one that has it. A crash on the way must not bring the checkpoints
+    back."""
+    state = RunState(id=id)
+    write_state(home, state)
+    for path in jobs_in(home):
+        shutil.rmtree(path)
+    return state
 
 
 class Tidy:
-    """Deletes what a pipeline's earlier jobs left in `home`, once `job` has a complete checkpoint of its own.
+    """Notes the checkpoints that `job` completes, and deletes what a pipeline's earlier jobs left in `home`.
 
-    That one needs no file of another job: Flink does not claim what it restores. `restored`, which the run
-    resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and a run that is killed
-    before it could note that has its place there.
+    `restored`, which the run resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and
+    a run that is killed before it could note that has its place there. A checkpoint needs no file of another
+    job: Flink does not claim what it restores.
     """
 
     def __init__(self, home: Path, job: str, restored: Path | None) -> None:
         self._home = home
         self._job = job
         self._kept = {job} if restored is None else {job, restored.parent.name}
-        self._done = False
+        self._noted = -1
+        self._tidied = False
 
-    def __call__(self) -> None:
-        if self._done or not any((self._home / self._job).glob("chk-*/_metadata")):
-            return
-        self._done = True
-        write_note(self._home, replace(read_note(self._home), checkpointed=True))
-        for path in self._home.iterdir():
-            if JOB_DIRECTORY.fullmatch(path.name) and path.name not in self._kept:
-                shutil.rmtree(path, ignore_errors=True)
+    def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
+        """Look for a newer checkpoint, triggered at `triggered_ms` at the latest; returns the record of it.
+
+        A disk that is full leaves the record as it was, until a later look.
+        """
+        newest = newest_of_job(self._home / self._job)
+        if newest is None or newest.number <= self._noted:
+            return state
+        there = contents(newest.path)
+        completed = Completed(
+            number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
+        )
+        noted = state.model_copy(update={"completed": completed})
+        with suppress(OSError):
+            write_state(self._home, noted)
+            self._noted = newest.number
+            self._tidy()
+            return noted
+        return state
+
+    def _tidy(self) -> None:
+        if not self._tidied:
+            self._tidied = True
+            for path in jobs_in(self._home):
+                if path.name not in self._kept:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def tidy_logs(folder: Path) -> None:
@@ -233,19 +318,3 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         found["application.embeddings"] = spec.application.embeddings
         found["application.topic_shards"] = spec.application.topic_shards
     return found
-
-
-def _ended_unnoted(spec: PipelineSpec, home: Path, note: Note, newest: Path | None) -> bool:
-    """Whether the last run came to its end but was killed before it could note that.
-
-    Flink deletes a job's checkpoints when it finishes; what is left then are older ones, of a run before. A
-    run that has committed something and has no checkpoint can only have finished.
-    """
-    if note.checkpointed and note.job is not None and not any((home / note.job).glob("*/_metadata")):
-        return True
-    submitted_s = note.submitted_s
-    if submitted_s is None or (newest and (newest / "_metadata").stat().st_mtime > submitted_s):
-        return False
-    paths = spec.directories().values()
-    # What a restore commits was written before the run began.
-    return any(part.stat().st_mtime > submitted_s for path in paths for part in committed_parts(Path(path)))

@@ -44,6 +44,7 @@ from forebay.pipelines.sources import (
     WebSocketSource,
 )
 from forebay.pipelines.spec import JsonlSink, PipelineSpec
+from forebay.pipelines.transactions import DEAD_LETTERS, RESULTS, transaction_prefix
 from forebay.records import Event
 from forebay.settings import Settings
 
@@ -74,8 +75,18 @@ class TextOf:
         return self.template.render(event.fields, time_ms=event.time_ms)
 
 
-def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: ReplicaList, model: str) -> None:
-    """Put the whole pipeline into `env`; nothing runs until it is executed."""
+def build(
+    spec: PipelineSpec,
+    env: StreamExecutionEnvironment,
+    *,
+    replicas: ReplicaList,
+    model: str,
+    job: str = "",
+    state_id: str | None = None,
+) -> None:
+    """Put the whole pipeline into `env`; nothing runs until it is executed. `job` is the id that the job will
+    have: files are named after it. `state_id` is that of the pipeline's state: transactions are named after
+    it."""
     stream = source_stream(spec, env)
     # A name made by Flink changes with what it is chained to, and with it where a checkpoint's state goes.
     stream.uid("source")
@@ -100,25 +111,25 @@ def build(spec: PipelineSpec, env: StreamExecutionEnvironment, *, replicas: Repl
         application = spec.application
         answered = BUILDERS[application.type](application.settings(), stream, parts)
     if isinstance(spec.sink, KafkaSink):
-        kafka_sink(answered.results, topic_of(spec, "results", spec.sink))
+        kafka_sink(answered.results, topic_of(spec, RESULTS, spec.sink, state_id))
     elif isinstance(spec.sink, JsonlSink):
-        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path)), uid="results")
+        jsonl_sink(result_lines(answered.results), JsonlFiles(Path(spec.sink.path), job), uid="results")
     else:
         standard_output_sink(result_lines(answered.results), StandardOutput())
     if isinstance(spec.dead_letters, KafkaSink):
-        kafka_sink(answered.dead_letters, topic_of(spec, "dead-letters", spec.dead_letters))
+        kafka_sink(answered.dead_letters, topic_of(spec, DEAD_LETTERS, spec.dead_letters, state_id))
     else:
-        letters = JsonlFiles(Path(spec.dead_letters.path))
+        letters = JsonlFiles(Path(spec.dead_letters.path), job)
         jsonl_sink(dead_letter_lines(answered.dead_letters), letters, uid="dead-letters")
 
 
-def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink) -> kafka.KafkaSink:
-    """A topic as the connector takes it; its transactions are named after the pipeline."""
+def topic_of(spec: PipelineSpec, what: str, sink: KafkaSink, state_id: str | None) -> kafka.KafkaSink:
+    """A topic as the connector takes it, for what is in it (`RESULTS` or `DEAD_LETTERS`)."""
     return kafka.KafkaSink(
         sink.cluster(),
         sink.topic,
         sink.guarantee,
-        transactions=f"forebay-{spec.name}-{what}",
+        transactions=transaction_prefix(spec, what, state_id),
         transaction_timeout_s=sink.transaction_timeout_s,
     )
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine.launch.spec import (
+    AS_MAIN,
     MAX_KV_GIB,
     MIN_KV_GIB,
     OVERHEAD_GIB,
@@ -23,7 +24,7 @@ def test_the_command_line_of_vllm(tmp_path: Path) -> None:
     spec = ReplicaSpec(str(tmp_path), "small", kv_cache_gib=0.5, extra=("--seed", "7"))
     launch = vllm_launch(Path("/e/bin/python"), spec, port=8101, cores=(2, 3))
     options = dict(zip(launch.command[4::2], launch.command[5::2], strict=False))
-    assert launch.command[:4] == ("/e/bin/python", "-I", "-m", "vllm.entrypoints.openai.api_server")
+    assert launch.command[:4] == ("/e/bin/python", "-I", str(AS_MAIN), "vllm.entrypoints.openai.api_server")
     assert options["--model"] == str(tmp_path)
     assert options["--served-model-name"] == "small"
     assert options["--port"] == "8101"

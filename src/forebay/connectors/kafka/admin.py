@@ -23,6 +23,7 @@ START_TIMEOUT_S = 60.0
 """For what is asked once, of a Kafka that has just answered, and would end the start of a job."""
 POLL_MS = 200
 NO_ADDRESS = "No resolvable bootstrap urls"
+UNKNOWN = frozenset(("GroupIdNotFoundException", "TransactionalIdNotFoundException"))
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 
 
@@ -34,8 +35,8 @@ class KafkaRefused(SettingError):
     """Kafka does not let this client in, or the client does not take its properties; no wait will mend it."""
 
 
-class _GroupUnknown(Exception):
-    """Kafka knows no group of the name."""
+class _Unknown(Exception):
+    """Kafka knows no group, or no transaction, of the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,19 @@ class KafkaAdmin:
         """How many consumers are in `group` now; none where there is no such group."""
         try:
             found = self._ask(self._client.describeConsumerGroups(_java_list([group])).all())
-        except _GroupUnknown:
+        except _Unknown:
             return 0
         return int(found.get(group).members().size())
+
+    def transactions(self, ids: Iterable[str]) -> dict[str, str]:
+        """The state, in Kafka's words (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …), of the newest
+        transaction with each of `ids`; without those that Kafka does not know."""
+        wanted, states = list(ids), {}
+        found = self._client.describeTransactions(_java_list(wanted))
+        for id in wanted:
+            with suppress(_Unknown):
+                states[id] = str(self._ask(found.description(id)).state().toString())
+        return states
 
     def committed(self, group: str) -> tuple[Place, ...]:
         """The offsets that `group` has committed, by topic and partition."""
@@ -146,8 +157,8 @@ class KafkaAdmin:
             return future.get()
         except Py4JJavaError as error:
             cause = error.java_exception.getCause() or error.java_exception
-            if cause.getClass().getSimpleName() == "GroupIdNotFoundException":
-                raise _GroupUnknown from None
+            if cause.getClass().getSimpleName() in UNKNOWN:
+                raise _Unknown from None
             said = str(cause.getMessage() or cause.getClass().getSimpleName())
             if REFUSALS & set(_classes(cause)):
                 raise KafkaRefused(

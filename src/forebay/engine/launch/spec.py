@@ -12,6 +12,8 @@ from forebay.errors import SettingError
 
 CORES = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 LOOPBACK = "127.0.0.1"
+AS_MAIN = Path(__file__).with_name("as_main.py")
+"""What runs a module so that nothing which it starts outlives it."""
 GIB = 2**30
 # Weights, runtime and three Python processes of a small model, measured beside its KV cache.
 OVERHEAD_GIB = 2.6
@@ -45,7 +47,7 @@ class Launch:
 def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int]) -> Launch:
     """The vLLM server for `spec` on a loopback port and on `cores`."""
     command = [
-        str(python), "-I", "-m", "vllm.entrypoints.openai.api_server",
+        str(python), "-I", str(AS_MAIN), "vllm.entrypoints.openai.api_server",
         "--model", spec.model,
         "--served-model-name", spec.served_name,
         "--host", LOOPBACK,

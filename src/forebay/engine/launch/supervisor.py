@@ -22,8 +22,9 @@ import psutil
 
 from forebay.engine.launch.processes import descendants, kill, session_members, terminate, wait_gone
 from forebay.engine.launch.registry import Registry
+from forebay.parent_death import parent_death_signal
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.2
 ORPHANS_GRACE_S = 2.0
 
@@ -76,18 +77,12 @@ def main() -> int:
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
-    libc = _libc()
-
-    def die_with_supervisor() -> None:
-        # Last resort, should the supervisor itself be killed: the server gets a SIGTERM from the kernel.
-        if libc is not None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
     return subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **order.environment},
-        preexec_fn=die_with_supervisor,  # noqa: PLW1509 - this process has one thread
+        # Last resort, should the supervisor itself be killed: the server gets a SIGTERM from the kernel.
+        preexec_fn=parent_death_signal(signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
     )
 
 

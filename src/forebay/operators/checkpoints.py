@@ -1,0 +1,142 @@
+"""Checkpoints on disk: which are complete, which is the newest, and whether one is whole.
+
+Flink numbers the checkpoints of a job, and a restored job goes on counting from the one that it was restored
+from. So numbers tell which is newer, and times do not: clocks are set, and copies have times of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+METADATA = "_metadata"
+HEADER = struct.Struct(">IiQ")
+"""How a `_metadata` file of Flink begins: a mark, the version of the format, the checkpoint's number."""
+MARK = 0x4960672D
+NEWEST_VERSION = 6
+"""The version that Flink 2.3 writes; it reads all before it."""
+NUMBERED = re.compile(r"chk-(\d+)")
+LOOKS = 100
+"""Each look that finds the newest checkpoint gone means that Flink has completed others meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint, or the savepoint of a drained job, in the folder of its job."""
+
+    path: Path
+    number: int
+
+    @property
+    def name(self) -> str:
+        """`JOB/chk-N`: where it is below the folder of all checkpoints."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """How much lies in a checkpoint's own folder."""
+
+    files: int
+    bytes: int
+
+
+def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
+    """The newest complete checkpoint under `checkpoint_dir`, over all of its jobs; None without one.
+
+    That is the one with the highest number; the savepoint of a drained job counts where it lies among the
+    job's checkpoints. Raises `SettingError` where that one cannot be read, and where one of another job has
+    a lower number and was written later: it belongs to a job that was started from the beginning in the same
+    folder, or a clock was set. One of the two has to be moved away.
+    """
+    for _ in range(LOOKS):
+        jobs = [found for job in _folders(checkpoint_dir) if (found := newest_of_job(job))]
+        newest = max(jobs, key=lambda checkpoint: checkpoint.number, default=None)
+        if newest is None:
+            return None
+        with suppress(FileNotFoundError):
+            later = max(jobs, key=lambda checkpoint: (_written_ns(checkpoint), checkpoint.number))
+            if later.number < newest.number:
+                raise SettingError(
+                    f"{checkpoint_dir} holds checkpoints of jobs that do not follow one another: "
+                    f"{newest.name} has the highest number, and {later.name} was written later; move the "
+                    f"folder of the one away that is not to be resumed"
+                )
+            check_readable(newest.path)
+            return newest.path
+    raise SettingError(f"the checkpoints in {checkpoint_dir} come and go too fast to read one")
+
+
+def newest_of_job(job: Path) -> Checkpoint | None:
+    """The newest complete checkpoint in the folder of one job; None without one."""
+    return next(iter(checkpoints_of(job)), None)
+
+
+def checkpoints_of(job: Path) -> list[Checkpoint]:
+    """The complete checkpoints in the folder of one job, the newest first.
+
+    Raises `SettingError` for a savepoint whose number cannot be read.
+    """
+    seen = _folders(job)
+    for _ in range(LOOKS):
+        found = [checkpoint for path in seen if (checkpoint := _complete(path))]
+        # Of those that were listed, some may have gone, as newer ones stand in for them: look for those.
+        before, seen = seen, _folders(job)
+        if len(found) == len(before) or seen == before:
+            break
+    return sorted(found, key=lambda checkpoint: checkpoint.number, reverse=True)
+
+
+def _complete(path: Path) -> Checkpoint | None:
+    numbered = NUMBERED.fullmatch(path.name)
+    if (numbered or path.name.startswith("savepoint-")) and (path / METADATA).is_file():
+        with suppress(FileNotFoundError):
+            return Checkpoint(path, int(numbered[1]) if numbered else check_readable(path))
+    return None
+
+
+def check_readable(checkpoint: Path) -> int:
+    """The number that a checkpoint's `_metadata` tells.
+
+    Raises `SettingError` where that is cut off, is something else, or is of a newer Flink, and
+    `FileNotFoundError` without one.
+    """
+    path = checkpoint / METADATA
+    with path.open("rb") as file:
+        head = file.read(HEADER.size)
+    if len(head) < HEADER.size:
+        raise SettingError(f"{path} is cut off: it has {path.stat().st_size} bytes")
+    mark, version, number = HEADER.unpack(head)
+    if mark != MARK:
+        raise SettingError(f"{path} is no checkpoint of Flink's: it begins with {head[:4].hex()}")
+    if version > NEWEST_VERSION:
+        raise SettingError(
+            f"{path} was written by a newer Flink, in format {version}; this one reads up to {NEWEST_VERSION}"
+        )
+    return int(number)
+
+
+def contents(checkpoint: Path) -> Contents:
+    """What lies in the folder of a checkpoint; nothing where it is gone."""
+    files = size = 0
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(checkpoint):
+            files += 1
+            size += entry.stat().st_size
+    return Contents(files, size)
+
+
+def _folders(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
+    return []
+
+
+def _written_ns(checkpoint: Checkpoint) -> int:
+    return (checkpoint.path / METADATA).stat().st_mtime_ns

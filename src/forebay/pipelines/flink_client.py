@@ -1,0 +1,99 @@
+"""Inside the process that holds Flink: one attempt at a job, as the supervisor at the other end wants it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import traceback
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from forebay.errors import ForebayError, LaunchError, PipelineFailed, SettingError, SetupError
+from forebay.operators.jvm import Jvm
+from forebay.pipelines.attempt import Attempt
+from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
+from forebay.pipelines.reports import Checked, Failed, Finished, Lost, Ready, Report, encode_report
+from forebay.pipelines.watching import Cancelled, JobLost, Wishes
+
+JVM_GONE_S = 5.0
+
+
+class FlinkClient:
+    """Reads a pickled `Order` and, once that was reported to be `Checked`, a pickled `Served`; then words.
+
+    Reports go to `reports`, a line each. Where the JVM dies, that is reported at once, whatever this process
+    waits for; where the supervisor's end of `words` closes, this process and its JVM are gone at once.
+    """
+
+    def __init__(self, jvm: Jvm, reports: BinaryIO, words: BinaryIO, log_dir: Path) -> None:
+        self._jvm = jvm
+        self._reports = reports
+        self._words = words
+        self._log_dir = log_dir
+        self._wishes = Wishes()
+        self._go = threading.Event()
+        self._connected = self._ending = False
+        self._writing = threading.Lock()
+
+    def serve(self) -> NoReturn:
+        """Serve one attempt, and end this process."""
+        threading.Thread(target=self._await_jvms_end, name="jvm-end", daemon=True).start()
+        try:
+            self._jvm.connect()
+            self._connected = True
+            finished = self._attempt()
+            self._ending = True
+            # What the job printed last passes through this process.
+            self._jvm.end()
+            self._report(finished)
+        except Cancelled:
+            pass
+        except JobLost as error:
+            self._report(Lost(str(error)))
+        except ForebayError as error:
+            self._report(Failed(_kind(error), str(error)))
+        except BaseException as error:
+            traceback.print_exc()
+            # Whatever talked to Java when it died fails in its own way; the thread that waits knows better.
+            self._jvm.await_end(JVM_GONE_S)
+            self._report(Failed("PipelineFailed", f"an error that was not foreseen: {error!r}"))
+        os._exit(0)
+
+    def _attempt(self) -> Report:
+        attempt = Attempt(pickle.load(self._words), self._report, self._wishes)
+        attempt.check()
+        self._report(Checked())
+        served = pickle.load(self._words)
+        threading.Thread(target=self._listen, name="words", daemon=True).start()
+        return Finished(attempt.run(served))
+
+    def _report(self, report: Report) -> None:
+        with self._writing:
+            self._reports.write(encode_report(report))
+        if isinstance(report, Ready):
+            self._go.wait()
+            if self._wishes.cancel:
+                raise Cancelled
+
+    def _listen(self) -> None:
+        for word in self._words:
+            self._wishes.drain |= word == DRAIN
+            self._wishes.cancel |= word == CANCEL
+            if word in {GO, CANCEL}:
+                self._go.set()
+        # Nobody is there any more who would take note of what the job commits.
+        os.killpg(0, signal.SIGKILL)
+
+    def _await_jvms_end(self) -> None:
+        status = self._jvm.process.wait()
+        if not self._ending and (self._connected or status < 0):
+            self._report(Lost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
+            os._exit(1)
+
+
+def _kind(error: ForebayError) -> str:
+    """The class that the error is raised as at the other end."""
+    kinds = (SettingError, SetupError, LaunchError, PipelineFailed)
+    return next((kind.__name__ for kind in kinds if isinstance(error, kind)), PipelineFailed.__name__)
