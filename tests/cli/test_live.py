@@ -35,6 +35,17 @@ def test_the_line_says_what_goes_in_and_out() -> None:
     )
 
 
+def test_the_line_and_the_end_say_what_limits() -> None:
+    shown = console()
+    with LiveLine(shown) as line:
+        for second in range(20):
+            line.show(replace(NOW, elapsed_s=float(second), results=3 * second, pending=5))
+        last = replace(NOW, state="FINISHED", elapsed_s=20.0, results=59)
+        report(last, one_each=True, json=False, console=shown, limited=line.throughput.limited(last))
+    assert " · dead letters 1 · the engine limits: 3.0 events/s" in text(shown)
+    assert text(shown).rstrip().endswith("100 tokens; the engine limited: 3.0 events/s")
+
+
 @pytest.mark.parametrize(
     ("backlog", "words"),
     [

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from forebay import errors
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.deadline import Deadline
 from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry, jitter_unit
 from forebay.records import Completion, Request, Timing, Usage
 from forebay.testing.clock import ManualClock
@@ -24,7 +26,7 @@ seconds = st.floats(0, 1e4)
 
 
 def delay(error: errors.EngineError, attempt: int = 1, **given: Any) -> float | None:
-    about = {"alike": attempt, "elapsed_s": 0.0, "deadline_s": None, "jitter_unit": 0.0} | given
+    about = {"alike": attempt, "left_s": inf, "jitter_unit": 0.0} | given
     return POLICY.next_delay_s(error, attempt=attempt, **about)
 
 
@@ -61,19 +63,19 @@ def test_jitter_takes_up_to_its_share() -> None:
 def test_the_replicas_own_wish_is_respected() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=40.0)) == 40.0
     assert delay(errors.RateLimited("x", retry_after_s=0.1)) == 0.25
-    assert delay(errors.RateLimited("x", retry_after_s=40.0), deadline_s=30.0) is None
+    assert delay(errors.RateLimited("x", retry_after_s=40.0), left_s=30.0) is None
 
 
 def test_the_last_chances_before_the_deadline_are_used() -> None:
-    assert delay(errors.Unreachable("x"), attempt=9, elapsed_s=90.0, deadline_s=100.0) == 5.0
-    assert delay(errors.Unreachable("x"), attempt=9, elapsed_s=99.9, deadline_s=100.0) is None
+    assert delay(errors.Unreachable("x"), attempt=9, left_s=10.0) == 5.0
+    assert delay(errors.Unreachable("x"), attempt=9, left_s=0.1) is None
 
 
 @given(
     st.sampled_from(ALL),
     st.none() | seconds,
     st.integers(1, 10_000),
-    st.fixed_dictionaries({"elapsed_s": seconds, "deadline_s": st.none() | seconds, "jitter_unit": units}),
+    st.fixed_dictionaries({"left_s": st.just(inf) | seconds, "jitter_unit": units}),
 )
 def test_a_wait_keeps_every_bound(
     cls: type[errors.EngineError],
@@ -87,8 +89,7 @@ def test_a_wait_keeps_every_bound(
     assert cls.retryable
     assert wait >= (asked_s or 0.0)
     assert wait <= max(POLICY.max_backoff_s, (asked_s or 0.0) + POLICY.base_s)
-    if about["deadline_s"] is not None:
-        assert wait < about["deadline_s"] - about["elapsed_s"]
+    assert wait < about["left_s"]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +124,14 @@ class Replay:
         self.timeouts_s: list[float] = []
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
+        sent_s = self.clock.monotonic_s()
+        if deadline is not None:
+            deadline.begin(sent_s)
+            timeout_s = min(timeout_s, deadline.left_s(sent_s))
         self.timeouts_s.append(timeout_s)
         outcome = self.outcomes.pop(0)
-        sent_s = self.clock.monotonic_s()
         self.clock.advance(min(1.0, timeout_s))
         if isinstance(outcome, errors.EngineError):
             raise outcome
@@ -225,6 +229,36 @@ async def test_after_the_deadline_nothing_is_called() -> None:
     assert (outcome.attempts, engine.timeouts_s) == (0, [])
 
 
+async def test_what_an_engine_holds_back_has_all_its_time_when_it_is_sent() -> None:
+    class Slow(Replay):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Completion:
+            assert deadline is not None
+            if deadline.begun_s is None:
+                deadline.wait(self.clock.monotonic_s(), counts=False)
+                self.clock.advance(3600.0)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
+
+    clock = ManualClock()
+    engine = Slow(clock, [errors.Unreachable("x")] * 50)
+    outcome = await complete_with_retry(
+        engine, REQUEST, policy=POLICY, timeout_s=10.0, deadline_s=60.0, clock=clock, sleep=clock.sleep
+    )
+    assert isinstance(outcome.error, errors.Unreachable)
+    assert 55 < outcome.elapsed_s <= 60
+    engine = Slow(ManualClock(), ["hi"])
+    outcome = await complete_with_retry(
+        engine, REQUEST, policy=POLICY, timeout_s=10.0, deadline_s=60.0, clock=engine.clock
+    )
+    assert (outcome.answer, outcome.elapsed_s) == ("hi", 1.0)
+
+
+async def test_an_engine_that_never_sends_anything_is_asked_until_the_deadline() -> None:
+    outcome, _, _ = await run([errors.Overloaded("full", sent=False)] * 100, deadline_s=60.0)
+    assert isinstance(outcome.error, errors.Overloaded)
+
+
 async def test_cancellation_and_bugs_pass_through() -> None:
     class Broken(Replay):
         def __init__(self, error: BaseException) -> None:
@@ -232,7 +266,7 @@ async def test_cancellation_and_bugs_pass_through() -> None:
             self.error = error
 
         async def complete(
-            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
         ) -> Completion:
             raise self.error
 
@@ -241,12 +275,11 @@ async def test_cancellation_and_bugs_pass_through() -> None:
             await complete_with_retry(Broken(error), REQUEST, policy=POLICY, timeout_s=1.0)
 
 
-@given(st.lists(st.sampled_from(ALL), max_size=12), st.none() | st.floats(0.1, 100))
+@given(st.lists(st.sampled_from(ALL), max_size=12), st.just(inf) | st.floats(0.1, 100))
 def test_every_run_ends_with_an_answer_or_an_error_within_the_deadline(
-    classes: list[type[errors.EngineError]], deadline_s: float | None
+    classes: list[type[errors.EngineError]], deadline_s: float
 ) -> None:
     outcome, engine, seen = asyncio.run(run([*(cls("x") for cls in classes), "hi"], deadline_s=deadline_s))
     assert (outcome.error is None) == (outcome.answer == "hi")
     assert outcome.attempts == len(seen) + 1 == len(engine.timeouts_s)
-    if deadline_s is not None:
-        assert outcome.elapsed_s <= deadline_s + 1e-6
+    assert outcome.elapsed_s <= deadline_s + 1e-6

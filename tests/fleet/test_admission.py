@@ -257,13 +257,51 @@ def test_what_is_removed_is_not_sent(kind: str) -> None:
     assert dispatcher.expired() == []
 
 
-def test_what_requests_spend_side_by_side_is_room() -> None:
+def test_what_it_works_on_side_by_side_has_room_whatever_its_prefill() -> None:
     one = fleet(hold_s=0.1)
-    one.lag_s[:] = 0.3
+    one.set_room(0, math.inf, 5)
     admission: Admission[int] = Admission(one)
     for number in range(20):
+        admission.add(number, Demand(1000), 0.0)
+    sent = admission.ready(0.0)
+    assert [name for name, _ in sent] == [0, 1, 2, 3, 4]
+    assert admission.ready(0.1) == []
+    one.first_token(sent[0][1], 0.1)
+    assert [name for name, _ in admission.ready(0.1)] == [5], "one of those without a first token has one"
+
+
+def test_there_are_never_more_than_get_the_most_done() -> None:
+    one = fleet(hold_s=10.0)
+    one.set_room(0, 3, math.inf)
+    admission: Admission[int] = Admission(one)
+    for number in range(20):
+        admission.add(number, Demand(1), 0.0)
+    sent = admission.ready(0.0)
+    assert len(sent) == 3
+    assert admission.wake_s == math.inf, "time alone makes no room"
+    one.first_token(sent[0][1], 0.1)
+    assert admission.ready(0.1) == [], "it is there still"
+    one.finish(sent[0][1], 1.0, output_tokens=5)
+    assert len(admission.ready(1.0)) == 1
+    one.set_room(0, 5, math.inf)
+    assert len(admission.ready(1.0)) == 2
+
+
+def test_the_one_that_has_room_gets_what_the_other_has_none_for() -> None:
+    one = fleet(2, hold_s=10.0)
+    one.set_room(0, 1, math.inf)
+    admission: Admission[int] = Admission(one)
+    for number in range(6):
         admission.add(number, Demand(100), 0.0)
-    assert len(admission.ready(0.0)) == 5, "until more than 0.4 s are queued"
+    assert sorted(ticket.replica for _, ticket in admission.ready(0.0)) == [0, 1, 1, 1, 1, 1]
+
+
+def test_without_any_deadline_priority_decides_within_a_second() -> None:
+    admission: Admission[str] = Admission(fleet(hold_s=10.0))
+    admission.add("low", Demand(1, priority=2), 0.1)
+    admission.add("high", Demand(1, priority=1), 0.2)
+    admission.add("later", Demand(1, priority=0), 1.3)
+    assert names(admission.ready(1.3)) == ["high", "low", "later"]
 
 
 def test_no_report_of_others_stops_the_stream() -> None:

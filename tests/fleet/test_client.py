@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay.engine.client import HttpEngine
+from forebay.engine.deadline import Deadline
 from forebay.errors import (
     BadRequest,
     ModelNotFound,
@@ -19,10 +23,12 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.fleet.client import FleetClient
+from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.file import FileReplicas
 from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.fleet.replicas.health import HealthRules
+from forebay.records import Request
 from forebay.settings import SecretRef
 from forebay.testing.clock import ManualClock
 from forebay.testing.delays import Fixed
@@ -57,7 +63,7 @@ async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
 async def test_a_request_without_any_replica_is_told_so_at_its_deadline(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         with pytest.raises(Unreachable, match="there is no replica to send the request to") as caught:
-            await fakes.engine.complete(ask(1), timeout_s=9.0, deadline_s=0.2)
+            await fakes.engine.complete(ask(1), timeout_s=9.0, deadline=Deadline(0.2))
         assert not caught.value.sent
         assert fakes.engine.client.waiting == 0
 
@@ -230,21 +236,30 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind(
         await wait_for(lambda: fakes.replicas[0].report().in_flight == 0)
 
 
+@asynccontextmanager
+async def _full(client: FleetClient) -> AsyncIterator[None]:
+    """As many requests in flight as a replica gets of which nothing is known."""
+    async with AsyncExitStack() as held:
+        for number in range(int(FIRST)):
+            await held.enter_async_context(client.place(client.demand(f"held {number}")))
+        yield
+
+
 async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothing(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
-    async with fleet_of(1) as fakes:
+    async with fleet_of(1, ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1)) as fakes:
         client = fakes.engine.client
         await client.start(60.0)
-        # Nothing is known of steps yet; from now on one prompt at a time is let in.
-        client.fleet.hold_s[0] = 1e-9
         order: list[str] = []
 
         async def one(name: str, deadline_s: float, priority: int = 0) -> None:
-            await fakes.engine.complete(ask(name, priority=priority), timeout_s=60.0, deadline_s=deadline_s)
+            deadline = Deadline(deadline_s)
+            deadline.begin(asyncio.get_running_loop().time())
+            await fakes.engine.complete(ask(name, priority=priority), timeout_s=60.0, deadline=deadline)
             order.append(name)
 
-        async with client.place(client.demand("first", deadline_s=400.0)):
+        async with _full(client):
             rest = [asyncio.ensure_future(one("late", 300.0)), asyncio.ensure_future(one("soon", 200.0))]
             with pytest.raises(Overloaded) as refused:
                 await one("too late", 0.1)
@@ -253,6 +268,24 @@ async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothi
         assert order == ["soon", "late"]
         assert not refused.value.sent
         assert "rtoo late" not in fakes.replicas[0].report().calls
+
+
+async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(1) as fakes:
+        client = fakes.engine.client
+        await client.start(60.0)
+        deadline = Deadline(0.3)
+        async with _full(client):
+            waiting = asyncio.ensure_future(
+                fakes.engine.complete(ask("patient"), timeout_s=60.0, deadline=deadline)
+            )
+            began_s = asyncio.get_running_loop().time()
+            await wait_for(lambda: asyncio.get_running_loop().time() > began_s + 0.5)
+            assert client.waiting == 1
+            assert deadline.begun_s is None
+        assert (await waiting).text
 
 
 async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> None:
@@ -312,11 +345,8 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
         for number in range(8):
             await fakes.engine.complete(ask(number), timeout_s=60.0)
         busy = fakes.replicas[0]
-        other = FleetClient(FleetConfig(FixedReplicas((busy.url,)), model="m", check_s=0.05))
-        crowd = [
-            asyncio.ensure_future(_hold(other, "someone else's " * 9, 120.0, lease_url=busy.url))
-            for _ in range(12)
-        ]
+        other = HttpEngine(busy.url)
+        crowd = [asyncio.ensure_future(_ask_on(other, number)) for number in range(12)]
         fleet = fakes.engine.client.fleet
         row = fleet.names.index(busy.url)
         await wait_for(lambda: fleet.foreign[row] >= 5)
@@ -332,15 +362,10 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
         assert fakes.calls(1) - before[1] >= 15, own
 
 
-async def _hold(client: FleetClient, text: str, deadline_s: float, *, lease_url: str) -> None:
-    from forebay.records import Request
-
-    async with client.place(client.demand(text, deadline_s=deadline_s)) as lease:
-        assert lease.url == lease_url
-        for number in range(100):
-            await lease.engine.complete(
-                Request(f"other-{id(lease)}-{number}", "m", prompt=text), timeout_s=deadline_s
-            )
+async def _ask_on(engine: HttpEngine, number: int) -> None:
+    for turn in range(100):
+        request = Request(f"other-{number}-{turn}", "m", prompt="someone else's " * 9)
+        await engine.complete(request, timeout_s=120.0)
 
 
 async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:

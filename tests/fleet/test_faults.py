@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from forebay.engine.deadline import Deadline
 from forebay.errors import EngineError
 from forebay.fleet.replicas import reports
 from forebay.testing.faults import Faults
@@ -19,7 +20,10 @@ async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: A
         for number in range(2):
             fakes.change(number, faults=Faults((("503", 1.0),)))
         failed = await asyncio.gather(
-            *(fakes.engine.complete(ask(number), timeout_s=60.0, deadline_s=0.1) for number in range(9)),
+            *(
+                fakes.engine.complete(ask(number), timeout_s=60.0, deadline=Deadline(0.1))
+                for number in range(9)
+            ),
             return_exceptions=True,
         )
         assert all(isinstance(error, EngineError) for error in failed)

@@ -230,7 +230,8 @@ def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[i
             number = one.add(ReplicaLimits(f"r{at}", 1e4))
             assert number not in here
             assert one.names[number] == f"r{at}"
-            assert one.requests[number] == one.foreign[number] == one.lag_s[number] == 0
+            assert one.requests[number] == one.foreign[number] == one.waiting[number] == 0
+            assert (one.window[number], one.beside[number]) == (math.inf, 0.0)
             assert (one.pace[number], one.hold_s[number]) == (1.0, math.inf)
             assert one.cached(Demand(32, (1, 2)))[number] == 0
             here[number] = []
@@ -238,7 +239,7 @@ def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[i
             number = sorted(here)[which % len(here)]
             here[number].append(take(one, number, Demand(32, (1, 2)), now_s))
             one.report(number, ReplicaLoad(now_s, 9.0, 9.0, 0.5))
-            one.lag_s[number] = 1.0
+            one.set_room(number, 7.0, 3.0)
         elif here and kind == 2:
             number = sorted(here)[which % len(here)]
             for ticket in here[number]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode, encode
+from forebay.engine.deadline import Deadline
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -74,10 +75,10 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
 
     class Spy(ScriptedEngine):
         async def complete(
-            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
         ) -> Any:
             seen.append(request)
-            return await super().complete(request, timeout_s=timeout_s)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
 
     template = PromptTemplate(messages=(Message("system", "for {{ key }}"), Message("user", "{{ text }}")))
     await answer(item(), call(Spy(Fixed(0.0)), prompt=template))
@@ -93,10 +94,10 @@ async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_
 
     class Spy(ScriptedEngine):
         async def complete(
-            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
         ) -> Any:
             seen.append(request)
-            return await super().complete(request, timeout_s=timeout_s)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
 
     priority = FieldTemplate("{{ text | length }}", what="priority")
     await answer(item(), call(Spy(Fixed(0.0)), priority=priority))
@@ -113,7 +114,7 @@ async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_
 async def test_what_was_never_sent_counts_no_call() -> None:
     class Full(ScriptedEngine):
         async def complete(
-            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
         ) -> Any:
             raise Overloaded("no replica had room", sent=False)
 
@@ -170,9 +171,11 @@ async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> Non
 
     class Hung(ScriptedEngine):
         async def complete(
-            self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
         ) -> Any:
-            clock.advance(timeout_s)
+            assert deadline is not None
+            deadline.begin(clock.monotonic_s())
+            clock.advance(min(timeout_s, deadline.left_s(clock.monotonic_s())))
             raise AttemptTimeout("no answer")
 
     answering = Answering(call(Hung(), timeout_s=20.0, deadline_s=50.0), CallCounts(), clock)

@@ -7,7 +7,6 @@ from typing import Any, get_args
 import pytest
 
 from forebay.connectors.posts import TOPICS
-from forebay.engine.client import HttpEngineFactory
 from forebay.errors import SettingError
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.dns import DnsReplicas
@@ -103,15 +102,17 @@ def test_an_engine_is_one_url_several_a_file_or_a_name(engine: Any, replicas: An
     assert parse_spec({**DATA, "engine": engine}).engine.replicas() == replicas
 
 
-def test_one_url_is_asked_directly_and_several_are_a_fleet() -> None:
+def test_a_url_is_a_fleet_of_one() -> None:
     spec = parse_spec(
         {**DATA, "engine": ["http://a:1", "http://b:1"], "routing": "round_robin", "timeout_s": 20.0}
     )
     fleet = call_of(spec, replicas=FixedReplicas(("http://a:1", "http://b:1")), model="m").engine
     assert isinstance(fleet, FleetEngineFactory)
     assert (fleet.config.routing, fleet.config.stall_s, fleet.config.model) == ("round_robin", 5.0, "m")
-    one = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m").engine
-    assert isinstance(one, HttpEngineFactory)
+    alone = parse_spec({**DATA, "engine": "http://a:1", "capacity": 9, "deadline_s": 77.0})
+    one = call_of(alone, replicas=FixedReplicas(("http://a:1",)), model="m").engine
+    assert isinstance(one, FleetEngineFactory)
+    assert (one.config.capacity, one.config.deadline_s) == (9, 77.0)
 
 
 def test_events_of_caches_make_a_fleet_of_one_replica_too() -> None:

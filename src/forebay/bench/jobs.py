@@ -43,7 +43,7 @@ def forebay_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> N
 def answered(events: DataStream, load: Workload) -> DataStream:
     """The results of `infer` for events with `text`, numbered `i`."""
     call = Call(
-        engine=load.engine(),
+        engine=load.admitted(),
         model=load.model,
         prompt=PromptTemplate("{{ text }}"),
         sampling=load.sampling(),

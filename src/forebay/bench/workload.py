@@ -7,6 +7,9 @@ from typing import Literal
 
 from forebay.engine.base import EngineFactory
 from forebay.engine.client import HttpEngineFactory
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.records import Event, Message, Request, Sampling
 from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngineFactory
@@ -50,6 +53,13 @@ class Workload:
         if self.url is None:
             return ScriptedEngineFactory(Fixed(self.scripted_s))
         return HttpEngineFactory(self.url)
+
+    def admitted(self) -> EngineFactory:
+        """The same engine as a pipeline asks it: with its admission, time limits and retries."""
+        if self.url is None:
+            return self.engine()
+        replicas = FixedReplicas((self.url,))
+        return FleetEngineFactory(FleetConfig(replicas, model=self.model, capacity=self.capacity))
 
     def sampling(self) -> Sampling:
         # Every answer has the same length whatever the model says, so that systems do the same work.

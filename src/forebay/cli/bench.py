@@ -18,6 +18,7 @@ from forebay.cli.files import check_writable
 from forebay.cli.gateway_bench import gateway_bench
 from forebay.cli.overhead import overhead
 from forebay.cli.routing import overload, routing
+from forebay.cli.slowdown import slowdown
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -31,6 +32,7 @@ bench.command()(routing)
 bench.command()(overload)
 bench.command()(applications)
 bench.command()(faults)
+bench.command()(slowdown)
 bench.command(name="gateway")(gateway_bench)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]

@@ -14,6 +14,7 @@ from rich.text import Text
 from forebay.backlog import Backlog
 from forebay.control_characters import replace_controls
 from forebay.pipelines.snapshot import Snapshot
+from forebay.pipelines.throughput import Throughput
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0
@@ -34,6 +35,7 @@ class LiveLine:
         self._moved_s = 0.0
         self._tokens_per_s = 0.0
         self._printed_s: float | None = None
+        self.throughput = Throughput()
 
     def __enter__(self) -> LiveLine:
         return self
@@ -75,7 +77,9 @@ class LiveLine:
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
         self._before = now
-        self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s))
+        self.throughput.add(now)
+        limit = self.throughput.limit(now)
+        self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s, limit=limit))
 
     def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal:
@@ -91,8 +95,8 @@ class LiveLine:
         self._console.print(replace_controls(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
-    """The live line. `still_s`: how long no count has changed."""
+def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: str = "") -> str:
+    """The live line. `still_s`: how long no count has changed; `limit`: what limits, in words."""
     parts = [
         f"{now.elapsed_s:5.0f} s {now.state.lower()}",
         f"in {now.accepted}",
@@ -113,16 +117,18 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0) -> str:
         parts.append(f"failed commits {now.failed_commits}")
     if now.engine_restarts:
         parts.append(f"engine restarts {now.engine_restarts}")
+    if limit:
+        parts.append(limit)
     if now.state == "RUNNING" and still_s >= QUIET_S:
         parts.append(f"no {'answer' if now.in_flight else 'new event'} for {still_s:.0f} s")
     return " · ".join(parts)
 
 
-def report(last: Snapshot, *, one_each: bool, json: bool, console: Console) -> None:
+def report(last: Snapshot, *, one_each: bool, json: bool, console: Console, limited: str = "") -> None:
     """The end of a run: one JSON document on standard output, or one line on `console`.
 
     `one_each`: each event has one result or dead letter. Else how many came in is as Flink last told it, and
-    not said.
+    not said. `limited`: what limited the run, in words.
     """
     if json:
         told = asdict(last) if one_each else {**asdict(last), "accepted": None}
@@ -132,7 +138,8 @@ def report(last: Snapshot, *, one_each: bool, json: bool, console: Console) -> N
     events = f"{last.accepted} events in, " if one_each else ""
     console.print(
         f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
-        f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens",
+        f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens"
+        f"{'; ' + limited if limited else ''}",
         highlight=False,
         soft_wrap=True,
     )

@@ -127,7 +127,8 @@ def _run(
                 _say_stopped(spec, errors)
                 _write_page(ready, folder, errors)
             raise
-    report(last, one_each=one_each, json=json, console=errors)
+    limited = line.throughput.limited(last)
+    report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():

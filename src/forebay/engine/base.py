@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from forebay.engine.deadline import Deadline
 from forebay.records import Completion, Request
 
 
@@ -11,14 +12,15 @@ class Engine(Protocol):
     """One place that answers requests: a replica over HTTP, a scripted one in tests, a fleet."""
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         """Answer `request`, or raise an `EngineError` of the cause.
 
-        Raises `AttemptTimeout` after `timeout_s`. An engine that holds requests back until a replica has room
-        counts that from the moment at which one is sent, and gives up `deadline_s` from now in any case
-        (None: `timeout_s`). Cancelling the task aborts the request at the engine.
-        The answer is not checked against `request.schema`. Safe to call from many tasks of one loop.
+        Raises `AttemptTimeout` where the engine makes no progress on the request for `timeout_s`: no first
+        token though it could have begun, no next one after it; for an answer in one piece, no answer. And
+        where `deadline` is over: it begins with the call, however long the request waited for it. Cancelling
+        the task aborts the request at the engine. The answer is not checked against `request.schema`. Safe to
+        call from many tasks of one loop.
         """
         ...
 

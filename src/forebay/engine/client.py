@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote as percent_encode
@@ -11,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine.deadline import Deadline
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, request_body
@@ -71,22 +73,28 @@ class HttpEngine:
         request: Request,
         *,
         timeout_s: float,
-        deadline_s: float | None = None,
+        deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """As `Engine` has it. `on_content` is called each time that content of a streamed answer came."""
+        """As `Engine` has it; progress is bytes. `on_content` is called each time that content came, of an
+        answer in one piece once.
+        """
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
         body = request_body(request, stream=self._stream)
-        if timeout_s <= 0:
-            raise AttemptTimeout(f"{self.url}: no time is left for request {request.id}")
         sent_s = self._clock.monotonic_s()
+        left_s = math.inf
+        if deadline is not None:
+            deadline.begin(sent_s)
+            left_s = deadline.left_s(sent_s)
+        if min(timeout_s, left_s) <= 0:
+            raise AttemptTimeout(f"{self.url}: no time is left for request {request.id}")
         try:
             response = await self._open().post(
                 self._chat_url if request.prompt is None else self._prompt_url,
                 data=body,
                 headers={"X-Request-Id": header_id(request.id)},
-                timeout=request_timeout(timeout_s, self._connect_timeout_s),
+                timeout=request_timeout(left_s, self._connect_timeout_s, silence_s=timeout_s),
                 allow_redirects=False,
             )
             try:
@@ -99,8 +107,12 @@ class HttpEngine:
             failure: EngineError = Unreachable(
                 f"{self.url} took no connection within {self._connect_timeout_s:g} s"
             )
+        except aiohttp.SocketTimeoutError:
+            failure = AttemptTimeout(f"{self.url} sent nothing for request {request.id} for {timeout_s:g} s")
         except asyncio.TimeoutError:
-            failure = AttemptTimeout(f"{self.url} did not finish request {request.id} within {timeout_s:g} s")
+            failure = AttemptTimeout(
+                f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s on"
+            )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = transport_error(error, replica=self.url, quote=self._quote)
         # Raised out here so that it drags no exception along that holds the request's headers.
@@ -123,10 +135,12 @@ class HttpEngine:
         if response.status != 200:
             raise await self._refusal(request, response)
         reader = AnswerReader(request, replica=self.url, quote=self._quote)
-        if self._stream:
+        # Some servers stream nothing, whatever they are asked.
+        if self._stream and response.content_type != "application/json":
             seen = _Seen(sent_s, first_byte_s, load, on_content)
             return await self._read_stream(response, reader, seen)
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
+        on_content()
         timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
         return Completion(reader.text, reader.finish_reason, reader.usage, timing, load)
 
@@ -216,7 +230,8 @@ def _nothing() -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class HttpEngineFactory:
-    """Opens an `HttpEngine`. Holds where the API key is, never the key; reads it when called.
+    """Opens an `HttpEngine`, which is asked at once for all that it is given: a pipeline is better served by
+    `FleetEngineFactory.at`. Holds where the API key is, never the key; reads it when called.
 
     Raises `SettingError` at construction for a URL that cannot be one, when called for a missing key.
     """
@@ -279,9 +294,19 @@ def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
     )
 
 
-def request_timeout(total_s: float, connect_s: float = CONNECT_TIMEOUT_S) -> aiohttp.ClientTimeout:
-    """Bounds of one exchange, taken exactly: by itself aiohttp rounds times above 5 s up to whole seconds."""
-    return aiohttp.ClientTimeout(total=total_s, sock_connect=connect_s, ceil_threshold=total_s + 1)
+def request_timeout(
+    total_s: float, connect_s: float = CONNECT_TIMEOUT_S, *, silence_s: float = math.inf
+) -> aiohttp.ClientTimeout:
+    """Bounds of one exchange, taken exactly: by itself aiohttp rounds times above 5 s up to whole seconds.
+
+    `silence_s`: between two reads, and before the first; infinite as `total_s` may be.
+    """
+    return aiohttp.ClientTimeout(
+        total=None if math.isinf(total_s) else total_s,
+        sock_connect=connect_s,
+        sock_read=None if math.isinf(silence_s) else silence_s,
+        ceil_threshold=math.inf,
+    )
 
 
 def header_id(id: str) -> str:

@@ -12,6 +12,7 @@ from math import inf
 from forebay.clock import Clock, SystemClock
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.base import Engine
+from forebay.engine.deadline import Deadline
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -58,17 +59,15 @@ class RetryPolicy:
         *,
         attempt: int,
         alike: int,
-        elapsed_s: float,
-        deadline_s: float | None,
+        left_s: float,
         jitter_unit: float,
     ) -> float | None:
         """Seconds to wait after the `attempt`-th try (from 1) failed with `error`; None to give up.
 
-        `alike` of the tries, this one included, failed in a way that has the same limit. `elapsed_s` and
-        `deadline_s` count from the same moment, and the wait always ends before the deadline. A wait of our
-        own that would not is shortened to half of the time that is left, so that the last chances are used;
-        where the replica itself asked for a longer one (`Retry-After`), there is none. `jitter_unit` is a
-        number in [0, 1).
+        `alike` of the tries, this one included, failed in a way that has the same limit. The wait always ends
+        before the deadline, which is in `left_s`. A wait of our own that would not is shortened to half of
+        that, so that the last chances are used; where the replica itself asked for a longer one
+        (`Retry-After`), there is none. `jitter_unit` is a number in [0, 1).
         """
         if not error.retryable or alike >= self.limit(error):
             return None
@@ -79,9 +78,6 @@ class RetryPolicy:
         if asked_s is not None:
             # Spread over a little time what was told to come back at the same moment.
             delay_s = max(delay_s, asked_s + self.base_s * jitter_unit)
-        if deadline_s is None:
-            return delay_s
-        left_s = deadline_s - elapsed_s
         # A last try with less than that left would end by the deadline, and hide the true cause.
         if delay_s + self.base_s < left_s:
             return delay_s
@@ -101,8 +97,8 @@ class Outcome:
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
     `answer` is the parsed JSON value where the answer was checked, else the text. `attempts` counts the
-    calls that were made, `elapsed_s` the time from the first call to the end, `called_s` that of the last
-    call.
+    calls that were made, `elapsed_s` the time from the first of them to the end, `called_s` that of the last
+    one.
     """
 
     attempts: int
@@ -119,7 +115,7 @@ async def complete_with_retry(
     *,
     policy: RetryPolicy,
     timeout_s: float,
-    deadline_s: float | None = None,
+    deadline_s: float = inf,
     check: AnswerCheck | None = None,
     clock: Clock | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -127,46 +123,54 @@ async def complete_with_retry(
 ) -> Outcome:
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
-    `timeout_s` bounds each call, `deadline_s` all of it, both in seconds from now. With the deadline already
-    past, no call is made and the outcome holds an `AttemptTimeout`. `check` refuses answers that break the
-    schema. Engine errors never leave this function; cancellation does, and aborts the call.
+    `timeout_s` is how long a call may make no progress, `deadline_s` the time for all calls and the pauses
+    between them; the time for which an engine that works holds the first one back does not count. With
+    nothing left no call is made, and the outcome holds an `AttemptTimeout`. `check` refuses answers that
+    break the schema. Engine errors never leave this function; cancellation does, and aborts the call.
     """
     time = clock or SystemClock()
-    started_s = time.monotonic_s()
-    if deadline_s is not None and deadline_s <= 0:
+    if deadline_s <= 0:
         return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
+    deadline = Deadline(deadline_s)
     attempt = calls = 0
     failed: Counter[type[EngineError] | None] = Counter()
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
-        left_s = None if deadline_s is None else deadline_s - (sent_s - started_s)
-        call_s = timeout_s if left_s is None else min(timeout_s, left_s)
+        # Unless the engine knows better.
+        deadline.wait(sent_s, counts=True)
         try:
-            completion = await engine.complete(request, timeout_s=call_s, deadline_s=left_s)
+            completion = await engine.complete(request, timeout_s=timeout_s, deadline=deadline)
             answer: JSON = completion.text
             if check is not None:
                 answer = check(completion.text, finish_reason=completion.finish_reason)
-            ended_s = time.monotonic_s()
-            return Outcome(calls + 1, ended_s - started_s, completion.timing.latency_s, completion, answer)
+            elapsed_s = _elapsed_s(deadline, completion.timing.sent_s, time.monotonic_s())
+            return Outcome(calls + 1, elapsed_s, completion.timing.latency_s, completion, answer)
         except EngineError as error:
             failed_s = time.monotonic_s()
             calls += error.sent
+            if error.sent:
+                deadline.begin(sent_s)
+            deadline.wait(failed_s, counts=True)
             kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
             failed[kind] += policy.limit(error) < inf
             delay_s = policy.next_delay_s(
                 error,
                 attempt=attempt,
                 alike=failed[kind],
-                elapsed_s=failed_s - started_s,
-                deadline_s=deadline_s,
+                left_s=deadline.left_s(failed_s),
                 jitter_unit=jitter_unit(request.id, attempt),
             )
             if delay_s is None:
-                return Outcome(calls, failed_s - started_s, failed_s - sent_s, error=error)
+                elapsed_s = _elapsed_s(deadline, failed_s, failed_s)
+                return Outcome(calls, elapsed_s, failed_s - sent_s, error=error)
             if on_retry is not None:
                 on_retry(error, attempt, delay_s)
         await sleep(delay_s)
+
+
+def _elapsed_s(deadline: Deadline, sent_s: float, now_s: float) -> float:
+    return now_s - (sent_s if deadline.begun_s is None else deadline.begun_s)
 
 
 def jitter_unit(request_id: str, attempt: int) -> float:

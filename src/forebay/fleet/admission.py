@@ -28,10 +28,14 @@ class Admission(Generic[Item]):
     """The default dispatcher: sends a request when the replica that suits it best has room for it.
 
     A replica has room while the prefill queued there is shorter than one of its steps takes
-    (`Fleet.hold_s`, learned) and its lag: it always has its next step's work, and hardly more. What waits is
-    ordered by the moment it is due, then priority, then arrival. A tenant's requests are due the later the
-    more of its own wait before them, by the time they take at its fair share. What can no longer get its
-    first token when it is due waits until nothing else can be sent; what has passed its deadline is given up.
+    (`Fleet.hold_s`, learned): it always has its next step's work, and hardly more. It has room for as many
+    without a first token as it works on side by side (`Fleet.beside`), whatever their prefill, and for no
+    more than it gets the most done with (`Fleet.window`).
+
+    What waits is ordered by the moment it is due, then priority, then arrival. A tenant's requests are due
+    the later the more of its own wait before them, by the time they take at its fair share. What can no
+    longer get its first token when it is due waits until nothing else can be sent; what has passed its
+    deadline is given up.
 
     Whatever a replica says of others' requests, it has room for one of ours: nothing that it reports can stop
     the stream, and our own first token shows whether it is true.
@@ -48,19 +52,17 @@ class Admission(Generic[Item]):
         self._tenants: dict[str, int] = {}
         self._added = 0
         self.wake_s = math.inf
-        # No replica has room before this moment, as far as is known; infinite where some may have.
-        self._closed_until_s = math.inf
+        # No replica has room before this moment, as far as is known.
+        self._closed_until_s = -math.inf
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._late)
 
     def add(self, item: Item, demand: Demand, now_s: float) -> None:
         due_s = min(demand.due_s, demand.deadline_s)
-        if due_s == math.inf:
-            due_s = now_s + NEVER_DUE_S
-        elif demand.due_s == math.inf:
+        if demand.due_s == math.inf:
             # Deadlines run from arrival: taken exactly, no two are alike, and priority would mean nothing.
-            due_s = math.floor(due_s)
+            due_s = math.floor(now_s + NEVER_DUE_S if due_s == math.inf else due_s)
         if demand.tenant is not None:
             due_s += self._join(demand.tenant, demand)
         heappush(self._waiting, (due_s, demand.priority, self._added, item, demand))
@@ -73,9 +75,9 @@ class Admission(Generic[Item]):
     def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
         sent: list[tuple[Item, Ticket]] = []
         if not self._waiting and not self._late:
-            self.wake_s = self._closed_until_s = math.inf
+            self.wake_s, self._closed_until_s = math.inf, -math.inf
             return sent
-        if now_s < self._closed_until_s < math.inf and not self._opened(now_s):
+        if now_s < self._closed_until_s and not self._opened(now_s):
             self.wake_s = self._closed_until_s
             return sent
         for heap in (self._waiting, self._late):
@@ -83,12 +85,17 @@ class Admission(Generic[Item]):
                 self._give_up(heappop(heap))
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
-        room_s = fleet.hold_s + fleet.lag_s
-        has_room = (queues <= room_s) | (fleet.busy == 0)
+        has_room = queues <= fleet.hold_s
+        has_room |= fleet.waiting < fleet.beside
+        has_room |= fleet.busy == 0
+        has_room &= fleet.requests < fleet.window
         fleet.changed.clear()
         if not fleet.all_available:
             has_room &= fleet.available
             queues[~fleet.available] = math.inf
+        # Where there are as many as there may be, the next one goes in when one of them ends.
+        turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
+        queues += turns_s
         aside: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
         for heap in (self._waiting, self._late):
             while heap and len(aside) < LOOK_AHEAD and np.count_nonzero(has_room):
@@ -111,14 +118,17 @@ class Admission(Generic[Item]):
                         ticket = fleet.take(best, demand, cached, now_s)
                         sent.append((item, ticket))
                         queues[best] += ticket.work_s
-                        has_room[best] = fleet.available[best] and queues[best] <= room_s[best]
+                        if fleet.requests[best] >= fleet.window[best]:
+                            turns_s[best] = fleet.answer_s / fleet.requests[best]
+                            queues[best] += turns_s[best]
+                        has_room[best] = fleet.available[best] and _room(fleet, best, float(queues[best]))
                         continue
                     has_room[best] = False
-                queues[best] = firsts[best]
+                queues[best] = firsts[best] + turns_s[best]
                 aside.append((heap, entry))
         for heap, entry in aside:
             heappush(heap, entry)
-        self.wake_s = self._closed_until_s = math.inf
+        self.wake_s, self._closed_until_s = math.inf, -math.inf
         if self._waiting or self._late:
             touched = sent or aside or not fleet.all_available
             self._set_wake(queue_s(fleet, now_s) if touched else queues, now_s)
@@ -149,29 +159,31 @@ class Admission(Generic[Item]):
         self._expired.append(entry[3])
 
     def _set_wake(self, queues: Vector, now_s: float) -> None:
-        """Note when the first of the replicas without room has some again."""
+        """Note when the first of the replicas without room has some again, if nothing happens until then."""
         fleet = self._fleet
-        excess = queues - fleet.hold_s - fleet.lag_s
-        excess[fleet.busy == 0] = 0.0
+        excess = queues - fleet.hold_s
+        excess[(fleet.waiting < fleet.beside) | (fleet.busy == 0)] = 0.0
+        excess[fleet.requests >= fleet.window] = math.inf
         if not fleet.all_available:
             excess = excess[fleet.available]
         closed = excess > 0
         if not len(closed):
             return
+        least_s = float(excess[closed].min(initial=math.inf))
+        self.wake_s = now_s + max(least_s, MIN_WAKE_S)
         if closed.all():
-            self.wake_s = self._closed_until_s = now_s + max(float(excess.min()), MIN_WAKE_S)
-        elif closed.any():
-            self.wake_s = now_s + max(float(excess[closed].min()), MIN_WAKE_S)
+            self._closed_until_s = self.wake_s
 
     def _opened(self, now_s: float) -> bool:
         """Whether a replica has room since it was found that none has."""
         fleet = self._fleet
         for replica in fleet.changed:
-            hold_s = float(fleet.hold_s[replica]) + float(fleet.lag_s[replica])
-            excess_s = queue_of_s(fleet, replica, now_s) - hold_s
-            if excess_s <= 0 or not fleet.busy[replica]:
+            queued_s = queue_of_s(fleet, replica, now_s)
+            if _room(fleet, replica, queued_s) or not fleet.busy[replica]:
                 return True
-            self._closed_until_s = min(self._closed_until_s, now_s + max(excess_s, MIN_WAKE_S))
+            if fleet.requests[replica] < fleet.window[replica]:
+                excess_s = queued_s - float(fleet.hold_s[replica])
+                self._closed_until_s = min(self._closed_until_s, now_s + max(excess_s, MIN_WAKE_S))
         fleet.changed.clear()
         return False
 
@@ -189,3 +201,10 @@ class Admission(Generic[Item]):
                 self._tenants[demand.tenant] = left
             else:
                 del self._tenants[demand.tenant]
+
+
+def _room(fleet: Fleet, replica: int, queued_s: float) -> bool:
+    """Whether a replica with `queued_s` seconds of prefill has room, apart from its memory."""
+    if fleet.requests[replica] >= fleet.window[replica]:
+        return False
+    return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.beside[replica])

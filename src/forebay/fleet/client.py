@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine.deadline import Deadline
 from forebay.engine.probe import ServedModel
+from forebay.engine.replica import HttpReplica
 from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
 from forebay.fleet.admission import Admission
 from forebay.fleet.at_once import AtOnce
@@ -28,7 +31,7 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import Lease
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
-from forebay.fleet.replicas.membership import Membership
+from forebay.fleet.replicas.membership import Connect, Membership
 from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 
@@ -41,10 +44,13 @@ LATE_S = 1.0
 class FleetClient:
     """Places requests. Nothing is opened before the first `start` or `place`.
 
-    Raises `SettingError` for a missing API key, and `SetupError` where `kv_events` is set without pyzmq.
+    `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key, and `SetupError`
+    where `kv_events` is set without pyzmq.
     """
 
-    def __init__(self, config: FleetConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: FleetConfig, *, clock: Clock | None = None, connect: Connect | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
         self._tokens = TokenEstimate()
         self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
@@ -54,12 +60,16 @@ class FleetClient:
             if config.routing == DEFAULT_POLICY
             else AtOnce(self.fleet, make_policy(config.routing))
         )
-        self._members = Membership(config, self.fleet, self.api_key, self._clock, self._soon)
+        self._members = Membership(
+            config, self.fleet, self.api_key, self._clock, self._soon, connect=connect or self._over_http
+        )
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
         self._placings: set[Placing] = set()
         self._closed = False
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when no request waits for room any more."""
 
     @property
     def waiting(self) -> int:
@@ -109,14 +119,19 @@ class FleetClient:
             avoid=avoid,
         )
 
-    def place(self, demand: Demand, *, chars: int = 0) -> Placing:
+    def place(self, demand: Demand, *, deadline: Deadline | None = None, chars: int = 0) -> Placing:
         """Wait for a replica with room: an async context manager that gives the `Lease`.
 
         Entering raises `Overloaded` at the demand's deadline where none had room until then, and
-        `Unreachable` where there was none to send to. `chars` is the prompt's length; with it, what the
-        replica counts teaches how many tokens a text has.
+        `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
+        only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
+        the replica counts teaches how many tokens a text has.
         """
-        return Placing(self, demand, chars)
+        return Placing(self, demand, deadline or Deadline(), chars)
+
+    def only(self, lease: Lease) -> bool:
+        """Whether no other replica may get what was sent with `lease`."""
+        return self._members.only(lease.number)
 
     async def start(self, wait_s: float = 30.0) -> None:
         """Return once a replica can take requests.
@@ -172,13 +187,18 @@ class FleetClient:
             self.fleet.forget_stale_reports(now_s)
             self._members.find_stalled()
             self._members.forget_evicted()
+            works = self._members.works()
+            for placing in list(self._placings):
+                placing.waits(now_s, works=works)
             if len(self._dispatcher):
                 self._soon()
 
     def _add(self, placing: Placing) -> None:
         self._open()
+        now_s = self._clock.monotonic_s()
         self._placings.add(placing)
-        self._dispatcher.add(placing, placing.demand, self._clock.monotonic_s())
+        placing.waits(now_s, works=self._members.works())
+        self._dispatcher.add(placing, placing.demand, now_s)
         self._soon()
 
     def _remove(self, placing: Placing) -> None:
@@ -210,6 +230,8 @@ class FleetClient:
             self._wake_s = self._dispatcher.wake_s
             delay_s = max(0.0, self._wake_s - now_s)
             self._waker = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
+        if not len(self._dispatcher):
+            self.on_idle()
 
     def _changed(self, lease: Lease) -> None:
         member = self._members.rows.get(lease.number)
@@ -218,13 +240,16 @@ class FleetClient:
         if len(self._dispatcher):
             self._soon()
 
+    def _over_http(self, url: str) -> HttpReplica:
+        return HttpReplica(url, api_key=self.api_key, clock=self._clock)
+
     def _learn(self, chars: int, lease: Lease) -> None:
         if lease.usage is not None and chars:
             self._tokens.learn(chars, lease.usage.prompt_tokens)
             self.fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
 
     def _refusal(self, waited_s: float) -> EngineError:
-        if self._members.usable():
+        if self._members.works():
             return Overloaded(f"no replica had room for the request within {waited_s:.1f} s", sent=False)
         why = self._members.why_none()
         return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
@@ -233,8 +258,9 @@ class FleetClient:
 class Placing:
     """A request that waits for a replica, and then has one."""
 
-    def __init__(self, client: FleetClient, demand: Demand, chars: int) -> None:
+    def __init__(self, client: FleetClient, demand: Demand, deadline: Deadline, chars: int) -> None:
         self.demand = demand
+        self.deadline = deadline
         self._client = client
         self._chars = chars
         self._lease: Lease | None = None
@@ -278,7 +304,14 @@ class Placing:
         if self._granted.done():
             lease.release()
         else:
+            self.deadline.begin(lease.sent_s)
             self._granted.set_result(lease)
+
+    def waits(self, now_s: float, *, works: bool) -> None:
+        """It has no replica yet; whether one works that may have room for it."""
+        self.deadline.wait(now_s, counts=not works)
+        if self.deadline.left_s(now_s) <= 0:
+            self.expire()
 
     def expire(self) -> None:
         """The deadline has passed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
@@ -19,9 +20,11 @@ class FleetConfig:
     `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
     look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
     times as long as expected, is held to hang. `routing` is a policy's name; the default also holds requests
-    back until a replica has room. `kv_events`, such as `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is
-    where each replica publishes what its KV cache evicts; None: what we send and the size of the cache tell.
-    Raises `SettingError` for an unknown policy and another form of `kv_events`.
+    back until a replica has room. There are never more than `capacity` requests at a time, and none should be
+    at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
+    `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
+    and the size of the cache tell. Raises `SettingError` for an unknown policy and another form of
+    `kv_events`.
     """
 
     replicas: ReplicaList
@@ -31,6 +34,8 @@ class FleetConfig:
     check_s: float = 1.0
     check_timeout_s: float = 5.0
     stall_s: float = 10.0
+    capacity: float = math.inf
+    deadline_s: float = math.inf
     health: HealthRules = RULES
     kv_events: str | None = None
 

@@ -3,79 +3,137 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine.deadline import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import MISPLACED, Lease
 from forebay.fleet.prompts import prompt_text
+from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.membership import Connect
+from forebay.fleet.retries import RetryBudget
 from forebay.records import Completion, Request
+from forebay.settings import SecretRef
 
 MAX_REMEMBERED = 10_000
 ELSEWHERE = (Unreachable, Overloaded, RateLimited, *MISPLACED)
 """What says nothing of the request: it goes to another replica at once, unheard by its caller."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What became of a request until now: the replicas at which it failed, how the last time, and whether
+    that one had left it lying."""
+
+    replicas: tuple[int, ...]
+    error: EngineError
+    lost: bool
+
+
 class FleetEngine:
-    """Answers over a fleet. A replica at which a request failed is avoided for it while there is another.
+    """Answers over a fleet, which may be of one replica. Where a request failed it is avoided for it while
+    there is another.
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised when every
-    replica that could be asked has failed so, all else at once. A request waits for room within its deadline,
-    in the order of deadlines, then its `priority`; requests with the same `session` share that fairly with
-    others, and keep to one replica under `session_affinity`.
+    replica that could be asked has failed so, all else at once. A request waits for room, in the order of
+    deadlines, then its `priority`; its own deadline does not count meanwhile, unless no replica works.
+    Requests with the same `session` share that fairly with others, and keep to one replica under
+    `session_affinity`. Calls after a failed one are paid from a `RetryBudget` that all share.
+
+    `connect` opens a replica in place of HTTP.
     """
 
-    def __init__(self, config: FleetConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: FleetConfig, *, clock: Clock | None = None, connect: Connect | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self.client = FleetClient(config, clock=self._clock)
-        # Where each request failed before: its caller may try again under the same id.
-        self._failed: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self.client = FleetClient(config, clock=self._clock, connect=connect)
+        self._retries = RetryBudget(lambda: not self.client.waiting)
+        self.client.on_idle = self._retries.wake
+        # Its caller may try a request again under the same id.
+        self._failed: OrderedDict[str, Failed] = OrderedDict()
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
-        began_s = self._clock.monotonic_s()
-        end_s = began_s + (timeout_s if deadline_s is None else deadline_s)
+        deadline = deadline or Deadline()
         text = prompt_text(request)
         tried = 0
         while True:
-            avoid = self._failed.get(request.id, ())
-            demand = self.client.demand(
-                text,
-                deadline_s=end_s - self._clock.monotonic_s(),
-                priority=request.priority,
-                tenant=request.session,
-                session=request.session,
-                avoid=avoid,
-            )
-            async with self.client.place(demand, chars=len(text)) as lease:
-                call_s = min(timeout_s, end_s - self._clock.monotonic_s())
-                try:
-                    completion = await self._call(lease, request, call_s)
-                except EngineError as error:
-                    # What a second replica fails at just so lies in the request.
-                    lease.failed(error, blame=not (isinstance(error, ServerFault) and avoid))
-                    self._remember(request.id, (*avoid, lease.number))
-                    tried += 1
-                    if (not isinstance(error, ELSEWHERE) and not lease.lost) or self._all_tried(request.id):
-                        if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
-                            raise Unreachable(f"{error}; no other replica can be asked now") from None
-                        raise
-                    continue
-                lease.load(completion.load)
-                lease.done(completion.usage)
+            before = self._failed.get(request.id)
+            if before is None:
+                found = await self._once(request, text, (), timeout_s, deadline)
+            else:
+                async with self._retries.repeat(deadline.left_s(self._clock.monotonic_s())) as turn:
+                    if not turn:
+                        raise type(before.error)(str(before.error), sent=False)
+                    found = await self._once(request, text, before.replicas, timeout_s, deadline)
+            if isinstance(found, Completion):
                 self._failed.pop(request.id, None)
-                return completion
+                self._retries.succeeded()
+                return found
+            tried += 1
+            error = found.error
+            if isinstance(error, ELSEWHERE) or found.lost:
+                if not self._all_tried(found.replicas):
+                    self._remember(request.id, found)
+                    continue
+                # It may come again: to all of them.
+                found = Failed((), error, found.lost)
+            self._remember(request.id, found)
+            if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
+                raise Unreachable(f"{error}; no other replica can be asked now")
+            raise error
+
+    async def _once(
+        self, request: Request, text: str, avoid: tuple[int, ...], timeout_s: float, deadline: Deadline
+    ) -> Completion | Failed:
+        """One call, when a replica has room. Raises where none has within the deadline."""
+        begun = deadline.begun_s is not None
+        demand = self.client.demand(
+            text,
+            deadline_s=deadline.left_s(self._clock.monotonic_s()) if begun else math.inf,
+            priority=request.priority,
+            tenant=request.session,
+            session=request.session,
+            avoid=avoid,
+        )
+        async with self.client.place(demand, deadline=deadline, chars=len(text)) as lease:
+            lease.timeout_s = timeout_s
+            try:
+                completion = await self._call(lease, request, deadline)
+            except EngineError as error:
+                if deadline.left_s(self._clock.monotonic_s()) <= 0:
+                    lease.late()
+                lease.failed(error, blame=self._blames(lease, error, avoid, deadline))
+                replicas = tuple(dict.fromkeys((*avoid, lease.number)))
+                return Failed(replicas, error, bool(lease.lost))
+            lease.load(completion.load)
+            lease.done(completion.usage)
+            return completion
+
+    def _blames(self, lease: Lease, error: EngineError, avoid: tuple[int, ...], deadline: Deadline) -> bool:
+        """Whether a failure is held against the replica."""
+        if isinstance(error, ServerFault):
+            # What a second one fails at just so lies in the request.
+            return not avoid
+        if isinstance(error, AttemptTimeout):
+            return deadline.left_s(self._clock.monotonic_s()) > 0
+        # What no other can take over it is sent on, to be told so each time.
+        return not isinstance(error, MISPLACED) or not self.client.only(lease)
 
     async def close(self) -> None:
         await self.client.close()
 
-    async def _call(self, lease: Lease, request: Request, timeout_s: float) -> Completion:
+    async def _call(self, lease: Lease, request: Request, deadline: Deadline) -> Completion:
+        # The lease knows when no progress is made.
         call = asyncio.get_running_loop().create_task(
-            lease.engine.complete(request, timeout_s=timeout_s, on_content=lease.progress)
+            lease.engine.complete(request, timeout_s=math.inf, deadline=deadline, on_content=lease.progress)
         )
 
         def give_up() -> None:
@@ -95,20 +153,15 @@ class FleetEngine:
             raise AttemptTimeout(lease.lost)
         return call.result()
 
-    def _remember(self, id: str, replicas: tuple[int, ...]) -> None:
-        self._failed[id] = tuple(dict.fromkeys(replicas))
+    def _remember(self, id: str, failed: Failed) -> None:
+        self._failed[id] = failed
         self._failed.move_to_end(id)
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
 
-    def _all_tried(self, id: str) -> bool:
+    def _all_tried(self, replicas: tuple[int, ...]) -> bool:
         """Whether the request has failed at every replica that there is."""
-        fleet = self.client.fleet
-        if set(fleet.numbers()) - set(self._failed[id]):
-            return False
-        # It may come again: to all of them.
-        del self._failed[id]
-        return True
+        return not set(self.client.fleet.numbers()) - set(replicas)
 
 
 @dataclass(frozen=True)
@@ -116,6 +169,11 @@ class FleetEngineFactory:
     """Opens a `FleetEngine`. Holds where the API key is, never the key; reads it when called."""
 
     config: FleetConfig
+
+    @classmethod
+    def at(cls, *urls: str, model: str | None = None, api_key: SecretRef | None = None) -> FleetEngineFactory:
+        """The engine at a URL, or at several that serve the same. Raises `SettingError` for no URL."""
+        return cls(FleetConfig(FixedReplicas(urls), model=model, api_key=api_key))
 
     def __call__(self) -> FleetEngine:
         return FleetEngine(self.config)

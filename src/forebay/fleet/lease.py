@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
-from forebay.engine.client import HttpEngine
+from forebay.engine.replica import ReplicaEngine
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -18,7 +19,8 @@ from forebay.errors import (
     Unauthorized,
     Unreachable,
 )
-from forebay.fleet.replicas.member import PATIENCE, Member
+from forebay.fleet.replicas.member import WHOLE, Member
+from forebay.fleet.replicas.progress import PATIENCE
 from forebay.fleet.state import Fleet
 from forebay.fleet.ticket import Ticket
 from forebay.records import ReplicaLoad, Usage
@@ -28,6 +30,8 @@ MISPLACED = (Unauthorized, ModelNotFound)
 """The replica is not what it was taken for; another may be."""
 LEAST_TIMEOUT_S = 1.0
 """A call that was given less time than this says nothing of the replica."""
+FULL = (Overloaded, RateLimited)
+"""What says that there were too many requests."""
 
 
 class Lease:
@@ -54,17 +58,21 @@ class Lease:
         self._changed = changed
         self._epoch = member.health.epoch
         self._own_s = fleet.queued_s(ticket.replica)
-        self._alone = self._own_s <= ticket.work_s
         self._claimed_s = member.claimed_s
         self._believed_s = member.believed_s
         self._counted = False
         self._began = False
-        self.sent_s = ticket.sent_s
+        self.sent_s = self.moved_s = ticket.sent_s
+        self.passed_s = math.nan
+        self.timeout_s = math.inf
+        """For how long there may be no progress on it; its holder may set it."""
+        self._first_s = math.nan
+        self._there = int(fleet.requests[ticket.replica])
         self.blocks = blocks
         """The prefix blocks of its prompt."""
         self.ended = False
         self.lost = ""
-        """Why the replica is held to hang with this request; empty while it is not."""
+        """Why no answer is to be awaited any more; empty while one is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when `lost` is set: end the call, and place the request anew."""
         self.usage: Usage | None = None
@@ -73,6 +81,8 @@ class Lease:
         self.unseen = False
         """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
         member.leases.add(self)
+        member.progress.sent(self)
+        member.sent(ticket.sent_s)
         member.used(blocks, ticket.sent_s)
 
     @property
@@ -86,23 +96,29 @@ class Lease:
         return self._ticket.replica
 
     @property
-    def engine(self) -> HttpEngine:
+    def engine(self) -> ReplicaEngine:
         """A client of the replica, for requests that are read whole."""
         return self._member.engine
 
     def first_token(self) -> None:
         """The first content has come."""
-        if self._began or self.ended:
+        if self.begun or self.ended:
             return
-        self._began = True
         now_s = self._clock.monotonic_s()
         waited_s = now_s - self.sent_s
-        self._fleet.first_token(self._ticket, now_s)
-        self._member.sign(now_s)
+        member = self._member
+        waiting = int(self._fleet.waiting[self.number])
+        if not self._began:
+            self._began = True
+            self._fleet.first_token(self._ticket, now_s)
+        self._first_s = now_s
+        member.progress.began(self, now_s)
         self._counted = True
-        self._member.health.succeeded(self._epoch, now_s, whole=False)
-        self._member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        self._member.began(self._fleet, waited_s, alone=self._alone)
+        member.health.succeeded(self._epoch, now_s, whole=False)
+        member.reports.first_token(self._claimed_s, self._own_s, waited_s)
+        member.began()
+        member.beside.answered(waiting, self.sent_s, now_s)
+        member.tell(self._fleet)
         self._changed(self)
 
     def whole(self) -> None:
@@ -116,12 +132,23 @@ class Lease:
             self._fleet.assume_first_token(self._ticket, self._clock.monotonic_s())
             self._changed(self)
 
+    @property
+    def begun(self) -> bool:
+        """Whether something of its answer has come."""
+        return not math.isnan(self._first_s)
+
+    def set_aside(self) -> None:
+        """It waits for its first token no longer than others do: it is not what keeps others from theirs."""
+        self._assume_first_token()
+
     def progress(self) -> None:
         """Some bytes of the answer came: the replica lives. The first ones count as the first token."""
-        if self._began:
-            self._member.sign(self._clock.monotonic_s())
-        else:
+        if not self.begun:
             self.first_token()
+            return
+        now_s = self._clock.monotonic_s()
+        self._member.progress.went_on(self, now_s)
+        self._member.health.sign(now_s)
 
     def load(self, load: ReplicaLoad | None) -> None:
         """The answer's load header, where it had one."""
@@ -135,6 +162,10 @@ class Lease:
             now_s = self._clock.monotonic_s()
             self._member.sign(now_s)
             self._member.health.succeeded(self._epoch, now_s, first=not self._counted)
+            whole = not self._first_s - self.sent_s < WHOLE * (now_s - self.sent_s)
+            there = int(self._fleet.requests[self.number])
+            self._member.answered(there, self.sent_s, now_s, whole=whole)
+            self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
     def failed(self, error: EngineError, *, blame: bool = True) -> None:
@@ -143,15 +174,28 @@ class Lease:
             return
         now_s = self._clock.monotonic_s()
         health = self._member.health
-        if isinstance(error, MISPLACED):
-            health.shut(str(error), now_s)
+        in_flight = len(self._member.leases) - 1
+        if isinstance(error, FULL):
+            if self._member.refused(error, self._there, self.sent_s, now_s):
+                self._member.tell(self._fleet)
+                health.failed(self._epoch, str(error), now_s, in_flight=in_flight)
+        elif isinstance(error, MISPLACED):
+            if blame:
+                health.shut(str(error), now_s)
             self._member.doubtful = True
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
-                health.failed(self._epoch, str(error), now_s, at_least_s=error.retry_after_s)
+                wait_s = error.retry_after_s
+                health.failed(self._epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s)
         else:
             health.succeeded(self._epoch, now_s, first=not self._counted)
         self._end(now_s)
+
+    def late(self) -> None:
+        """Its time is over: the replica had too many of them."""
+        if not self.ended:
+            self._member.running.missed(self.sent_s, self._clock.monotonic_s())
+            self._member.tell(self._fleet)
 
     def convict(self, error: EngineError) -> None:
         """After a failure without blame: another replica has done what this one failed at, with `error`."""
@@ -163,15 +207,19 @@ class Lease:
         if not self.ended:
             self._end(self._clock.monotonic_s())
 
+    def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
+        """As `Progress` has it."""
+        return self._member.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
+
     def lose(self, why: str) -> None:
-        """The replica hangs: tells the holder."""
+        """The replica hangs, or left this request lying: tells the holder."""
         if not self.ended:
             self.lost = why
             self.on_lost()
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
         """Whether a call ran out of time because it had little, or was long."""
-        if not isinstance(error, AttemptTimeout):
+        if not isinstance(error, AttemptTimeout) or self.lost:
             return False
         due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._believed_s))
         return self._began or now_s - self.sent_s < due_s
@@ -179,6 +227,8 @@ class Lease:
     def _end(self, now_s: float, output_tokens: int = 0) -> None:
         self.ended = True
         self._fleet.finish(self._ticket, now_s, output_tokens)
-        self._member.leases.discard(self)
+        member = self._member
+        member.leases.discard(self)
+        member.progress.ended(self)
         self._member.used(self.blocks, now_s)
         self._changed(self)

@@ -40,7 +40,9 @@ ROW: dict[str, float] = {
     "busy": 0.0,
     "pace": 1.0,
     "hold_s": math.inf,
-    "lag_s": 0.0,
+    "waiting": 0.0,
+    "beside": 0.0,
+    "window": math.inf,
     "limit": math.inf,
     "reported_waiting": 0.0,
     "reported_kv": 0.0,
@@ -108,8 +110,11 @@ class Fleet:
         # Learned of each: how many times slower than the fitted speed; how much prefill keeps it full.
         self.pace: Vector = np.ones(count)
         self.hold_s: Vector = np.full(count, math.inf)
-        # Of a first token's time, what is no work: the network, and all that requests spend side by side.
-        self.lag_s: Vector = np.zeros(count)
+        # Own requests without a first token; how many of them may be side by side whatever their prefill is;
+        # how many requests there may be at all. The last two are set by whoever finds them out.
+        self.waiting: Vector = np.zeros(count)
+        self.beside: Vector = np.zeros(count)
+        self.window: Vector = np.full(count, math.inf)
         # With how many own requests each is no longer available; set by whoever starts it slowly.
         self.limit: Vector = np.full(count, math.inf)
         # Reported by each, and what of it is not ours: requests, and seconds of their prefill.
@@ -186,6 +191,12 @@ class Fleet:
         self.changed.add(replica)
         self.all_available = bool(self.available.all())
 
+    def set_room(self, replica: int, window: float, beside: float) -> None:
+        """How many requests there may be at this replica, and how many without a first token in any case."""
+        if self.window[replica] != window or self.beside[replica] != beside:
+            self.window[replica], self.beside[replica] = window, beside
+            self.changed.add(replica)
+
     @contextmanager
     def without(self, replicas: Sequence[int]) -> Iterator[None]:
         """Within it these are not available, unless no other one is."""
@@ -223,6 +234,7 @@ class Fleet:
             self.busy[replica] = 1.0
             self.head_until_s[replica] = now_s + work_s
         queue.append(ticket)
+        self.waiting[replica] += 1
         self.requests[replica] += 1
         self.prompts[replica] += prompt
         self.reserved[replica] += ticket.reserved
@@ -305,6 +317,7 @@ class Fleet:
         replica = ticket.replica
         queue = self._queues[replica]
         self.prefill_tokens[replica] -= ticket.uncached
+        self.waiting[replica] -= 1
         if queue[0] is ticket:
             queue.popleft()
             if queue:

@@ -108,8 +108,7 @@ def _served(
             error,
             attempt=attempt,
             alike=alike[policy.limit(error)],
-            elapsed_s=waited_s,
-            deadline_s=spec.deadline_s,
+            left_s=spec.deadline_s - waited_s,
             jitter_unit=jitter_unit(urls[0], attempt),
         )
         said = "; ".join(map(str, errors[:MAX_SAID]))

@@ -145,9 +145,16 @@ class PipelineSpec(Model):
         description="Template of an event's priority, a whole number: of requests that are due at the same "
         "time, the lowest goes first; null: all are alike.",
     )
-    capacity: PositiveInt = Field(64, le=100_000, description="Most requests in flight per subtask.")
+    capacity: PositiveInt = Field(
+        64,
+        le=100_000,
+        description="Most requests in flight per subtask; how many are at the engine follows from answers.",
+    )
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
-    timeout_s: PositiveFloat = Field(60.0, description="Time for one call.")
+    timeout_s: PositiveFloat = Field(
+        60.0,
+        description="How long a call may make no progress; longer where such calls were seen to take longer.",
+    )
     deadline_s: PositiveFloat = Field(
         300.0, description="Time for one record from its first call, all tries and pauses counted."
     )

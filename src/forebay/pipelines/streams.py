@@ -26,13 +26,11 @@ from forebay.connectors.schedule import Burst
 from forebay.connectors.sinks import JsonlFiles, StandardOutput, jsonl_sink, standard_output_sink
 from forebay.connectors.sse import SseFeed
 from forebay.engine.base import EngineFactory
-from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.cache_events.endpoint import require_zmq
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.base import ReplicaList
-from forebay.fleet.replicas.fixed import FixedReplicas
 from forebay.operators.answering import Call
 from forebay.operators.infer import Inferred, infer
 from forebay.pipelines.applications import COUNTING
@@ -169,12 +167,10 @@ def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
 
 
 def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
-    """One replica that is given by its URL is asked directly, all else is a fleet."""
+    """The fleet that answers; a single URL is a fleet of one."""
     kv_events = spec.engine.kv_events
     if kv_events is not None:
         require_zmq()
-    elif isinstance(replicas, FixedReplicas) and len(replicas.given) == 1:
-        return HttpEngineFactory(replicas.given[0], api_key=spec.engine.secret())
     return FleetEngineFactory(
         FleetConfig(
             replicas,
@@ -184,6 +180,8 @@ def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFa
             kv_events=kv_events,
             # Soon enough for another replica to take over within the same time.
             stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
+            capacity=spec.capacity,
+            deadline_s=spec.deadline_s,
         )
     )
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from forebay.engine.deadline import Deadline
 from forebay.errors import (
     AttemptTimeout,
     BadRequest,
@@ -65,12 +66,15 @@ class ScriptedEngine:
         self._sleeping: set[asyncio.Future[bool]] = set()
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         if self._closed:
             raise Unreachable("the scripted engine is closed")
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
+        if deadline is not None:
+            deadline.begin(sent_s)
+            timeout_s = min(timeout_s, deadline.left_s(sent_s))
         id = request.id
         self.calls[id] += 1
         text = request_text(request)

@@ -32,6 +32,7 @@ from forebay.connectors.letters import dead_letter_json, result_json
 from forebay.connectors.sinks import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
 from forebay.connectors.times import EventTime
 from forebay.engine.base import Engine, EngineFactory
+from forebay.engine.deadline import Deadline
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.operators.answering import Call
@@ -75,7 +76,7 @@ class _GatedEngine:
         self._in_flight = 0
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         self._in_flight += 1
         try:
@@ -88,7 +89,7 @@ class _GatedEngine:
             # Another process opens the gate: only polling sees it.
             while held and not self._is_open(held[1]):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
-            return await self._inner.complete(request, timeout_s=timeout_s)
+            return await self._inner.complete(request, timeout_s=timeout_s, deadline=deadline)
         finally:
             self._in_flight -= 1
 

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
-from forebay.engine.client import HttpEngine
 from forebay.engine.load import ReplicaCounters
+from forebay.engine.replica import HttpReplica
 from forebay.fleet.base import Demand
+from forebay.fleet.concurrency import FIRST
 from forebay.fleet.replicas.health import RULES
-from forebay.fleet.replicas.member import LAG_GAIN, Member
+from forebay.fleet.replicas.member import Member
 from forebay.fleet.replicas.reports import UNPROVEN_S
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
@@ -20,7 +21,7 @@ COUNTERS = ReplicaCounters(generation_tokens=7.0)
 
 
 def member_of(fleet: Fleet) -> Member:
-    member = Member("http://a:1", HttpEngine("http://a:1"), RULES)
+    member = Member("http://a:1", HttpReplica("http://a:1"), RULES)
     member.row = fleet.add(ReplicaLimits(member.url))
     return member
 
@@ -62,28 +63,36 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
     assert fleet.foreign_s[0] == pytest.approx(5.0)
 
 
-def test_its_lag_is_what_a_first_token_takes_alone(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    for seconds in (60.0, 0.3, 0.1, 0.5):
-        member.began(fleet, seconds, alone=True)
-    assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN), "the first of all is no measure"
-    member.began(fleet, 99.0, alone=False)
-    assert fleet.lag_s[0] == pytest.approx(0.3 * LAG_GAIN)
+def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
+    for _ in range(times):
+        member.answered(1, 0.0, 1.0, whole=whole)
+    member.tell(fleet)
 
 
-def test_the_first_of_all_counts_less_and_less_until_there_are_others(fleet: Fleet) -> None:
+def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: Fleet) -> None:
     member = member_of(fleet)
-    member.began(fleet, 60.0, alone=True)
-    assert fleet.lag_s[0] == pytest.approx(60.0 * LAG_GAIN)
-    for _ in range(1000):
-        member.began(fleet, 1.0, alone=False)
-    assert fleet.lag_s[0] < 0.01
+    member.tell(fleet)
+    assert (fleet.window[0], fleet.beside[0]) == (FIRST, FIRST)
+    answered(member, fleet, whole=True, times=1)
+    assert member.whole
+    assert (fleet.window[0], fleet.beside[0]) == (FIRST, math.inf)
+
+
+def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    answered(member, fleet, whole=False, times=20)
+    answered(member, fleet, whole=True, times=3)
+    assert not member.whole
+    answered(member, fleet, whole=True, times=30)
+    assert member.whole
+    answered(member, fleet, whole=False, times=3)
+    assert member.whole
 
 
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
     assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
-    member.began(fleet, 0.1, alone=True)
+    member.began()
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, Demand(10), fleet.nothing, 0.0)
@@ -99,13 +108,13 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     assert member.why == ""
     member.health.shut("it answered 503", 0.0)
     assert member.why == "it answered 503"
-    assert not member.open()
+    assert not member.open(99.0)
     member.health.check_passed(99.0)
     assert member.why == ""
-    assert member.open()
+    assert member.open(99.0)
     member.leaving = True
     assert member.why == "it has left the list"
-    assert not member.open()
+    assert not member.open(99.0)
 
 
 def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
@@ -136,7 +145,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
 
 def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
     member = member_of(fleet)
-    member.began(fleet, 0.1, alone=True)
+    member.began()
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == 20.0
     member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)

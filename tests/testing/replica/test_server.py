@@ -200,3 +200,38 @@ async def test_embeddings_are_functions_of_their_texts() -> None:
     plain, packed = answers
     assert plain[0] == plain[2] != plain[1]
     assert list(struct.unpack("<8f", b64decode(packed[1]))) == pytest.approx(plain[1])
+
+
+async def test_its_speed_can_be_changed_and_its_work_be_read() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), decode=Fixed(0.02), slots=2)
+    async with session(script) as (client, replica):
+        async with client.post("/_speed", data="2") as response:
+            assert response.status == 200
+        for bad in ("fast", "-1", "inf"):
+            async with client.post("/_speed", data=bad) as response:
+                assert response.status == 400
+        assert replica.speed == 2.0
+        for id in ("a", "b", "b"):
+            async with client.post(
+                "/v1/chat/completions", json=CHAT, headers={"X-Request-Id": id}
+            ) as response:
+                assert response.status == 200
+        async with client.get("/_work") as response:
+            work = await response.json()
+    assert (work["speed"], work["answers"], work["calls"], work["running"]) == (2.0, 2, 3, 0)
+    assert 0.02 <= work["wasted_s"] < work["spent_s"] < work["could_s"]
+
+
+async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), streams=False, absent=("/metrics", "/health"))
+    async with session(script) as (client, _):
+        for path, status in (("/metrics", 404), ("/health", 404), ("/v1/models", 200)):
+            async with client.get(path) as response:
+                assert response.status == status
+        headers = {"endpoint-load-metrics-format": "TEXT"}
+        async with client.post(
+            "/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers
+        ) as response:
+            assert response.content_type == "application/json"
+            assert "endpoint-load-metrics" not in response.headers
+            assert (await response.json())["choices"][0]["message"]["content"].startswith("echo:")

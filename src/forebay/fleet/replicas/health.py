@@ -14,8 +14,8 @@ class HealthRules:
     """`failures` without a success between them shut a replica, and so do `missed_checks`.
 
     It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
-    passed check lets one request through, and each first token lets one more in flight; after `start_tokens`
-    of them there is no limit any more.
+    passed check lets one request through, and each first token lets one more in flight, and halves that time;
+    after `start_tokens` of them there is no limit any more.
     """
 
     failures: int = 3
@@ -75,20 +75,24 @@ class Health:
         self.state = "up"
         if first and self.limit < math.inf:
             self.limit += 1
+            self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
             if self.limit > self._rules.start_tokens:
                 self.limit = math.inf
-                self._wait_s = self._rules.first_wait_s
                 self.why = ""
 
-    def failed(self, epoch: int, why: str, now_s: float, *, at_least_s: float | None = None) -> None:
+    def failed(
+        self, epoch: int, why: str, now_s: float, *, in_flight: int = 0, at_least_s: float | None = None
+    ) -> None:
         """A request that was sent in `epoch` failed by the replica's fault.
 
-        `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
+        It takes as many failures as there are requests `in_flight` still: of many, some may fail in a row by
+        chance. `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
         """
         if epoch != self.epoch or self.state == "shut":
             return
         self._failures += 1
-        if self.state == "trial" or self._failures >= self._rules.failures or at_least_s is not None:
+        enough = max(self._rules.failures, in_flight)
+        if self.state == "trial" or self._failures >= enough or at_least_s is not None:
             self.shut(why, now_s, at_least_s=at_least_s)
 
     def check_passed(self, now_s: float) -> None:

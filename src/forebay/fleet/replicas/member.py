@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from forebay.engine.client import HttpEngine
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.probe import ServedModel
+from forebay.engine.replica import Replica, ReplicaEngine
+from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events.watch import CacheWatch
+from forebay.fleet.concurrency import ConcurrencyLimit, Turn
 from forebay.fleet.replicas.health import Health, HealthRules
+from forebay.fleet.replicas.progress import PATIENCE, Progress
+from forebay.fleet.replicas.refusals import Refusals
 from forebay.fleet.replicas.reports import ReportCheck
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
@@ -20,20 +22,16 @@ from forebay.records import ReplicaLoad
 if TYPE_CHECKING:
     from forebay.fleet.lease import Lease
 
-LAGS = 16
-"""First tokens of requests that had nothing before them, whose mean is what one takes alone."""
-LAG_GAIN = 1.5
-"""How much longer than alone a first token may take before a replica counts as busy.
-
-By Little's law the work in a queue, counted at the pace of first tokens, is what a request spends in it.
-Where requests run side by side that is what one takes alone, however many there are: a gain above 1 lets
-their number grow until they do hold each other up.
-"""
-FIRST_FADE = 0.99
 UNSEEN_S = 30.0
 """How long an answer in one piece is awaited before metrics that stand still count as silence."""
-PATIENCE = 4.0
-"""How many times longer than expected a replica may be silent before it is held to hang."""
+WHOLE = 0.99
+"""An answer whose first content comes after more than this share of its time comes in one piece."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+"""How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
+until one succeeds. And how long at most, whatever it says."""
+FADE = 0.1
+MOSTLY = 0.25
+"""Answers come in one piece where fewer than this share lately did not, and the other way round."""
 
 
 class Member:
@@ -43,10 +41,27 @@ class Member:
     used though its health would allow it; empty where it may be.
     """
 
-    def __init__(self, url: str, engine: HttpEngine, rules: HealthRules) -> None:
+    def __init__(
+        self,
+        url: str,
+        replica: Replica,
+        rules: HealthRules,
+        *,
+        capacity: float = math.inf,
+        most_s: float = math.inf,
+    ) -> None:
         self.url = url
-        self.engine = engine
+        self.replica = replica
         self.health = Health(rules)
+        self.progress = Progress()
+        turn = Turn()
+        self.running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
+        """How many requests it gets the most done with."""
+        self.beside = ConcurrencyLimit(most=capacity, turn=turn)
+        """How many of them without a first token."""
+        self.refusals = Refusals()
+        self.whole = False
+        """Whether its answers come in one piece, so that no first token tells what it works on."""
         self.reports = ReportCheck()
         self.row: int | None = None
         self.fault = "it was not asked yet"
@@ -59,11 +74,20 @@ class Member:
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
-        self._sign_s = -math.inf
-        self._lags: deque[float] = deque(maxlen=LAGS)
-        self._first_s: float | None = None
+        self.paused_until_s = -math.inf
+        """Until when it asked to be sent nothing."""
+        self.wakes_s = -math.inf
+        """When it is looked at whether that is over."""
+        self._refused_s = -math.inf
+        self._pause_s = FIRST_PAUSE_S
+        self._whole_share: float | None = None
+        self._has_begun = False
         self._shows_work = False
         self._seen: tuple[ReplicaCounters, float | None, set[Lease]] | None = None
+
+    @property
+    def engine(self) -> ReplicaEngine:
+        return self.replica.engine
 
     @property
     def why(self) -> str:
@@ -77,45 +101,75 @@ class Member:
         """The prefill of others' requests that it claims to have, as far as it may be believed."""
         return self.claimed_s if self.reports.believed else 0.0
 
-    def open(self) -> bool:
+    def open(self, now_s: float) -> bool:
         """Whether one more request may be sent there."""
-        return not self.leaving and not self.fault and self.health.room(len(self.leases))
+        if self.leaving or self.fault or now_s < self.paused_until_s:
+            return False
+        return self.health.room(len(self.leases))
+
+    def refused(self, error: EngineError, there: int, sent_s: float, now_s: float) -> bool:
+        """It had no room for one of so many requests, or gets them too fast. Of those that were under way at
+        once only one counts: False for the others."""
+        if sent_s < self._refused_s:
+            return False
+        self._refused_s = now_s
+        rate = isinstance(error, RateLimited)
+        pause_s = error.retry_after_s
+        if pause_s is None and rate:
+            pause_s, self._pause_s = self._pause_s, 2 * self._pause_s
+        self.paused_until_s = now_s + min(pause_s or 0.0, MOST_PAUSE_S)
+        self.refusals.refused(there, now_s, rate=rate)
+        return True
+
+    def works(self) -> bool:
+        """Whether it answers requests: it is in use, and has not to show that it is well."""
+        return self.health.state == "up" and not self.fault and not self.leaving
 
     def sign(self, now_s: float) -> None:
-        """It sent something of an answer."""
-        self._sign_s = now_s
+        """It sent something of an answer, or shows otherwise that it works."""
+        self.progress.moved(now_s)
         self.health.sign(now_s)
 
     def moved_since(self, moment_s: float) -> bool:
-        return self._sign_s > moment_s
+        return self.progress.moved_s > moment_s
 
     def silent_since_s(self) -> float:
         """Since when answers are awaited there and nothing came; infinite where none is."""
         sent_s = [lease.sent_s for lease in self.leases if not lease.quiet]
         if self._shows_work:
             sent_s += [lease.sent_s + UNSEEN_S for lease in self.leases if lease.unseen]
-        return max(self._sign_s, min(sent_s, default=math.inf))
+        return max(self.progress.moved_s, min(sent_s, default=math.inf))
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
         """How long it may be silent. Until its first token nothing is known of its pace."""
-        if self.row is None or self._first_s is None:
+        if self.row is None or not self._has_begun:
             return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
-    def began(self, fleet: Fleet, waited_s: float, *, alone: bool) -> None:
-        """A request had its first token after so long; `alone`: with nothing before it.
+    def began(self) -> None:
+        """A request had its first token."""
+        self._has_begun = True
+        self._pause_s = FIRST_PAUSE_S
+        self.refusals.answered()
 
-        The first of all, which may take many times as long as any other, counts less and less until there
-        are others.
-        """
-        if self._first_s is None:
-            self._first_s = waited_s
-        elif alone:
-            self._lags.append(waited_s)
-        elif not self._lags:
-            self._first_s *= FIRST_FADE
+    def sent(self, now_s: float) -> None:
+        """It was sent a request."""
+        self.running.began(now_s)
+        self.beside.began(now_s)
+
+    def answered(self, there: int, sent_s: float, now_s: float, *, whole: bool) -> None:
+        """One of `there` requests is answered; `whole`: in one piece."""
+        self.running.answered(there, sent_s, now_s)
+        share = self._whole_share
+        self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
+        if not MOSTLY < share < 1 - MOSTLY:
+            self.whole = share > 0.5
+
+    def tell(self, fleet: Fleet) -> None:
+        """Tell the fleet how many requests there may be."""
         if self.row is not None:
-            fleet.lag_s[self.row] = LAG_GAIN * (fmean(self._lags) if self._lags else self._first_s)
+            limit = int(min(self.running.limit, self.refusals.most))
+            fleet.set_room(self.row, limit, math.inf if self.whole else self.beside.limit)
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
         """A request with these prefix blocks was sent there, or has ended there."""

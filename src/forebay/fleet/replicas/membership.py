@@ -8,16 +8,10 @@ import math
 from collections.abc import Callable
 
 from forebay.clock import Clock
-from forebay.engine.client import HttpEngine
 from forebay.engine.failures import Quoter
-from forebay.engine.probe import (
-    ServedModel,
-    check_health,
-    fetch_cache_tokens,
-    fetch_metrics,
-    list_models,
-)
-from forebay.errors import EngineError, SettingError
+from forebay.engine.probe import NO_LIST, ServedModel
+from forebay.engine.replica import Replica
+from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
 from forebay.fleet.cache_events.endpoint import cache_endpoint
 from forebay.fleet.cache_events.subscriber import CacheSubscriber
 from forebay.fleet.cache_events.watch import CacheWatch
@@ -26,6 +20,26 @@ from forebay.fleet.replicas.member import Member
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
+
+UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
+"""How a server answers that does not tell what it is asked."""
+RARELY_S = 600.0
+"""How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
+Connect = Callable[[str], Replica]
+"""Opens the replica at a URL, on the running event loop."""
+
+
+class Question:
+    """When to ask a replica again what it may not know: servers elsewhere are not to be pestered."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._wait_s = every_s
+        self.due_s = -math.inf
+
+    def answered(self, now_s: float, *, known: bool) -> None:
+        self._wait_s = self._every_s if known else min(2 * self._wait_s, RARELY_S)
+        self.due_s = now_s + (0.0 if known else self._wait_s)
 
 
 class Membership:
@@ -41,10 +55,12 @@ class Membership:
         api_key: str | None,
         clock: Clock,
         changed: Callable[[], None],
+        *,
+        connect: Connect,
     ) -> None:
         self._config = config
         self._fleet = fleet
-        self._api_key = api_key
+        self._connect = connect
         self._quote = Quoter(api_key)
         self._clock = clock
         self._changed = changed
@@ -73,15 +89,27 @@ class Membership:
         if self._subscriber is not None:
             self._subscriber.close()
         for member in [*self.members.values(), *self.rows.values()]:
-            await member.engine.close()
+            await member.replica.close()
 
     def usable(self) -> bool:
         """Whether some replica may get a request, now or once those in flight there are fewer."""
         return any(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
+    def works(self) -> bool:
+        """Whether some replica answers requests, so that what waits for room there is not late."""
+        return any(member.works() for member in self.rows.values())
+
+    def only(self, row: int) -> bool:
+        """Whether no other replica may get what is sent to this one."""
+        now_s = self._clock.monotonic_s()
+        return not any(member.open(now_s) for other, member in self.rows.items() if other != row)
+
     def why_none(self) -> str:
         """What is wrong with each replica, in one line."""
-        said = [f"{url}: {member.why or 'it is full'}" for url, member in list(self.members.items())[:8]]
+        said = [
+            f"{url}: {member.why or member.health.why or 'it is full'}"
+            for url, member in list(self.members.items())[:8]
+        ]
         more = f"; and {len(self.members) - 8} more" if len(self.members) > 8 else ""
         return "; ".join(said) + more if said else self.fault or "the list was not read yet"
 
@@ -96,7 +124,11 @@ class Membership:
         row = member.row
         if row is None:
             return
-        open = member.open()
+        now_s = self._clock.monotonic_s()
+        open = member.open(now_s)
+        if now_s < member.paused_until_s != member.wakes_s:
+            member.wakes_s = member.paused_until_s
+            asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
         self._fleet.limit[row] = member.health.limit
         if bool(self._fleet.available[row]) != open:
             self._fleet.set_available(row, open)
@@ -110,19 +142,31 @@ class Membership:
         self._here_since_s = self._clock.monotonic_s()
 
     def find_stalled(self) -> None:
-        """Shut replicas that hang while others do not, and give up what is in flight there."""
+        """Give up what no progress is made on. Shut replicas that hang: soon where another can take over."""
         now_s = self._clock.monotonic_s()
         for member in list(self.rows.values()):
             if self._fleet.reported_s[member.row] < now_s - STALE_S:
                 member.claimed_s = 0.0
             since_s = max(member.silent_since_s(), self._here_since_s)
             patience_s = member.patience_s(self._fleet, self._config.stall_s)
-            if now_s - since_s <= patience_s or not self._others_work(member, since_s):
+            if now_s - since_s > patience_s and self._others_work(member, since_s):
+                self._lose_all(member, now_s - since_s)
                 continue
-            why = f"{member.url} sent nothing for {now_s - since_s:.1f} s with requests in flight"
-            self._note_shut(member, lambda m=member, w=why: m.health.shut(w, now_s))  # type: ignore[misc]
+            member.progress.set_aside_stale(now_s)
             for lease in list(member.leases):
-                lease.lose(why)
+                silent_s, hangs = lease.overdue(now_s, self._here_since_s)
+                if hangs:
+                    self._lose_all(member, silent_s)
+                    break
+                if silent_s:
+                    lease.lose(f"{member.url} made no progress on a request for {silent_s:.1f} s")
+
+    def _lose_all(self, member: Member, silent_s: float) -> None:
+        why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
+        now_s = self._clock.monotonic_s()
+        self._note_shut(member, lambda: member.health.shut(why, now_s))
+        for lease in list(member.leases):
+            lease.lose(why)
 
     def forget_evicted(self) -> None:
         """Forget the prefix blocks that replicas have evicted since, by their own events."""
@@ -164,8 +208,14 @@ class Membership:
         newcomers, self._listed = self._listed, True
         for url in urls:
             if url not in self.members:
-                engine = HttpEngine(url, api_key=self._api_key, clock=self._clock)
-                member = self.members[url] = Member(url, engine, self._config.health)
+                config = self._config
+                member = self.members[url] = Member(
+                    url,
+                    self._connect(url),
+                    config.health,
+                    capacity=config.capacity,
+                    most_s=config.deadline_s / 2,
+                )
                 if newcomers:
                     member.health.start_slowly()
                 self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
@@ -198,14 +248,15 @@ class Membership:
             self._close(member)
 
     def _close(self, member: Member) -> None:
-        task = asyncio.get_running_loop().create_task(member.engine.close())
+        task = asyncio.get_running_loop().create_task(member.replica.close())
         self._tasks[f"close {member.url}"] = task
         task.add_done_callback(lambda _: self._tasks.pop(f"close {member.url}", None))
 
     async def _watch(self, member: Member) -> None:
+        health, metrics = (Question(self._config.check_s) for _ in range(2))
         while True:
             try:
-                await self._look(member)
+                await self._look(member, health, metrics)
             except Exception:
                 # A defect here must not leave the replica unwatched for ever.
                 log.exception("a look at replica %s failed", member.url)
@@ -213,11 +264,13 @@ class Membership:
             self.looked.set()
             await asyncio.sleep(self._config.check_s)
 
-    async def _look(self, member: Member) -> None:
+    async def _look(self, member: Member, health: Question, metrics: Question) -> None:
         timeout_s = self._config.check_timeout_s
         began_s = self._clock.monotonic_s()
         try:
-            await check_health(member.url, timeout_s=timeout_s)
+            if began_s >= health.due_s:
+                known = await member.replica.check_health(timeout_s)
+                health.answered(began_s, known=known)
             if member.doubtful:
                 await self._ask(member)
         except EngineError as error:
@@ -234,19 +287,28 @@ class Membership:
         if shut and member.health.state != "shut":
             log.info("replica %s is tried again", member.url)
         self.sync(member)
+        if began_s < metrics.due_s:
+            return
         try:
-            load, counters = await fetch_metrics(
-                member.url, api_key=self._api_key, timeout_s=timeout_s, clock=self._clock
-            )
-        except EngineError:
-            return  # Own counts must do.
+            load, counters = await member.replica.fetch_metrics(timeout_s)
+        except EngineError as error:
+            # Own counts must do.
+            metrics.answered(began_s, known=not isinstance(error, UNKNOWN))
+            return
+        metrics.answered(began_s, known=True)
         member.heard(self._fleet, load, counters, self._clock.monotonic_s())
         self._changed()
 
     async def _ask(self, member: Member) -> None:
-        """Ask what it serves; it joins, or stays out with the reason."""
+        """Ask what it serves; it joins, or stays out with the reason. Whoever lists no models is believed to
+        serve the one that is wanted by name."""
         timeout_s = self._config.check_timeout_s
-        member.models = await list_models(member.url, api_key=self._api_key, timeout_s=timeout_s)
+        try:
+            member.models = await member.replica.list_models(timeout_s)
+        except NO_LIST:
+            if self._model_names is None:
+                raise
+            member.models = tuple(map(ServedModel, sorted(self._model_names)))
         names = [model.name for model in member.models]
         if self._model_names is None and names:
             self._model_names = frozenset(names)
@@ -269,7 +331,7 @@ class Membership:
 
     async def _join(self, member: Member, timeout_s: float) -> None:
         try:
-            tokens = await fetch_cache_tokens(member.url, api_key=self._api_key, timeout_s=timeout_s)
+            tokens = await member.replica.fetch_cache_tokens(timeout_s)
         except EngineError:
             tokens = None
         if member.leaving:
@@ -277,12 +339,14 @@ class Membership:
         row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
         # Unavailable until the caller says so.
         self._fleet.set_available(row, False)
+        member.tell(self._fleet)
         self.rows[row] = member
         log.info("replica %s joins", member.url)
 
     def _others_work(self, member: Member, since_s: float) -> bool:
         """Whether another replica may take what this one has, and is not as silent itself."""
-        others = (other for other in self.rows.values() if other is not member and other.open())
+        now_s = self._clock.monotonic_s()
+        others = (other for other in self.rows.values() if other is not member and other.open(now_s))
         return any(not other.leases or other.moved_since(since_s) for other in others)
 
     def _note_shut(self, member: Member, change: Callable[[], None]) -> None:

@@ -4,8 +4,25 @@
 its own that can be killed; `python -m forebay.testing.replica` runs one from a shell.
 """
 
-from forebay.testing.replica.hosts import ReplicaProcess, ReplicaThread, fetch_report
+from forebay.testing.replica.hosts import (
+    ReplicaProcess,
+    ReplicaThread,
+    fetch_report,
+    fetch_work,
+    set_speed,
+)
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
+from forebay.testing.replica.work import WorkReport
 
-__all__ = ["CallReport", "FakeReplica", "ReplicaProcess", "ReplicaScript", "ReplicaThread", "fetch_report"]
+__all__ = [
+    "CallReport",
+    "FakeReplica",
+    "ReplicaProcess",
+    "ReplicaScript",
+    "ReplicaThread",
+    "WorkReport",
+    "fetch_report",
+    "fetch_work",
+    "set_speed",
+]

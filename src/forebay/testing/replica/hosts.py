@@ -18,6 +18,7 @@ from forebay.errors import LaunchError
 from forebay.operators.ports import free_port
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
+from forebay.testing.replica.work import WorkReport
 
 START_TIMEOUT_S = 180.0
 
@@ -130,6 +131,18 @@ def fetch_report(url: str) -> CallReport:
     """The report of the fake replica at `url`; blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_calls", timeout=10) as answer:
         return CallReport(**orjson.loads(answer.read()))
+
+
+def fetch_work(url: str) -> WorkReport:
+    """What the fake replica at `url` has done; blocks for at most 10 s."""
+    with urllib.request.urlopen(f"{url}/_work", timeout=10) as answer:
+        return WorkReport(**orjson.loads(answer.read()))
+
+
+def set_speed(url: str, speed: float) -> None:
+    """Make the fake replica at `url` so many times as fast as its script says; blocks for at most 10 s."""
+    with urllib.request.urlopen(f"{url}/_speed", data=str(speed).encode(), timeout=10):
+        pass
 
 
 def exit_with_parent(parent: int, *, poll_s: float = 0.5) -> None:

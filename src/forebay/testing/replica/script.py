@@ -16,22 +16,31 @@ class ReplicaScript:
     """The behaviour of a fake replica.
 
     An answer takes `delay(request id)` seconds to its first token, plus `prefill_s_per_char` for each
-    character of the prompt that the prefix cache does not hold, plus `token_s` per token of the answer;
-    its content comes in `chunks` pieces spread over that last part. `slots` requests run at a time, further
-    ones queue, and where `max_queue` of them wait already the next gets a 503. The prefix cache holds blocks
+    character of the prompt that the prefix cache does not hold, plus `token_s` per token of the answer, plus
+    `decode(request id)`; its content comes in `chunks` pieces spread over these last two parts. `slots`
+    requests run at a time, further ones queue, and where `max_queue` of them wait already the next gets a
+    503. Calls that come faster than `calls_per_s`, after a burst of `calls_at_once`, get a 429 that says when
+    to come again. Each request that runs makes the others slower by the share `crowding`; all these times are
+    those of a replica at speed 1, which `POST /_speed` changes while it runs. The prefix cache holds blocks
     of `block_chars` characters, `cache_blocks` of them, least recently used out first; 0 switches it off.
     Prompts whose tokens (4 characters each) and `max_tokens` exceed `max_model_len` get a 400.
 
     `load_header_on_streams`: vLLM sends its load header only with answers that are not streamed; so does
-    the fake, unless this is set. `metrics` is what `/metrics` answers instead of the truth.
+    the fake, unless this is set. `metrics` is what `/metrics` answers instead of the truth. Not `streams`:
+    answers come in one piece also where a stream was asked for. Paths that are `absent` are a 404, and
+    without `/metrics` there is no load header either.
     """
 
     models: tuple[str, ...] = ("fake",)
     delay: Fixed | Mixture = field(default_factory=Mixture)
     token_s: float = 0.0
+    decode: Fixed | Mixture = field(default_factory=lambda: Fixed(0.0))
     chunks: int = 1
     slots: int | None = None
     max_queue: int | None = None
+    calls_per_s: float | None = None
+    calls_at_once: int = 1
+    crowding: float = 0.0
     prefill_s_per_char: float = 0.0
     block_chars: int = 512
     cache_blocks: int = 0
@@ -40,6 +49,8 @@ class ReplicaScript:
     api_key: str | None = field(default=None, repr=False)
     load_header_on_streams: bool = False
     metrics: str | None = None
+    streams: bool = True
+    absent: tuple[str, ...] = ()
     faults: Faults = field(default_factory=Faults)
 
     def to_json(self) -> str:
@@ -48,12 +59,14 @@ class ReplicaScript:
     @classmethod
     def from_json(cls, text: str) -> ReplicaScript:
         values: dict[str, Any] = orjson.loads(text)
-        delay, faults = values["delay"], values["faults"]
-        values["delay"] = (
-            Fixed(**delay) if "seconds" in delay else Mixture(_pairs(delay["parts"]), delay["seed"])
-        )
+        faults = values["faults"]
+        for name in ("delay", "decode"):
+            delay = values[name]
+            values[name] = (
+                Fixed(**delay) if "seconds" in delay else Mixture(_pairs(delay["parts"]), delay["seed"])
+            )
         values["faults"] = Faults(_pairs(faults["shares"]), faults["seed"])
-        values["models"] = tuple(values["models"])
+        values["models"], values["absent"] = tuple(values["models"]), tuple(values["absent"])
         return cls(**values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -14,21 +15,25 @@ from forebay.records import Usage
 from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
 from forebay.testing.faults import STATUSES
 from forebay.testing.replica import wire
+from forebay.testing.replica.bucket import Bucket
 from forebay.testing.replica.cache import PrefixCache
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.wire import Answered, Asked
+from forebay.testing.replica.work import Work, WorkReport
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0
 """vLLM's own default."""
 EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 CHAT_PATH, PROMPT_PATH = "/v1/chat/completions", "/v1/completions"
+METRICS_PATH = "/metrics"
 
 
 class FakeReplica:
     """Serves `script` on the running event loop between `start` and `stop`; an async context manager too.
 
-    Besides vLLM's paths, `GET /_calls` answers a `CallReport` as JSON.
+    Besides vLLM's paths, `GET /_calls` answers a `CallReport` as JSON and `GET /_work` a `WorkReport`;
+    `POST /_speed` with a number makes it so many times as fast as its script says.
     """
 
     def __init__(
@@ -39,6 +44,9 @@ class FakeReplica:
         self.port = port
         self._runner: web.ServerRunner | None = None
         self._slots = None if self.script.slots is None else asyncio.Semaphore(self.script.slots)
+        self._work = Work(slots=self.script.slots, crowding=self.script.crowding)
+        self._bucket = Bucket(self.script.calls_per_s, self.script.calls_at_once)
+        self._answered: set[str] = set()
         self._cache = PrefixCache(self.script.block_chars, self.script.cache_blocks)
         self._calls: Counter[str] = Counter()
         self._waiting = 0
@@ -88,8 +96,30 @@ class FakeReplica:
             aborted=self._aborted,
         )
 
+    def work(self) -> WorkReport:
+        return WorkReport(
+            self._work.speed,
+            *self._work.times,
+            answers=len(self._answered),
+            calls=self._calls.total(),
+            aborted=self._aborted,
+            waiting=self._waiting,
+            running=self._running,
+        )
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast it is as its script says; requests that run go on at a new speed."""
+        return self._work.speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._work.speed = speed
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
+        if path in self.script.absent:
+            return _error(404, "Not Found", "NotFoundError")
         if path in (CHAT_PATH, PROMPT_PATH):
             if request.method != "POST":
                 return _error(405, "Method Not Allowed", "MethodNotAllowed")
@@ -107,6 +137,10 @@ class FakeReplica:
                 return _json(b'{"version":"0.0.0+fake"}')
             case "/_calls":
                 return _json(orjson.dumps(asdict(self.report())))
+            case "/_work":
+                return _json(orjson.dumps(asdict(self.work())))
+            case "/_speed" if request.method == "POST":
+                return await self._set_speed(request)
         return _error(404, "Not Found", "NotFoundError")
 
     async def _complete(self, request: web.BaseRequest, *, chat: bool) -> web.StreamResponse:
@@ -127,6 +161,9 @@ class FakeReplica:
             return self._status(int(fault))
         if fault == "too_long" or tokens(asked.text) + asked.max_tokens > script.max_model_len:
             return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
+        wait_s = self._bucket.take(asyncio.get_running_loop().time())
+        if wait_s:
+            return self._status(429, wait_s)
         if script.max_queue is not None and self._waiting >= script.max_queue and self._full():
             return _error(503, "the queue is full", "ServiceUnavailableError")
         self._waiting += 1
@@ -141,7 +178,13 @@ class FakeReplica:
             self._waiting -= 1
         self._running += 1
         try:
-            response = await self._answer(request, asked, id, fault)
+            with self._work.running() as done:
+                response = await self._answer(request, asked, id, fault)
+                if fault in (None, "schema"):
+                    self._completed += 1
+                    if id not in self._answered:
+                        self._answered.add(id)
+                        done()
         except (asyncio.CancelledError, ConnectionError):
             self._aborted += 1
             raise
@@ -149,8 +192,17 @@ class FakeReplica:
             self._running -= 1
             if self._slots is not None:
                 self._slots.release()
-        self._completed += fault in (None, "schema")
         return response
+
+    async def _set_speed(self, request: web.BaseRequest) -> web.Response:
+        try:
+            speed = float(await request.text())
+        except ValueError:
+            speed = -1.0
+        if not 0 <= speed < math.inf:
+            return _error(400, "expected a speed of 0 or more", "BadRequestError")
+        self.speed = speed
+        return _json(b"{}")
 
     async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
         """Vectors that are functions of the texts alone; no queue, no faults."""
@@ -181,17 +233,18 @@ class FakeReplica:
             text = BROKEN_ANSWER
         usage = Usage(tokens(asked.text), tokens(text), cached // CHARS_PER_TOKEN)
         answer = Answered(id, text, reason, usage)
-        decode_s = script.token_s * usage.completion_tokens
+        decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
-        await asyncio.sleep(first_s if asked.stream else first_s + decode_s)
+        streamed = asked.stream and script.streams
+        await self._work.do(first_s if streamed else first_s + decode_s)
         if fault == "refuse":
             _hang_up(request)
             return web.Response()
         if fault is not None and fault != "schema":
             return await self._break(request, asked, answer, fault)
         self._count(usage)
-        if not asked.stream:
+        if not streamed:
             return _json(wire.document(asked, answer), headers=self._load_headers(request))
         headers = EVENT_STREAM
         if script.load_header_on_streams:
@@ -201,9 +254,9 @@ class FakeReplica:
         pieces = list(wire.events(asked, answer, script.chunks))
         for piece in pieces[:-1]:
             await response.write(piece)
-            await asyncio.sleep(decode_s / max(1, len(pieces) - 1))
-        if len(pieces) == 1 and decode_s:
-            await asyncio.sleep(decode_s)
+            await self._work.do(decode_s / max(1, len(pieces) - 1))
+        if len(pieces) == 1:
+            await self._work.do(decode_s)
         await response.write_eof(pieces[-1])
         return response
 
@@ -232,8 +285,9 @@ class FakeReplica:
                 await response.write(begun + b"data: " + body + b"\n\n" + wire.DONE if asked.stream else body)
         return response
 
-    def _status(self, status: int) -> web.Response:
-        headers = {"Retry-After": f"{self.script.retry_after_s:g}"} if status == 429 else None
+    def _status(self, status: int, retry_after_s: float | None = None) -> web.Response:
+        wait_s = self.script.retry_after_s if retry_after_s is None else retry_after_s
+        headers = {"Retry-After": f"{wait_s:.3f}"} if status == 429 else None
         return _error(status, f"scripted fault {status}", "ScriptedError", headers=headers)
 
     def _unauthorized(self, request: web.BaseRequest) -> web.Response | None:
@@ -256,7 +310,8 @@ class FakeReplica:
         return min(1.0, self._running / (self.script.slots or 1024))
 
     def _load_headers(self, request: web.BaseRequest) -> dict[str, str]:
-        if request.headers.get("endpoint-load-metrics-format", "").upper() != "TEXT":
+        asked = request.headers.get("endpoint-load-metrics-format", "").upper() == "TEXT"
+        if not asked or METRICS_PATH in self.script.absent:
             return {}
         load = (
             f"TEXT named_metrics.num_requests_waiting={float(self._waiting)},"

@@ -1,0 +1,254 @@
+"""How many requests at once a replica holds: found by what it gets done with them, and with more or fewer.
+
+Only answers are counted, so that it holds for an engine that tells nothing else. Nothing depends on how fast
+they come: one that becomes fifty times slower is still kept full by the same number, and keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+FIRST = 4
+"""Requests at a replica of which nothing is known: few, and more than one that hangs."""
+UP, DOWN = 1.5, 0.5
+"""By what the limit is multiplied to see if more are better, or fewer enough."""
+RISES = 1.1
+"""By what a doubling must raise the rate for the next one to follow."""
+MORE, SAME = 1.06, 0.97
+"""By what more must raise the rate to be kept, and by what fewer may lower it."""
+WORSE, SURE = 0.8, 16
+"""A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
+FULL = 0.75
+"""Answers count while there were at least so many of the limit."""
+TIMES, LEAST, ENOUGH = 4, 64, 256
+"""Answers to a rate: so many times the limit, between the others."""
+DRIFT = 1.25
+"""By what rates may differ before and after a trial of another limit, for the trial to count."""
+OVERDUE = 2.5
+"""How many times more slowly than before answers may come in a trial: past that, it is not its doing."""
+REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
+"""Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
+broken off for getting less done."""
+LONG_S = 120.0
+"""Fewer are not tried where one look takes longer: it could cost more than it tells."""
+NO_TIME_S = 0.25
+"""There are never fewer than are answered in this time: it would gain nothing."""
+
+Phase = Literal["climb", "rest", "trial", "back"]
+
+
+class Rate:
+    """Answers per second over `wanted` of them, after `skip` that began earlier. Moments are passed in."""
+
+    def __init__(self, wanted: float, skip: int, now_s: float) -> None:
+        self._wanted = wanted
+        self._skip = skip
+        self._since_s = self._last_s = now_s
+        self.seen = 0
+
+    def add(self, now_s: float) -> None:
+        self.seen += 1
+        if self.seen <= self._skip:
+            self._since_s = now_s
+        self._last_s = now_s
+
+    def pause(self, seconds: float) -> None:
+        """For so long there was nothing to answer."""
+        self._since_s += seconds
+
+    @property
+    def count(self) -> int:
+        """How many it is of until now."""
+        return max(0, self.seen - self._skip)
+
+    @property
+    def complete(self) -> bool:
+        return self.count >= self._wanted
+
+    @property
+    def per_s(self) -> float:
+        return self.count / max(self._last_s - self._since_s, 1e-9)
+
+
+class Turn:
+    """Lets one limit at a time try another number: of two at once each would take the other's effect for its
+    own."""
+
+    def __init__(self) -> None:
+        self._of: ConcurrencyLimit | None = None
+
+    def take(self, limit: ConcurrencyLimit) -> bool:
+        if self._of is None:
+            self._of = limit
+        return self._of is limit
+
+    def leave(self, limit: ConcurrencyLimit) -> None:
+        if self._of is limit:
+            self._of = None
+
+
+class ConcurrencyLimit:
+    """The most requests at a time.
+
+    At first it grows by one with each answer, which doubles it in the time of one, until a doubling gets no
+    more done. From then on it now and then tries half as many more, or half as many, between two looks at
+    the present number. More are kept that get more done, fewer that get no less done. As long as fewer are
+    there than may be, nothing is learned. Moments are passed in. Not thread-safe.
+
+    `most`: there are never more. `most_s`: where an answer takes longer, there are fewer by as much.
+    """
+
+    def __init__(self, *, most: float = math.inf, most_s: float = math.inf, turn: Turn | None = None) -> None:
+        self._most = most
+        self._most_s = most_s
+        self._turn = turn or Turn()
+        self._limit = min(float(FIRST), most)
+        self._phase: Phase = "climb"
+        self._up = False
+        self._rate: Rate | None = None
+        self._climbed_from = self._limit
+        self._climbed_per_s = 0.0
+        self._base = self._limit
+        self._base_per_s = self._tried_per_s = 0.0
+        self._tried = self._limit
+        self._slow = False
+        self._empty_since_s: float | None = None
+        self._began_s = self._due_s = self._cut_s = -math.inf
+        self._rest_s = REST_S
+
+    @property
+    def limit(self) -> int:
+        """How many there may be now; at least one."""
+        return int(self._limit)
+
+    def began(self, now_s: float) -> None:
+        """A request was sent."""
+        if self._rate is None:
+            self._rate = Rate(self._limit, 0, now_s)
+        elif self._empty_since_s is not None:
+            self._rate.pause(now_s - self._empty_since_s)
+        self._empty_since_s = None
+
+    def answered(self, there: int, sent_s: float, now_s: float) -> None:
+        """One of `there` requests, sent at a moment, was answered."""
+        if there <= 1:
+            self._empty_since_s = now_s
+        if self._rate is None:
+            return
+        took_s = now_s - sent_s
+        if took_s > self._most_s:
+            self._cut(self._most_s / took_s, "rest", sent_s, now_s)
+        elif self._slow and took_s < self._most_s / 2 and sent_s >= self._cut_s:
+            self._phase, self._slow = "climb", False
+            self._look(0, now_s)
+        if there < FULL * self.limit:
+            self._look(0, now_s)
+            return
+        self._rate.add(now_s)
+        match self._phase:
+            case "climb":
+                self._climb(self._rate, now_s)
+            case "rest":
+                if self._rate.complete:
+                    self._try(self._rate, now_s)
+            case _:
+                self._compare(self._rate, there, now_s)
+
+    def missed(self, sent_s: float, now_s: float) -> None:
+        """What was sent at a moment was not answered by its deadline: it starts again from half as many."""
+        self._cut(0.5, "climb", sent_s, now_s)
+
+    def _cut(self, share: float, phase: Phase, sent_s: float, now_s: float) -> None:
+        # Of all that were sent before the last time, none counts: it was done for them.
+        if sent_s >= self._cut_s:
+            self._cut_s = now_s
+            self._base = self._climbed_from = max(1.0, self._limit * share)
+            self._climbed_per_s = 0.0
+            self._settle(0, now_s, REST_S)
+            self._phase, self._slow = phase, phase != "climb"
+            self._look(0, now_s)
+
+    def _look(self, skip: int, now_s: float) -> None:
+        """Count anew, after the next `skip`."""
+        wanted = self._limit if self._phase == "climb" else _wanted(max(self._limit, self._base))
+        self._rate = Rate(wanted, skip, now_s)
+
+    def _climb(self, rate: Rate, now_s: float) -> None:
+        self._limit = min(self._limit + 1, self._most)
+        if not rate.complete:
+            return
+        if rate.per_s < RISES * self._climbed_per_s or self._limit >= self._most:
+            rises = rate.per_s >= RISES * self._climbed_per_s
+            self._base = self._limit if rises else self._climbed_from
+            self._settle(int(self._limit), now_s)
+            return
+        self._climbed_from, self._climbed_per_s = self._limit, rate.per_s
+        self._look(0, now_s)
+
+    def _try(self, rate: Rate, now_s: float) -> None:
+        """Begin a trial where one is due."""
+        self._base_per_s = rate.per_s
+        least = max(1.0, rate.per_s * NO_TIME_S)
+        slow = self._limit > rate.per_s * self._most_s
+        up = (self._up or self._limit <= least) and self._limit < self._most and not slow
+        if up:
+            tried = min(max(self._limit * UP, self._limit + 1), self._most)
+        else:
+            tried = min(max(self._limit * DOWN, least), self._limit)
+            if _wanted(self._limit) > LONG_S * rate.per_s:
+                tried = self._limit
+        if int(tried) == self.limit:
+            self._up = not up
+        if int(tried) == self.limit or now_s < self._due_s or not self._turn.take(self):
+            self._look(0, now_s)
+            return
+        self._up, self._phase, self._began_s = up, "trial", now_s
+        self._base, self._tried, self._limit = self._limit, tried, tried
+        # More show once those have ended that began before them; fewer once those too many have.
+        self._look(int(self._base if up else self._base - tried), now_s)
+
+    def _compare(self, rate: Rate, there: int, now_s: float) -> None:
+        took_s = now_s - self._began_s
+        late = took_s * self._base_per_s > OVERDUE * max(SURE, rate.seen)
+        if self._phase == "trial":
+            poor = (
+                not self._up
+                and rate.count >= max(SURE, self._limit)
+                and rate.per_s < WORSE * self._base_per_s
+            )
+            if late:
+                self._settle(there, now_s, self._rest_s)
+            elif poor:
+                self._keep(there, now_s, COST * took_s)
+            elif rate.complete:
+                self._tried_per_s = rate.per_s
+                self._phase, self._limit, self._began_s = "back", self._base, now_s
+                self._look(there, now_s)
+        elif late:
+            self._settle(there, now_s, self._rest_s)
+        elif rate.complete:
+            before, after = self._base_per_s, rate.per_s
+            gain = self._tried_per_s / math.sqrt(before * after)
+            if max(before, after) > DRIFT * min(before, after):
+                self._settle(there, now_s, self._rest_s)
+            elif gain >= (MORE if self._up else SAME):
+                self._base, self._rest_s = self._tried, REST_S
+                self._settle(there, now_s, 0.0 if self._up else REST_S)
+            else:
+                self._keep(0, now_s)
+
+    def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
+        """The trial changes nothing; the next one goes the other way."""
+        self._up = not self._up
+        self._rest_s = min(2 * self._rest_s, MOST_REST_S)
+        self._settle(there, now_s, max(self._rest_s, least_s))
+
+    def _settle(self, there: int, now_s: float, rest_s: float = 0.0) -> None:
+        self._turn.leave(self)
+        self._phase, self._limit, self._due_s = "rest", self._base, now_s + rest_s
+        self._look(there, now_s)
+
+
+def _wanted(limit: float) -> float:
+    return min(max(LEAST, TIMES * limit), ENOUGH)

@@ -1,0 +1,131 @@
+"""The work of a scripted replica, which takes as long as its speed makes it, also when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """What a replica could have done since it started, and what it did; in seconds of work at speed 1.
+
+    `could_s`: with all slots taken all the time; 0 for a replica without a number of slots. `spent_s`: all
+    that it did; `wasted_s`: for requests that ended without a complete answer, or had one already. `answers`
+    are the complete ones, each request's first. `calls` to `running` are as they are now.
+    """
+
+    speed: float
+    could_s: float
+    spent_s: float
+    wasted_s: float
+    answers: int
+    calls: int
+    aborted: int
+    waiting: int
+    running: int
+
+
+class Work:
+    """Requests side by side, all at one speed. Belongs to the running event loop.
+
+    A second of work takes 1 / speed seconds, times 1 + `crowding` for each other request that is running.
+    """
+
+    def __init__(self, *, slots: int | None = None, crowding: float = 0.0) -> None:
+        self._slots = slots
+        self._crowding = crowding
+        self._speed = 1.0
+        self._running = 0
+        self._at_s: float | None = None
+        # How far a request that runs all the time would have come; the sum over those that did run.
+        self._came_s = 0.0
+        self._spent_s = self._wasted_s = self._could_s = 0.0
+        self._due: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._pass()
+        self._speed = speed
+        self._set_timer()
+
+    @property
+    def times(self) -> tuple[float, float, float]:
+        """`could_s`, `spent_s` and `wasted_s` of a `WorkReport`."""
+        self._pass()
+        return self._could_s, self._spent_s, self._wasted_s
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[], None]]:
+        """While a request runs. What it gives is called when its answer is complete, and is of use."""
+        self._pass()
+        self._running += 1
+        self._set_timer()
+        began_s, of_use = self._came_s, False
+
+        def done() -> None:
+            nonlocal of_use
+            of_use = True
+
+        try:
+            yield done
+        finally:
+            self._pass()
+            self._running -= 1
+            self._wasted_s += 0.0 if of_use else self._came_s - began_s
+            self._set_timer()
+
+    async def do(self, seconds: float) -> None:
+        """Return when a request that runs has done so much work from now."""
+        if seconds <= 0:
+            return
+        self._pass()
+        future = asyncio.get_running_loop().create_future()
+        heappush(self._due, (self._came_s + seconds, next(self._numbers), future))
+        self._set_timer()
+        await future
+
+    def _pass(self) -> None:
+        """Count the time since the last call."""
+        now_s = asyncio.get_running_loop().time()
+        passed_s = now_s - (now_s if self._at_s is None else self._at_s)
+        self._at_s = now_s
+        self._came_s += passed_s * self._rate(self._running)
+        self._spent_s += passed_s * self._rate(self._running) * self._running
+        if self._slots is not None:
+            self._could_s += passed_s * self._rate(self._slots) * self._slots
+
+    def _rate(self, running: int) -> float:
+        return self._speed / (1 + self._crowding * max(0, running - 1))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._due and self._due[0][2].done():
+            heappop(self._due)
+        if self._due and self._speed > 0:
+            left_s = max(0.0, self._due[0][0] - self._came_s)
+            self._timer = asyncio.get_running_loop().call_later(
+                left_s / self._rate(self._running), self._fire
+            )
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._pass()
+        # A timer may fire a clock tick early.
+        while self._due and self._due[0][0] <= self._came_s + 1e-6:
+            future = heappop(self._due)[2]
+            if not future.done():
+                future.set_result(None)
+        self._set_timer()

@@ -1,0 +1,217 @@
+"""How many requests a replica holds: found by answers alone, at any speed, and kept while speeds change."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.fleet.concurrency import FIRST, ConcurrencyLimit, Turn
+
+Rate = Callable[[int], float]
+"""Answers per second that a replica gives with so many requests at once."""
+
+
+def slots(count: int, each_s: float) -> Rate:
+    """So many at a time; the rest wait."""
+    return lambda there: min(there, count) / each_s
+
+
+def crowded(each_s: float, share: float) -> Rate:
+    """All at a time, each slower by the others."""
+    return lambda there: there / (each_s * (1 + share * (there - 1)))
+
+
+class Bench:
+    """A backlog in front of one replica whose answers come at a rate, evenly or `spread` by chance."""
+
+    def __init__(self, limit: ConcurrencyLimit, rate: Rate, *, spread: float = 0.0, seed: int = 1) -> None:
+        self.limit = limit
+        self.rate = rate
+        self.now_s = 0.0
+        self.answers = 0
+        self._sent_s: list[float] = []
+        self._spread = spread
+        self._random = random.Random(seed)
+
+    def run(self, answers: int, *, demand: float = math.inf) -> None:
+        for _ in range(answers):
+            while len(self._sent_s) < min(self.limit.limit, demand):
+                heappush(self._sent_s, self.now_s)
+                self.limit.began(self.now_s)
+            gap = 1 + self._spread * (self._random.expovariate(1.0) - 1)
+            self.now_s += gap / self.rate(len(self._sent_s))
+            there = len(self._sent_s)
+            self.limit.answered(there, heappop(self._sent_s), self.now_s)
+            self.answers += 1
+
+
+def test_it_begins_with_few_and_grows_with_each_answer() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(32, 1.0))
+    assert bench.limit.limit == FIRST
+    bench.run(1)
+    assert bench.limit.limit == FIRST + 1
+    bench.run(60)
+    assert bench.limit.limit >= 32
+
+
+@pytest.mark.parametrize("each_s", [0.01, 0.5, 60.0])
+def test_it_finds_what_keeps_a_replica_full_at_any_speed(each_s: float) -> None:
+    bench = Bench(ConcurrencyLimit(most=256), slots(16, each_s), spread=0.5)
+    bench.run(6000)
+    assert 16 <= bench.limit.limit <= 48
+
+
+def test_a_replica_that_becomes_fifty_times_slower_keeps_its_number() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(16, 0.5), spread=0.5)
+    bench.run(6000)
+    for each_s in (5.0, 25.0, 5.0, 0.5):
+        bench.rate = slots(16, each_s)
+        began_s = bench.now_s
+        for _ in range(40):
+            bench.run(20)
+            # A trial with fewer may be under way.
+            assert bench.limit.limit >= 8
+        assert 800 / (bench.now_s - began_s) >= 0.9 * 16 / each_s
+
+
+def test_where_more_are_always_better_there_come_to_be_as_many_as_may() -> None:
+    bench = Bench(ConcurrencyLimit(most=100), slots(1000, 1.0), spread=0.3)
+    bench.run(3000)
+    assert bench.limit.limit == 100
+
+
+def test_where_each_slows_the_others_nearly_all_is_got_of_it() -> None:
+    rate = crowded(0.5, 0.1)
+    bench = Bench(ConcurrencyLimit(most=64), rate, spread=0.5)
+    bench.run(2000)
+    began_s = bench.now_s
+    bench.run(8000)
+    assert 8000 / (bench.now_s - began_s) >= 0.93 * rate(64)
+
+
+def test_where_missed_get_less_done_there_come_to_be_fewer() -> None:
+    def thrashes(there: int) -> float:
+        return min(there, 8) / 0.5 / (1 + max(0, there - 16) / 4)
+
+    bench = Bench(ConcurrencyLimit(most=512), thrashes, spread=0.3)
+    bench.run(4000)
+    assert 8 <= bench.limit.limit <= 24
+
+
+def test_a_replica_that_comes_to_have_more_slots_gets_more() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(4, 0.5), spread=0.3)
+    bench.run(4000)
+    assert bench.limit.limit <= 12
+    bench.rate = slots(48, 0.5)
+    bench.run(30_000)
+    assert bench.limit.limit >= 40
+
+
+def test_nothing_is_learned_while_fewer_are_there_than_may_be() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(16, 0.5))
+    bench.run(3000, demand=2)
+    assert bench.limit.limit == FIRST
+
+
+def test_time_without_requests_is_no_slowness() -> None:
+    one, other = (Bench(ConcurrencyLimit(most=1), slots(4, 0.5)) for _ in range(2))
+    for _ in range(300):
+        one.run(1)
+        other.run(1)
+        other.now_s += 30.0
+    assert one.limit._base_per_s == pytest.approx(other.limit._base_per_s)
+
+
+def test_a_deadline_missed_halves_it_once_for_all_that_were_sent_before() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(64, 1.0))
+    bench.run(500)
+    before, sent_s = bench.limit.limit, bench.now_s - 1
+    for _ in range(9):
+        bench.limit.missed(sent_s, bench.now_s)
+    assert bench.limit.limit == before // 2
+    bench.limit.missed(bench.now_s, bench.now_s + 1)
+    assert bench.limit.limit == before // 4
+    for moment_s in range(20):
+        bench.limit.missed(bench.now_s + 2 + moment_s, bench.now_s + 2 + moment_s)
+    assert bench.limit.limit == 1
+
+
+def test_where_answers_take_longer_than_they_may_there_are_fewer() -> None:
+    bench = Bench(ConcurrencyLimit(most=64, most_s=20.0), slots(16, 1.0), spread=0.3)
+    bench.run(70)
+    assert bench.limit.limit >= 32
+    bench.rate = slots(16, 16.0)
+    bench.run(150)
+    assert 14 <= bench.limit.limit <= 21, "they take 20 s now"
+    began_s = bench.now_s
+    bench.run(300)
+    assert 300 / (bench.now_s - began_s) >= 0.7, "of one in a second: 16 would take 16 s"
+
+
+def test_two_limits_of_one_replica_never_try_at_once() -> None:
+    turn = Turn()
+    limits = [ConcurrencyLimit(most=64, turn=turn) for _ in range(2)]
+    benches = [Bench(limit, slots(16, 0.5), spread=0.5, seed=seed) for seed, limit in enumerate(limits)]
+    tried = [0, 0]
+    for _ in range(20_000):
+        for number, bench in enumerate(benches):
+            bench.run(1)
+            tried[number] += limits[number]._phase == "trial"
+        assert sum(limit._phase in ("trial", "back") for limit in limits) <= 1
+    assert all(tried)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    most=st.integers(1, 300),
+    most_s=st.sampled_from([0.001, 1.0, 1e3, math.inf]),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["send", "answer", "miss"]),
+            st.floats(0, 1e4, allow_nan=False),
+            st.integers(1, 9),
+        ),
+        max_size=300,
+    ),
+)
+def test_whatever_happens_it_stays_between_one_and_the_most(
+    most: int, most_s: float, events: list[tuple[str, float, int]]
+) -> None:
+    limit = ConcurrencyLimit(most=most, most_s=most_s)
+    now_s, sent_s = 0.0, [0.0]
+    there: list[float] = []
+    for what, passes_s, times in events:
+        for _ in range(times):
+            if what == "send" or not there:
+                heappush(there, now_s)
+                limit.began(now_s)
+            elif what == "answer":
+                sent_s.append(there[0])
+                limit.answered(len(there), heappop(there), now_s)
+            else:
+                limit.missed(sent_s[-1], now_s)
+            assert 1 <= limit.limit <= most
+        now_s += passes_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(2, 48),
+    each_s=st.floats(0.05, 30.0),
+    spread=st.floats(0.0, 0.6),
+    seed=st.integers(0, 10**6),
+)
+def test_a_replica_of_any_size_and_speed_is_kept_full(
+    count: int, each_s: float, spread: float, seed: int
+) -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(count, each_s), spread=spread, seed=seed)
+    bench.run(20 * count + 200)
+    began_s = bench.now_s
+    bench.run(4000)
+    assert 4000 / (bench.now_s - began_s) >= 0.9 * count / each_s * (1 - spread * 3 / math.sqrt(4000))

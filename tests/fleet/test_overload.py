@@ -1,0 +1,219 @@
+"""A fleet of one replica that becomes far slower, hangs, fails or goes away, in counted time: no collapse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pytest
+
+from forebay.bench.slowdown import GOOD, MOST_THROWN_AWAY, REPLICAS, SPEEDS
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngine
+from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.records import Message, Request, Sampling
+from forebay.testing.faults import Faults
+from forebay.testing.replica.inside import InsideReplica
+from forebay.testing.replica.script import ReplicaScript
+from forebay.testing.virtual import LoopClock, run_virtual
+
+SETTLE_S = 20.0
+
+
+@dataclass
+class Load:
+    """A backlog of events in front of one replica, with a pipeline's default limits."""
+
+    script: ReplicaScript
+    capacity: int = 64
+    timeout_s: float = 60.0
+    deadline_s: float = 300.0
+    failed: Counter[str] = field(default_factory=Counter)
+    """Dead letters by cause."""
+    held: int = 0
+    """The most requests that were at the replica since this was set to 0."""
+
+    async def __aenter__(self) -> Load:
+        self.clock = LoopClock(asyncio.get_running_loop())
+        self.replica = InsideReplica(self.script)
+        config = FleetConfig(
+            FixedReplicas(("http://replica",)),
+            model=self.script.models[0],
+            capacity=self.capacity,
+            deadline_s=self.deadline_s,
+        )
+        self._engine = FleetEngine(config, clock=self.clock, connect=lambda _: self.replica)
+        self._ids = count()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._ask()) for _ in range(self.capacity)]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        failed = [task.exception() for task in self._tasks if task.done() and not task.cancelled()]
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._engine.close()
+        assert not failed
+
+    async def _ask(self) -> None:
+        while True:
+            outcome = await complete_with_retry(
+                self._engine,
+                Request(
+                    f"event {next(self._ids)}",
+                    self.script.models[0],
+                    (Message("user", "what is this about?"),),
+                    sampling=Sampling(max_tokens=16),
+                ),
+                policy=RetryPolicy(),
+                timeout_s=self.timeout_s,
+                deadline_s=self.deadline_s,
+                clock=self.clock,
+            )
+            if outcome.error is not None:
+                self.failed[outcome.error.cause] += 1
+            work = self.replica.work()
+            self.held = max(self.held, work.running + work.waiting)
+
+    async def run(self, seconds: float) -> float:
+        """Goodput over so long: what was worked for answers over what could be."""
+        before = self.replica.work()
+        await asyncio.sleep(seconds)
+        after = self.replica.work()
+        useful_s = (after.spent_s - after.wasted_s) - (before.spent_s - before.wasted_s)
+        return useful_s / (after.could_s - before.could_s)
+
+    def thrown_away(self) -> float:
+        """Share of the calls whose answer was not awaited."""
+        work = self.replica.work()
+        return work.aborted / work.calls
+
+
+@pytest.mark.parametrize("kind", REPLICAS)
+def test_an_engine_that_becomes_fifty_times_slower_is_kept_full_and_nothing_is_thrown_away(kind: str) -> None:
+    # Where each request slows the others, half as many get nearly as much done: that is hard to see.
+    least = 0.85 if REPLICAS[kind].crowding else GOOD
+
+    async def main() -> None:
+        async with Load(REPLICAS[kind]) as load:
+            for speed in SPEEDS:
+                load.replica.speed = speed
+                await load.run(SETTLE_S)
+                assert await load.run(100.0) >= least, speed
+            assert load.thrown_away() <= MOST_THROWN_AWAY
+            assert not load.failed
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", ["streaming", "whole"])
+def test_it_comes_to_hold_hardly_more_than_it_works_on(kind: str) -> None:
+    async def main() -> None:
+        async with Load(REPLICAS[kind], capacity=200) as load:
+            await load.run(240.0)
+            load.held = 0
+            await load.run(60.0)
+            assert 16 <= load.held <= 48
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", ["streaming", "whole"])
+def test_one_that_is_slow_from_the_first_request_on_is_soon_full(kind: str) -> None:
+    async def main() -> None:
+        async with Load(REPLICAS[kind]) as load:
+            load.replica.speed = 1 / 50
+            await load.run(100.0)
+            assert await load.run(100.0) >= GOOD
+            assert not load.thrown_away()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", ["streaming", "whole"])
+def test_requests_that_hang_are_repeated_and_the_others_go_on(kind: str) -> None:
+    async def main() -> None:
+        async with Load(replace(REPLICAS[kind], faults=Faults((("hang", 0.002),)))) as load:
+            # Each takes a slot until it is given up, for a minute or more.
+            assert await load.run(300.0) >= 0.7
+            assert load.thrown_away() <= MOST_THROWN_AWAY
+            assert not load.failed
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", ["streaming", "whole"])
+def test_an_outage_costs_few_calls_and_is_over_when_it_is(kind: str) -> None:
+    async def main() -> None:
+        async with Load(REPLICAS[kind]) as load:
+            await load.run(60.0)
+            calls = load.replica.work().calls
+            load.replica.down = True
+            await load.run(200.0)
+            assert load.replica.work().calls - calls <= 10
+            load.replica.down = False
+            await load.run(40.0)
+            assert await load.run(60.0) >= GOOD
+            assert not load.failed
+
+    run_virtual(main())
+
+
+def test_an_engine_that_fails_every_call_is_not_asked_ever_more() -> None:
+    async def main() -> None:
+        async with Load(replace(REPLICAS["whole"], faults=Faults((("500", 1.0),)))) as load:
+            await load.run(60.0)
+            first = load.replica.work().calls
+            await load.run(60.0)
+            calls = load.replica.work().calls - first
+            assert calls <= 120, "two in a second, of 64 events that all fail"
+
+    run_virtual(main())
+
+
+def test_one_that_takes_so_many_calls_in_a_second_gets_nearly_so_many() -> None:
+    async def main() -> None:
+        script = replace(REPLICAS["whole"], calls_per_s=10.0, calls_at_once=4)
+        async with Load(script) as load:
+            await load.run(60.0)
+            before = load.replica.work().answers
+            await load.run(60.0)
+            assert load.replica.work().answers - before >= 0.75 * 600
+            assert not load.failed
+
+    run_virtual(main())
+
+
+def test_a_deadline_that_no_answer_can_meet_is_said_and_the_engine_is_not_crowded() -> None:
+    async def main() -> None:
+        async with Load(REPLICAS["whole"], deadline_s=10.0, timeout_s=10.0) as load:
+            await load.run(30.0)
+            load.replica.speed = 1 / 50
+            await load.run(120.0)
+            assert set(load.failed) == {"timeout"}
+            load.held = 0
+            await load.run(60.0)
+            assert load.held <= 8
+            load.replica.speed = 1.0
+            await load.run(60.0)
+            before = sum(load.failed.values())
+            assert await load.run(60.0) >= GOOD
+            assert sum(load.failed.values()) == before
+
+    run_virtual(main())
+
+
+def test_waiting_for_room_takes_nothing_of_a_records_time() -> None:
+    async def main() -> None:
+        script = replace(REPLICAS["whole"], slots=1)
+        async with Load(script, capacity=200, deadline_s=20.0, timeout_s=20.0) as load:
+            # 200 events at two in a second: the last of them waits for 100 s.
+            await load.run(200.0)
+            assert load.replica.work().answers >= 300
+            assert not load.failed
+
+    run_virtual(main())

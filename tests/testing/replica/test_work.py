@@ -1,0 +1,90 @@
+"""How long a scripted replica's work takes, at which speed, and what it could have done meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from forebay.testing.replica.work import Work
+from forebay.testing.virtual import run_virtual
+
+
+def test_work_goes_on_at_a_new_speed() -> None:
+    async def main() -> tuple[float, tuple[float, float, float]]:
+        work = Work(slots=2)
+        loop = asyncio.get_running_loop()
+        with work.running() as done:
+            doing = asyncio.ensure_future(work.do(10.0))
+            await asyncio.sleep(4.0)
+            work.speed = 0.1
+            await asyncio.sleep(20.0)
+            work.speed = 2.0
+            await doing
+            done()
+        return loop.time(), work.times
+
+    # Four seconds of work at speed 1, two at 1/10, the last four at 2.
+    ended_s, (could_s, spent_s, wasted_s) = run_virtual(main())
+    assert ended_s == pytest.approx(26.0)
+    assert could_s == pytest.approx(20.0)
+    assert (spent_s, wasted_s) == (pytest.approx(10.0), 0.0)
+
+
+def test_what_is_not_of_use_in_the_end_was_wasted() -> None:
+    async def main() -> tuple[float, float, float]:
+        work = Work(slots=1)
+        with work.running() as done:
+            await work.do(2.0)
+            done()
+        with work.running():
+            await work.do(3.0)
+        return work.times
+
+    assert run_virtual(main()) == pytest.approx((5.0, 5.0, 3.0))
+
+
+def test_each_request_makes_the_others_slower() -> None:
+    async def main() -> list[float]:
+        work = Work(crowding=0.5)
+        loop = asyncio.get_running_loop()
+
+        async def one(after_s: float, seconds: float) -> float:
+            await asyncio.sleep(after_s)
+            with work.running():
+                await work.do(seconds)
+            return loop.time()
+
+        return await asyncio.gather(one(0.0, 3.0), one(1.0, 2.0))
+
+    # Alone for a second; then both at 2/3, three seconds for two of work.
+    assert run_virtual(main()) == pytest.approx([4.0, 4.0])
+
+
+def test_at_speed_0_nothing_moves() -> None:
+    async def main() -> bool:
+        work = Work()
+        work.speed = 0.0
+        with work.running():
+            doing = asyncio.ensure_future(work.do(0.001))
+            await asyncio.sleep(1000.0)
+            moved = doing.done()
+            work.speed = 1.0
+            await doing
+        return moved
+
+    assert not run_virtual(main())
+
+
+def test_what_nobody_waits_for_any_more_holds_nothing_up() -> None:
+    async def main() -> float:
+        work = Work(slots=1)
+        with work.running():
+            gone = asyncio.ensure_future(work.do(1.0))
+            stays = asyncio.ensure_future(work.do(2.0))
+            await asyncio.sleep(0.5)
+            gone.cancel()
+            await stays
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == pytest.approx(2.0)
