@@ -6,6 +6,7 @@
 | `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
 | `FOREBAY_CONNECTORS_FROM` | a Maven repository or a folder with Flink's connectors | Maven Central |
 | `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
+| `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
 
 Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it
 at the moment of use.
@@ -14,6 +15,7 @@ at the moment of use.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ class Settings:
     python: Path
     connectors_from: str | None = None
     kafka_home: Path | None = None
+    umask: int = 0o077
 
     @property
     def engine_env(self) -> Path:
@@ -68,7 +71,15 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         python=Path(env.get("FOREBAY_PYTHON") or sys.executable),
         connectors_from=env.get("FOREBAY_CONNECTORS_FROM") or None,
         kafka_home=Path(env["FOREBAY_KAFKA_HOME"]) if env.get("FOREBAY_KAFKA_HOME") else None,
+        umask=_umask(env.get("FOREBAY_UMASK") or "077"),
     )
+
+
+def _umask(text: str) -> int:
+    """Any with which the owner may do all and nobody else write."""
+    if not re.fullmatch(r"0?[0-7]{3}", text) or int(text, 8) & 0o722 != 0o022:
+        raise SettingError(f"FOREBAY_UMASK: expected such as 077, 027 or 022, found {text[:20]!r}")
+    return int(text, 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from forebay.errors import PipelineFailed, SettingError
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import MAX_CAUSE_CHARS, root_cause, submit
 
 JAVA = """org.apache.flink.runtime.JobException: Recovery is suppressed
@@ -84,4 +85,4 @@ def test_a_job_that_is_not_taken_is_one_sentence(error: Exception, kind: type[Ex
         raise error
 
     with pytest.raises(kind, match=f"^{says}$"):
-        submit(SimpleNamespace(execute_async=execute_async), "x", "http://flink")
+        submit(SimpleNamespace(execute_async=execute_async), "x", FlinkRest("http://flink"))

@@ -168,11 +168,11 @@ with FlinkLauncher(Settings(folder, Path())) as launcher:
         time.sleep(600)
 """
 PARTS: dict[str, Callable[[str], bool]] = {
-    "run": lambda line: " -c " in line,
+    "run": lambda line: "fake_replica" in line,
     "engine supervisor": lambda line: "engine.launch.supervisor" in line,
     "engine": lambda line: "testing.replica" in line and "supervisor" not in line,
     "flink": lambda line: "flink_main" in line,
-    "jvm": lambda line: "PythonGatewayServer" in line,
+    "jvm": lambda line: "py4j.GatewayServer" in line,
 }
 
 

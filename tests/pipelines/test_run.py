@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import Checkpoints
 from forebay.pipelines import attempt, run, served, supervisor, watching
 from forebay.pipelines.load import parse_spec
@@ -28,7 +29,7 @@ class FakeJob:
     """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
 
     id = "job"
-    rest_url = "http://flink"
+    rest = FlinkRest("http://flink")
 
     def __init__(self, looks: Sequence[Look], counts: dict[str, float] | None = None) -> None:
         self._looks = list(looks)

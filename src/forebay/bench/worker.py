@@ -23,7 +23,7 @@ from forebay.bench.jobs import async_function_job, forebay_job
 from forebay.bench.workload import Workload
 from forebay.connectors.sinks import read_jsonl_sink
 from forebay.errors import LaunchError
-from forebay.operators.environment import FlinkConfig, Restart, flink_environment
+from forebay.operators.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.operators.job import RunningJob, submit
 from forebay.operators.ports import free_port
 
@@ -45,24 +45,23 @@ def main() -> int:
 def _job(system: str, load: Workload) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as place:
         home, port = Path(place), free_port()
-        env = flink_environment(
-            FlinkConfig(
-                checkpoint_dir=home / "checkpoints",
-                checkpoint_interval_s=load.checkpoint_s,
-                restart=Restart(attempts=0),
-                log_dir=home / "logs",
-                options={
-                    "rest.port": str(port),
-                    "rest.bind-port": str(port),
-                    "web.checkpoints.history": "100000",
-                },
-            )
+        config = FlinkConfig(
+            checkpoint_dir=home / "checkpoints",
+            checkpoint_interval_s=load.checkpoint_s,
+            restart=Restart(attempts=0),
+            log_dir=home / "logs",
+            options={
+                "rest.port": str(port),
+                "rest.bind-port": str(port),
+                "web.checkpoints.history": "100000",
+            },
         )
+        env = flink_environment(config)
         if system == "async_function":
             async_function_job(env, load, home / "out")
         else:
             forebay_job(env, load, home / "out")
-        job = submit(env, f"overhead-{system}", f"http://localhost:{port}")
+        job = submit(env, f"overhead-{system}", embedded_rest(config, port))
         checkpoints, memory = _watch(job, load)
         seen = [Seen.parse(line.decode()) for line in read_jsonl_sink(home / "out")]
         return {**asdict(figures(load, seen, checkpoints)), "memory": memory}

@@ -7,6 +7,7 @@ missing, and `--help` does not wait for them.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 
 import typer
@@ -22,6 +23,7 @@ from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
 from forebay.errors import ForebayError, SettingError
+from forebay.settings import load_settings
 
 FAILED_STATUS = 1
 USAGE_STATUS = 2
@@ -66,6 +68,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     _silence_libraries()
     try:
+        # Results, journals, checkpoints and logs hold what people wrote: nobody else reads them by default.
+        os.umask(load_settings().umask)
         application()()
     except ForebayError as error:
         _complain(str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -17,9 +16,12 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.operators.checkpoints import newest_checkpoint
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import java_cause, wrong_option
 from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
 from forebay.operators.one_mode import MODE, ONE_MODE
+from forebay.operators.tls_keys import TlsKeys, tls_keys
+from forebay.settings import load_settings
 
 __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
 
@@ -51,8 +53,11 @@ class FlinkConfig:
     opt/flink-python-*.jar in lib/: the jar that a job brings along can be loaded once in the life of a task
     manager. `options` are Flink's own and win over everything else here.
 
-    `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
-    JVM are decided by the first environment of a process.
+    `jars` are connectors that the job brings along. `log_dir` is made private; it, `heap_mb` and the class
+    path of this process's JVM are decided by the first environment of a process.
+
+    An embedded Flink listens on the loopback interface only, and serves who shows the key that lies beside
+    the logs; `embedded_rest` does.
     """
 
     mode: InitVar[str] = "thread"
@@ -87,8 +92,9 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     options = flink_options(config)
     # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
-    log_dir = config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink"
-    start_jvm(log_dir, heap_mb=config.heap_mb, jars=config.jars)
+    if config.cluster is None:
+        options = _keys(config).flink_options() | options
+    start_jvm(_log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
@@ -104,6 +110,19 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     # The Python environment of PyFlink takes only what it was told through the setters.
     env.set_python_executable(config.cluster_python or sys.executable)
     return env
+
+
+def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
+    """The REST service of an embedded Flink whose `rest.port` is `port`."""
+    return FlinkRest(f"https://localhost:{port}", _keys(config))
+
+
+def _keys(config: FlinkConfig) -> TlsKeys:
+    return tls_keys(_log_dir(config) / "keys")
+
+
+def _log_dir(config: FlinkConfig) -> Path:
+    return config.log_dir or load_settings().run / "flink"
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
@@ -180,6 +199,10 @@ def _local_options() -> dict[str, str]:
         "rest.bind-port": "0",
         "rest.address": "localhost",
         "rest.bind-address": "localhost",
+        "jobmanager.bind-host": "localhost",
+        "taskmanager.bind-host": "localhost",
+        "taskmanager.host": "localhost",
+        "web.submit.enable": "false",
         "taskmanager.memory.network.min": "64 mb",
         "taskmanager.memory.network.max": "64 mb",
         "taskmanager.memory.managed.size": "64 mb",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +18,8 @@ from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.operators.counts import COUNTERS, GAUGES, MOMENTS
+from forebay.operators.flink_rest import FlinkRest, NotFound
 
-REST_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 8 << 20
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
 """Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
@@ -77,9 +72,9 @@ class RunningJob:
     The REST service of an embedded cluster ends with its job; `ended` then still knows how.
     """
 
-    def __init__(self, client: JobClient, rest_url: str) -> None:
+    def __init__(self, client: JobClient, rest: FlinkRest) -> None:
         self.id = str(client.get_job_id())
-        self.rest_url = rest_url
+        self.rest = rest
         self._result = client.get_job_execution_result()
         self._drain: str | None = None
 
@@ -115,7 +110,7 @@ class RunningJob:
 
     def cancel(self) -> None:
         """Ask the job to stop; retained checkpoints stay."""
-        _ask(f"{self.rest_url}/jobs/{self.id}?mode=cancel", "PATCH")
+        self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
     def drain(self, folder: Path) -> None:
         """Have the job end as if its sources had ended; returns at once.
@@ -123,17 +118,16 @@ class RunningJob:
         What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
         before the end restores that. To be called again until the job has ended, as it may fail on the way.
         """
-        url = f"{self.rest_url}/jobs/{self.id}"
-        if self._drain is not None and self._goes_on(f"{url}/savepoints/{self._drain}"):
+        path = f"/jobs/{self.id}"
+        if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
             return
         wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
-        self._drain = str(json.loads(_ask(f"{url}/stop", "POST", wish))["request-id"])
+        self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
 
-    @staticmethod
-    def _goes_on(operation: str) -> bool:
+    def _goes_on(self, operation: str) -> bool:
         try:
-            found = json.loads(_ask(operation))
-        except _NotFound:
+            found = self.rest.json(operation)
+        except NotFound:
             return False  # A job manager that was started anew does not know of it.
         return "failure-cause" not in (found.get("operation") or {})
 
@@ -191,7 +185,7 @@ class RunningJob:
         return int(self._get("/overview")["taskmanagers"])
 
     def _get(self, path: str) -> Any:
-        return json.loads(_ask(self.rest_url + path) or "null")
+        return self.rest.json(path)
 
 
 def _is_counted(metric: str) -> bool:
@@ -210,14 +204,14 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
         yield part
 
 
-def submit(env: StreamExecutionEnvironment, name: str, rest_url: str) -> RunningJob:
-    """Start the job that was built in `env`; returns once Flink has taken it.
+def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
+    """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
 
     Raises `SettingError` where one of Flink's options has a value that it does not take, and
     `PipelineFailed` where Flink does not take the job.
     """
     try:
-        return RunningJob(env.execute_async(name), rest_url)
+        return RunningJob(env.execute_async(name), rest)
     except Py4JJavaError as error:
         wrong = wrong_option(error)
         if wrong is not None:
@@ -246,7 +240,7 @@ def check_cluster(address: str) -> None:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster: expected HOST:PORT of Flink's REST service, found {address!r}")
     try:
-        found = json.loads(_ask(f"http://{address}/config") or "null")
+        found = FlinkRest(f"http://{address}").json("/config")
         version = str(found["flink-version"])
     except LaunchError as error:
         raise SettingError(f"cluster: no Flink answers at {address}: {error}") from None
@@ -258,21 +252,21 @@ def check_cluster(address: str) -> None:
         )
 
 
-def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
+def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
     """Cancel a job unless it has ended, and block until it has.
 
     Returns Flink's word for its end; None where the cluster does not know the job, also not within
     `unknown_s`, the time for one that may still be on its way. Raises `LaunchError`
     where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
     """
-    url = f"{rest_url}/jobs/{job_id}"
+    path = f"/jobs/{job_id}"
     begin_s = time.monotonic()
     deadline_s = begin_s + timeout_s
     asked = False
     while True:
         try:
-            state = str(json.loads(_ask(url))["state"])
-        except _NotFound:
+            state = str(rest.json(path)["state"])
+        except NotFound:
             if asked or time.monotonic() - begin_s >= unknown_s:
                 return None
             time.sleep(POLL_S)
@@ -281,33 +275,10 @@ def end_job(rest_url: str, job_id: str, timeout_s: float, *, unknown_s: float = 
             return state
         if not asked:
             asked = True
-            _ask(f"{url}?mode=cancel", "PATCH")
+            rest.ask(f"{path}?mode=cancel", "PATCH")
         if time.monotonic() >= deadline_s:
-            raise PipelineFailed(f"job {job_id} at {rest_url} does not end; it is {state}")
+            raise PipelineFailed(f"job {job_id} at {rest.url} does not end; it is {state}")
         time.sleep(POLL_S)
-
-
-class RestSilent(LaunchError):
-    """Flink's REST service took the question and gave no answer in time."""
-
-
-class _NotFound(LaunchError):
-    """Flink answered 404."""
-
-
-def _ask(url: str, method: str = "GET", wish: object = None) -> bytes:
-    data = None if wish is None else json.dumps(wish).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
-            body: bytes = answer.read(MAX_ANSWER_BYTES)
-            return body
-    except urllib.error.HTTPError as error:
-        kind = _NotFound if error.code == 404 else LaunchError
-        raise kind(f"{url} answered {error.code}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        silent = isinstance(getattr(error, "reason", error), TimeoutError)
-        raise (RestSilent if silent else LaunchError)(f"{url} does not answer: {error}") from None
 
 
 def _minor(version: str) -> str:

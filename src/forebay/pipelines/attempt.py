@@ -14,7 +14,8 @@ from pathlib import Path
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.errors import LaunchError
 from forebay.operators.checkpoints import check_readable
-from forebay.operators.environment import FlinkConfig, Restart, flink_environment
+from forebay.operators.environment import FlinkConfig, Restart, embedded_rest, flink_environment
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import RunningJob, end_job, submit
 from forebay.operators.jvm import jvm_process
 from forebay.operators.ports import free_port
@@ -86,7 +87,8 @@ class Attempt:
         """
         order, spec = self._order, self._order.spec
         port = free_port()
-        env = flink_environment(_config(order, port))
+        config = _config(order, port)
+        env = flink_environment(config)
         build(
             spec,
             env,
@@ -98,13 +100,13 @@ class Attempt:
         until = _ends(order)
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
         self._report(Ready(jvm_process(), self._kafka, noted))
-        rest_url = f"http://{order.cluster or f'localhost:{port}'}"
+        rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
         try:
-            job = submit(env, spec.name, rest_url)
+            job = submit(env, spec.name, rest)
         except KeyboardInterrupt:
             # It may be on its way still, and a cluster would run it with nobody to watch.
             with suppress(LaunchError):
-                end_job(rest_url, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
+                end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
             raise
         return self._watch(job, until)
 

@@ -37,7 +37,7 @@ class FlinkClient:
         self._log_dir = log_dir
         self._wishes = Wishes()
         self._go = threading.Event()
-        self._connected = False
+        self._connected = self._ending = False
         self._archived = False
         self._writing = threading.Lock()
 
@@ -47,7 +47,11 @@ class FlinkClient:
         try:
             self._jvm.connect()
             self._connected = True
-            self._report(self._attempt())
+            finished = self._attempt()
+            self._ending = True
+            # What the job printed last passes through this process.
+            self._jvm.end()
+            self._report(finished)
         except Cancelled:
             pass
         except JobLost as error:
@@ -101,7 +105,7 @@ class FlinkClient:
 
     def _await_jvms_end(self) -> None:
         status = self._jvm.process.wait()
-        if self._connected or status < 0:
+        if not self._ending and (self._connected or status < 0):
             self._report(Lost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
             os._exit(1)
 

@@ -26,6 +26,7 @@ TUNING = tuple(
 
 _RESUME = "no such key: what a run resumes from is the newest checkpoint under checkpoint.dir"
 _CLUSTER = "no such key: a Flink that runs elsewhere is named with --cluster HOST:PORT"
+_OPEN = "no such key: what an embedded Flink opens is reached by its own run alone"
 _EXACT = "no such key: checkpoints are exactly-once, and kept under checkpoint.dir"
 
 OWNED: dict[str, str] = {
@@ -42,6 +43,7 @@ OWNED: dict[str, str] = {
     "execution.state-recovery": _RESUME,
     "execution.target": _CLUSTER,
     "high-availability": "no such key: it is a setting of a cluster",
+    "jobmanager.bind-host": _OPEN,
     "jobmanager.web": _CLUSTER,
     "parallelism.default": "the pipeline's key parallelism",
     "pipeline.jobvertex-parallelism-overrides": "the pipeline's key parallelism",
@@ -49,10 +51,14 @@ OWNED: dict[str, str] = {
     "pipeline.name": "the pipeline's key name",
     MODE: f"no such key: {ONE_MODE}",
     "rest": _CLUSTER,
+    "security": _OPEN,
     "state.backend.fs.checkpointdir": "the pipeline's key checkpoint.dir",
     "state.checkpoint-storage": _EXACT,
     "state.checkpoints.create-subdir": _EXACT,
     "state.checkpoints.dir": "the pipeline's key checkpoint.dir",
+    "taskmanager.bind-host": _OPEN,
+    "taskmanager.host": _OPEN,
+    "web": _OPEN,
     "web.address": _CLUSTER,
     "web.port": _CLUSTER,
 }

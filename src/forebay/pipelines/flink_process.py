@@ -8,11 +8,11 @@ import pickle
 import select
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from forebay.child_python import module_command
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.errors import SettingError
 from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
@@ -48,13 +48,11 @@ class FlinkProcess:
         post = Post(os.getpid(), reports, str(log_dir), str(settings.java), _jars(settings))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "forebay.pipelines.flink_main", post.encode()],
+                module_command("forebay.pipelines.flink_main", post.encode()),
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=log,
                 pass_fds=(reports,),
-                # What lies in the working directory is none of the program's modules (Python 3.11 and later).
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         os.close(reports)
         self._read = b""

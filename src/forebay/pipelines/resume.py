@@ -23,10 +23,12 @@ from forebay.operators.checkpoints import (
     newest_checkpoint,
     newest_of_job,
 )
+from forebay.operators.flink_rest import FlinkRest
 from forebay.operators.job import end_job
 from forebay.pipelines.detection import TopicsSpec, TrendsSpec
 from forebay.pipelines.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
 from forebay.pipelines.spec import PipelineSpec
+from forebay.private_folder import check_nobody_else_writes
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
@@ -57,7 +59,9 @@ class AlreadyFinished(SettingError):
 
 @contextmanager
 def held(home: Path, name: str) -> Iterator[None]:
-    """Only one run of a pipeline at a time: two would restore the same state. `SettingError` for a second."""
+    """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
+    second, and where others may write to the state."""
+    check_nobody_else_writes(home)
     with (home / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +110,7 @@ def end_orphan(home: Path, state: RunState) -> RunState:
     if state.cluster is None or state.job is None:
         return state
     try:
-        end = end_job(f"http://{state.cluster}", state.job, ORPHAN_S)
+        end = end_job(FlinkRest(f"http://{state.cluster}"), state.job, ORPHAN_S)
     except LaunchError as error:
         raise SettingError(
             f"the last run is job {state.job} on a cluster that cannot be asked whether it ended ({error}); "

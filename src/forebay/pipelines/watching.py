@@ -11,7 +11,8 @@ from pathlib import Path
 from forebay.connectors.feed import FeedRefused
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.operators.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RestSilent, RunningJob, end_job
+from forebay.operators.flink_rest import RestSilent
+from forebay.operators.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
 from forebay.pipelines.lag import LastCount
 from forebay.pipelines.reports import Look, Signs
 from forebay.pipelines.snapshot import Snapshot
@@ -90,7 +91,7 @@ def watch_until_end(
     except BaseException:
         # What runs on would go on to write, and on a cluster nothing else would end it.
         with suppress(LaunchError):
-            end_job(job.rest_url, job.id, CANCEL_S)
+            end_job(job.rest, job.id, CANCEL_S)
         raise
     if cause:
         failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed

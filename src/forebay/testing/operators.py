@@ -34,7 +34,7 @@ from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.operators.answering import Call
-from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
+from forebay.operators.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
 from forebay.operators.infer import Inferred, infer
 from forebay.operators.job import RunningJob, submit
 from forebay.operators.ports import free_port
@@ -139,7 +139,8 @@ class Pipeline:
         """Start the job on a cluster of its own inside this process; needs this process's JVM."""
         port = free_port()
         ports = {"rest.port": str(port), "rest.bind-port": str(port)}
-        env = flink_environment(replace(self.flink, options={**self.flink.options, **ports}))
+        flink = replace(self.flink, options={**self.flink.options, **ports})
+        env = flink_environment(flink)
         source = Files(
             self.folder / "in",
             Format(time=EventTime("at", "unix_ms") if self.event_time else None),
@@ -155,7 +156,7 @@ class Pipeline:
         jsonl_sink(lines, JsonlFiles(self.folder / "results"))
         letters = inferred.dead_letters.map(_LetterLine(), Types.STRING())
         jsonl_sink(letters, JsonlFiles(self.folder / "dead-letters"))
-        return submit(env, "test", f"http://localhost:{port}")
+        return submit(env, "test", embedded_rest(flink, port))
 
     def _inferred(self, events: DataStream) -> Inferred:
         call = Call(

@@ -6,13 +6,13 @@ import http.client
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import overload
 
+from forebay.child_python import module_command
 from forebay.engine.launch.commands import tail
 from forebay.engine.launch.ending import GRACE_S, end_processes
 from forebay.engine.launch.ports import free_ports
@@ -157,7 +157,7 @@ class Replicas(Sequence[str]):
         )
         with log.open("ab") as file:
             supervisor = subprocess.Popen(
-                [sys.executable, "-m", "forebay.engine.launch.supervisor", order.encode()],
+                module_command("forebay.engine.launch.supervisor", order.encode()),
                 stdin=self._alive_read,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,109 @@
+"""The key that an embedded Flink and its client show each other: nobody else is let in.
+
+Flink's REST service takes code from whoever can reach it, and on a loopback interface that is every user of
+the machine and, through their browsers, every web page.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import shutil
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.private_folder import private_folder
+
+VALID = dt.timedelta(days=3650)
+NAME = "localhost"
+PEM, KEY_STORE, TRUST_STORE, PASSWORD = "key.pem", "key.p12", "trust.p12", "password"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsKeys:
+    """A private folder with a key and its self-signed certificate, as Python and as Java read them."""
+
+    folder: Path
+
+    def flink_options(self) -> dict[str, str]:
+        """Flink's options with which every port of an embedded cluster asks for this certificate."""
+        password = (self.folder / PASSWORD).read_text(encoding="ascii")
+        options: dict[str, str] = {}
+        for part in ("rest", "internal"):
+            prefix = f"security.ssl.{part}"
+            options |= {
+                f"{prefix}.enabled": "true",
+                f"{prefix}.keystore": str(self.folder / KEY_STORE),
+                f"{prefix}.keystore-type": "PKCS12",
+                f"{prefix}.keystore-password": password,
+                f"{prefix}.key-password": password,
+                f"{prefix}.truststore": str(self.folder / TRUST_STORE),
+                f"{prefix}.truststore-type": "PKCS12",
+                f"{prefix}.truststore-password": password,
+            }
+        return options | {"security.ssl.rest.authentication-enabled": "true"}
+
+    def client_context(self) -> ssl.SSLContext:
+        """What a client shows and expects: the certificate, and the same of the server."""
+        pem = self.folder / PEM
+        context = ssl.create_default_context(cafile=str(pem))
+        context.load_cert_chain(pem)
+        return context
+
+
+def tls_keys(folder: Path) -> TlsKeys:
+    """The keys in `folder`; makes them where there are none (a tenth of a second).
+
+    Of several processes that make them at once, all end up with the same. Raises `SettingError` where
+    `folder` cannot be private.
+    """
+    if not (folder / PASSWORD).exists():
+        private_folder(folder.parent)
+        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".keys-"))
+        try:
+            _make(made)
+            made.rename(folder)
+        except OSError:
+            # Another process was first: a folder that is not empty is not replaced.
+            shutil.rmtree(made, ignore_errors=True)
+    private_folder(folder)
+    return TlsKeys(folder)
+
+
+def _make(folder: Path) -> None:
+    from cryptography import x509  # Only here: most starts find the keys.
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = dt.datetime.now(dt.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # A clock that is set back must not make it invalid.
+        .not_valid_before(now - VALID)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    password = secrets.token_urlsafe(32)
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    plain = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / PEM).write_bytes(plain + certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / KEY_STORE).write_bytes(
+        pkcs12.serialize_key_and_certificates(b"forebay", key, certificate, None, encryption)
+    )
+    (folder / TRUST_STORE).write_bytes(
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"forebay")], encryption)
+    )
+    (folder / PASSWORD).write_text(password, encoding="ascii")

@@ -1,0 +1,152 @@
+"""What a run opens and writes is for nobody but who started it, and it takes no code from where it stands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.waiting import wait_until
+
+PLANTED = "import pathlib\npathlib.Path({mark!r}).write_text('ran')\nraise ImportError\n"
+REFUSALS = (
+    b"\x15",
+    b"HTTP/1.1 301 Moved Permanently\r\nlocation: https://",
+    b"!xsAuthentication error",
+    b"!zsorg.apache.flink.api.python.shaded.py4j.Py4JException: Unknown command received",
+)
+"""An alert of TLS, the way to TLS, and what the gateway answers to a command and to what is none."""
+MODULES = ("orjson", "psutil", "queue", "decimal", "sitecustomize", "google")
+PIPELINE = """
+name: p
+source: {type: generator, rate: 50.0}
+prompt: "{{ text }}"
+sink: {type: jsonl, path: out}
+checkpoint: {interval_s: 0.5}
+"""
+
+
+class Attacked:
+    """A run whose working directory somebody else has filled, once it has results."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.planted, self.marks, self.home = folder / "planted", folder / "marks", folder / "home"
+        self.planted.mkdir()
+        self.marks.mkdir()
+        for name in MODULES:
+            mark = str(self.marks / name)
+            (self.planted / f"{name}.py").write_text(PLANTED.format(mark=mark))
+        (folder / "p.yaml").write_text(PIPELINE)
+        self.process = subprocess.Popen(
+            [Path(sys.executable).with_name("forebay"), "run", folder / "p.yaml", "--engine", url],
+            cwd=self.planted,
+            env={**os.environ, "FOREBAY_HOME": str(self.home)},
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "said").open("wb"),
+        )
+        wait_until(
+            lambda: any((folder / "out").rglob("*.jsonl")) or self.process.poll() is not None,
+            tell=(folder / "said").read_text,
+        )
+        self.parts = [psutil.Process(self.process.pid)]
+        self.parts += self.parts[0].children(recursive=True)
+
+    def ports(self) -> dict[int, tuple[str, psutil.Process]]:
+        """The ports on which some process of the run listens."""
+        found = {}
+        for part in self.parts:
+            for at in part.net_connections("inet"):
+                if at.status == psutil.CONN_LISTEN:
+                    found[at.laddr.port] = (at.laddr.ip.removeprefix("::ffff:"), part)
+        return found
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        run = Attacked(tmp_path_factory.mktemp("attacked"), replica.url)
+        try:
+            yield run
+        finally:
+            run.process.terminate()
+            run.process.wait(100)
+
+
+@pytest.mark.flink
+def test_every_port_is_on_the_loopback_interface(attacked: Attacked) -> None:
+    assert {address for address, _ in attacked.ports().values()} == {"127.0.0.1"}
+
+
+def _said(port: int, words: bytes) -> bytes:
+    """What is answered to `words`; nothing where the connection is ended, or nobody answers for a second."""
+    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        connection.settimeout(1)
+        try:
+            connection.sendall(words)
+            return connection.recv(1000)
+        except (TimeoutError, ConnectionError):
+            return b""
+
+
+@pytest.mark.flink
+def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
+    """Flink's REST service (a job, a jar, a page), its blob server, and the gateway into the JVM."""
+    asked = {
+        "the REST service": b"GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "the blob server": b"\x00\x01" + b"\x00" * 20,
+        "the gateway": b"r\nu\njava\nrj\ne\n",
+    }
+    for port in attacked.ports():
+        for what, words in asked.items():
+            answer = _said(port, words)
+            assert any(answer.startswith(no) for no in REFUSALS) or answer == b"", (what, answer)
+
+
+@pytest.mark.flink
+def test_no_port_takes_a_certificate_of_somebody_elses(attacked: Attacked) -> None:
+    stranger = ssl.create_default_context()
+    stranger.check_hostname = False
+    stranger.verify_mode = ssl.CERT_NONE
+    spoken = 0
+    for port in attacked.ports():
+        with socket.create_connection(("127.0.0.1", port), 5) as plain:
+            plain.settimeout(5)
+            try:
+                with stranger.wrap_socket(plain) as connection:
+                    connection.sendall(b"GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    spoken += connection.recv(1000) != b""
+            except (ssl.SSLError, OSError):
+                continue
+    assert spoken == 0
+
+
+@pytest.mark.flink
+def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> None:
+    assert list(attacked.marks.iterdir()) == []
+    (java,) = [part for part in attacked.parts if part.name() == "java"]
+    line = java.cmdline()
+    assert "" not in line[line.index("-cp") + 1].split(os.pathsep)
+    assert Path(java.cwd()) != attacked.planted
+
+
+@pytest.mark.flink
+def test_what_a_run_writes_is_private(attacked: Attacked) -> None:
+    """Results and state by the mode of their files, logs and keys by that of their folder."""
+    made = [*(attacked.folder / "out").rglob("*"), *(attacked.folder / ".forebay").rglob("*")]
+    assert any(path.is_file() for path in made)
+    for path in made:
+        if path.exists():
+            assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+    for folder in (attacked.home / "run" / "flink", attacked.home / "run" / "flink" / "keys"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
