@@ -214,8 +214,8 @@ def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
     def interrupted(env: Any, name: str, url: str) -> FakeJob:
         raise KeyboardInterrupt
 
-    def end(url: str, job: str, timeout_s: float, *, unknown_s: float = 0.0) -> None:
-        assert (url, unknown_s > 0) == ("http://cluster:1", True)
+    def end(rest: FlinkRest, job: str, timeout_s: float, *, unknown_s: float = 0.0) -> None:
+        assert (rest, unknown_s > 0) == (FlinkRest("http://cluster:1"), True)
         bench.cancelled.append(job)
 
     bench.replace("submit", interrupted)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.parent_death import parent_death_signal
+from forebay.private_folder import private_folder
 
 LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
@@ -45,7 +46,11 @@ class ClassArchive:
         return self.folder / f"flink-{digest.hexdigest()}.jsa"
 
     def options(self) -> tuple[str, ...]:
-        """What to start the JVM with: it takes the archive where there is one, and else lists its classes."""
+        """What to start the JVM with: it takes the archive where there is one, and else lists its classes.
+
+        Raises `SettingError` where the folder cannot be made private: code comes from it.
+        """
+        private_folder(self.folder.absolute())
         if self.path.is_file():
             return (f"-XX:SharedArchiveFile={self.path}",)
         return (f"-XX:DumpLoadedClassList={self._list()}",)
@@ -85,7 +90,6 @@ class ClassArchive:
 
     def _clear(self) -> None:
         """Remove what runs have left that were killed while they wrote."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob("*.tmp"):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > DUMP_TIMEOUT_S:

@@ -180,8 +180,9 @@ def launch_jvm(
     env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
     archive = None if archive_dir is None else ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
+    options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
     process = subprocess.Popen(
-        _command(java, env, classpath, folder, () if archive is None else archive.options()),
+        _command(java, env, classpath, options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -217,9 +218,7 @@ def _classpath(env: dict[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, os.pathsep.join(found).split(os.pathsep)))
 
 
-def _command(
-    java: Path, env: dict[str, str], classpath: Sequence[str], temporary: Path, options: Sequence[str]
-) -> list[str]:
+def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options: Sequence[str]) -> list[str]:
     """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
     and lets nobody say what is to happen before Java starts.)"""
     return [
@@ -234,7 +233,6 @@ def _command(
         "--add-opens=jdk.proxy2/jdk.proxy2=ALL-UNNAMED",
         *gateway.get_jvm_opts(env),
         *gateway.construct_log_settings(env),
-        f"-Djava.io.tmpdir={temporary}",
         "-cp",
         os.pathsep.join(classpath),
         GATEWAY_CLASS,
