@@ -1,6 +1,8 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
+# make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
+#                    given); DRILL='--seed 7 --json' passes further options on
 #
 # PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
 
@@ -12,7 +14,7 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 PYTHON = $(shell for python in $(CANDIDATES); do \
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test test-faults lint clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -23,6 +25,9 @@ demo: setup
 test: setup lint
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
+
+test-faults: setup
+	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 lint: $(READY)
 	$(BIN)/ruff check .
