@@ -2,7 +2,8 @@
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
-#                    given); DRILL='--seed 7 --json' passes further options on
+#                    given); DRILL='--seed 7 --json' passes further options on;
+#                    before that, the operators alone at thousands of random moments
 #
 # PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
 
@@ -27,6 +28,7 @@ test: setup lint
 	$(BIN)/coverage report
 
 test-faults: setup
+	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment.py
 	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 lint: $(READY)

@@ -34,9 +34,11 @@ POLL_S = 0.03
 SETTLE_S = 15.0
 """A fault that was over before this long is the reason of an end of the command by itself."""
 ANSWER_S = 0.04
-SLOTS = 4
+SLOTS = 2
 SLOW_MS = 30
 STATE = ".forebay"
+FINISHED = "has finished: its results are in the sink"
+"""What a command says whose pipeline came to its end before; what is in the sink shows whether it did."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,9 @@ class _Player:
         if status == 0:
             return False
         if status is not None:
+            if FINISHED in self._run.said():
+                # A fault came between the end of the job and that of the command: nothing is left to do.
+                return False
             if not self._excuses:
                 raise PipelineFailed(
                     f"the command ended with status {status} though nothing had happened to it"

@@ -56,13 +56,14 @@ SOURCES: dict[Application, tuple[SourceKind, ...]] = {
 }
 """Sources whose order is the events' order, where an application's answers depend on it."""
 EVENTS: dict[Application, tuple[int, int]] = {
-    "infer": (60, 400),
-    "sessions": (60, 300),
+    "infer": (120, 400),
+    "sessions": (120, 400),
     "summary": (240, 960),
     "topics": (200, 800),
     "trends": (1100, 1800),
 }
-AWAY_S = (0.2, 4.0)
+AWAY_S = (0.2, 3.0)
+LEAST_FAULTS = 5
 MOST_CHECKPOINTS = 2
 STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
 
@@ -124,7 +125,7 @@ class Range:
     sources: tuple[SourceKind, ...] = get_args(SourceKind)
     sinks: tuple[SinkKind, ...] = get_args(SinkKind)
     faults: tuple[FaultKind, ...] = get_args(FaultKind)
-    most_faults: int = 8
+    most_faults: int = 12
     kafka: bool = False
     shim: bool = True
 
@@ -183,11 +184,11 @@ def _faults(
     kinds = [kind for kind in among.faults if kind not in left_out]
     if not kinds:
         raise SettingError("no fault is left to draw: allow more kinds")
-    count = dice.randint(min(3, among.most_faults), among.most_faults)
+    count = dice.randint(min(LEAST_FAULTS, among.most_faults), among.most_faults)
     # Some applications make few calls, or none for long; those count by checkpoints.
     measures: tuple[Measure, ...] = ("checkpoints",)
     if application in {"infer", "sessions"}:
-        measures = ("requests", "checkpoints")
+        measures = ("requests", "requests", "checkpoints")
     share = max(1, events // (count + 1))
     return tuple(_fault(dice, kind, dice.choice(measures), share) for kind in dice.choices(kinds, k=count))
 
