@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -206,4 +207,6 @@ class _Session:
 
 
 if __name__ == "__main__":
+    # What was found by then is told, and nothing is left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))
