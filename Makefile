@@ -1,6 +1,9 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
+# make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
+#                    given); DRILL='--seed 7 --json' passes further options on;
+#                    before that, the operators alone at thousands of random moments
 #
 # PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
 
@@ -12,7 +15,7 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 PYTHON = $(shell for python in $(CANDIDATES); do \
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test test-faults lint clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -23,6 +26,10 @@ demo: setup
 test: setup lint
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
+
+test-faults: setup
+	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment.py
+	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 lint: $(READY)
 	$(BIN)/ruff check .

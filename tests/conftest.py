@@ -15,6 +15,8 @@ from hypothesis import settings
 
 # A deadline per example would be an assertion about the wall clock of a busy machine.
 settings.register_profile("forebay", deadline=None, print_blob=True)
+# For `make test-faults`.
+settings.register_profile("faults", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("forebay")
 
 

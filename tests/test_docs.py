@@ -112,8 +112,11 @@ def test_commands_exist(place: str, words: list[str]) -> None:
     if name == "forebay":
         parse(words[1:])
     elif name == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
-        assert set(words[1:]) <= set(targets)
+        makefile = (ROOT / "Makefile").read_text()
+        targets = re.findall(r"^([\w-]+):", makefile, re.M)
+        variables = [word.partition("=")[0] for word in words[1:] if "=" in word]
+        assert {word for word in words[1:] if "=" not in word} <= set(targets)
+        assert all(f"$({variable})" in makefile for variable in variables)
     elif words[:2] == ["python", "-m"]:
         assert words[2].startswith("forebay.")
         subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)

@@ -1,0 +1,72 @@
+"""A full or slow disk and a set clock, as the processes of a run see them; the machine keeps its own."""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+SOURCE = Path(__file__).with_name("shim.c")
+LAYOUT = struct.Struct("=iiq")
+
+
+def compiler() -> str | None:
+    """The C compiler that builds the shim; None where there is none, or none that helps (Linux only)."""
+    return (shutil.which("cc") or shutil.which("gcc")) if sys.platform == "linux" else None
+
+
+class Shim:
+    """A library to preload, and the page that steers it. Files under `disk` are on the disk that fails.
+
+    Raises `SettingError` where it cannot be built. What is set holds at once, in every process.
+    """
+
+    def __init__(self, folder: Path, disk: Path) -> None:
+        cc = compiler()
+        if cc is None:
+            raise SettingError("a full disk and a set clock need Linux and a C compiler (cc)")
+        folder.mkdir(parents=True, exist_ok=True)
+        library, control = folder / "shim.so", folder / "control"
+        built = subprocess.run(
+            [cc, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if built.returncode:
+            raise SettingError(f"the shim cannot be built: {built.stderr[-500:]}")
+        control.write_bytes(bytes(LAYOUT.size))
+        with control.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), LAYOUT.size)
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FOREBAY_DRILL_CONTROL": str(control),
+            "FOREBAY_DRILL_DISK": f"{disk.resolve()}/",
+        }
+        self._full, self._slow_ms, self._clock_ms = False, 0, 0
+
+    def full(self, full: bool) -> None:
+        """Every write fails with "No space left on device", or none."""
+        self._full = full
+        self._set()
+
+    def slow(self, slow_ms: int) -> None:
+        """Every write and sync takes so much longer."""
+        self._slow_ms = slow_ms
+        self._set()
+
+    def step_clock(self, by_s: float) -> None:
+        """The wall clock goes on or back by `by_s`, from where it is. Monotonic time goes on as it did."""
+        self._clock_ms += round(by_s * 1000)
+        self._set()
+
+    def close(self) -> None:
+        self._page.close()
+
+    def _set(self) -> None:
+        self._page[:] = LAYOUT.pack(self._full, self._slow_ms, self._clock_ms)

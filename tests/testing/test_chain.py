@@ -1,0 +1,158 @@
+"""The stand-in for Flink keeps what Flink keeps, and loses what Flink loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyflink.common import Types
+from pyflink.datastream import KeyedProcessFunction
+from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+
+from forebay.operators.shards import flink_keys
+from forebay.testing.chain import Chain, Operator, WallClock
+
+KEYS = flink_keys(4)
+
+
+class Sum(KeyedProcessFunction):
+    """Gives the sum of its key after each number, and again at each timer that an even number sets."""
+
+    def open(self, runtime_context: Any) -> None:
+        self._sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[int]:
+        self._sum.update((self._sum.value() or 0) + value)
+        if value % 2 == 0:
+            ctx.timer_service().register_event_time_timer(value)
+            ctx.timer_service().register_processing_time_timer(
+                ctx.timer_service().current_processing_time() + value
+            )
+        yield self._sum.value()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield f"{self._sum.value()} at {timestamp}"
+
+
+def chain(*numbers: int, clock: WallClock | None = None, **options: Any) -> Chain:
+    operator = Operator(Sum, lambda value: KEYS[value % 4])
+    elements = [(number, number - 1) for number in numbers]
+    return Chain([operator], elements, clock or WallClock(0), **options)
+
+
+def take_all(run: Chain) -> None:
+    while ready := run.ready():
+        run.take(*ready[0])
+
+
+def test_timers_fire_once_at_their_time_and_the_final_watermark_fires_the_rest() -> None:
+    run = chain(4, 8)
+    run.read()
+    take_all(run)
+    assert run.outputs == (4,)
+    run.read()
+    take_all(run)
+    assert run.outputs == (4, 12, "12 at 4")
+    run.finish()
+    assert run.outputs == (4, 12, "12 at 4", "12 at 8")
+
+
+def test_a_processing_time_timer_waits_as_long_as_was_asked_for_though_the_clock_is_set() -> None:
+    clock = WallClock(1000)
+    run = chain(4, clock=clock)
+    run.read()
+    take_all(run)
+    clock.step(-500)
+    run.pass_time(0.003)
+    assert run.outputs == (4,)
+    run.pass_time(0.001)
+    assert run.outputs == (4, "4 at 1004")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4])
+def test_a_checkpoint_holds_what_was_taken_before_its_barrier_and_no_more(parallelism: int) -> None:
+    run = chain(1, 5, 9, 2, parallelism=2)
+    run.read()
+    run.begin_checkpoint()
+    run.read()
+    run.read()
+    assert run.newest is None
+    take_all(run)
+    assert run.outputs == (1, 6, 15)
+    left = run.newest
+    assert left is not None
+    assert (left.read, left.outputs) == (1, (1,))
+    again = chain(1, 5, 9, 2, parallelism=parallelism, restored=left)
+    again.finish()
+    assert [each for each in again.outputs if isinstance(each, int)] == [1, 6, 15, 2]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_an_unaligned_checkpoint_holds_what_is_on_its_way(parallelism: int) -> None:
+    run = chain(1, 5, 9)
+    run.read()
+    run.read()
+    run.take(*run.ready()[0])
+    run.checkpoint_at_once()
+    again = chain(1, 5, 9, parallelism=parallelism, restored=run.newest)
+    again.finish()
+    assert again.outputs == (1, 6, 15)
+
+
+def test_a_barrier_waits_for_those_of_all_inputs() -> None:
+    # Two subtasks in front of one: the barrier of one input holds that input back.
+    first = Operator(Sum, lambda value: KEYS[value % 4])
+    second = Operator(Sum, lambda value: KEYS[0], one_subtask=True)
+    run = Chain([first, second], [(1, None), (3, None), (5, None)], WallClock(0), parallelism=2)
+    for _ in range(2):
+        run.read()
+    run.begin_checkpoint()
+    run.read()
+    while ready := [place for place in run.ready() if place[:2] == (0, 0)]:
+        run.take(*ready[0])
+    while ready := [place for place in run.ready() if place[0] == 1]:
+        run.take(*ready[0])
+    assert run.newest is None
+    take_all(run)
+    assert run.newest is not None
+    assert run.newest.outputs == (1, 4)
+    assert run.outputs == (1, 4, 10)
+
+
+class Places(KeyedProcessFunction):
+    """Keeps each text in a list and in a map; gives both."""
+
+    def open(self, runtime_context: Any) -> None:
+        self._list = runtime_context.get_list_state(ListStateDescriptor("list", Types.STRING()))
+        self._map = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.LONG()))
+
+    def process_element(self, value: str, ctx: Any) -> Iterator[Any]:
+        self._list.add(value)
+        self._map.put(value, len(value))
+        yield [list(self._list.get()), dict(self._map.items())]
+
+
+def test_lists_and_maps_are_of_their_key_and_no_later_change_reaches_a_checkpoint() -> None:
+    operator = Operator(Places, lambda value: KEYS[len(value) % 4])
+    elements = [("a", None), ("bb", None), ("c", None)]
+    run = Chain([operator], elements, WallClock(0))
+    run.read()
+    take_all(run)
+    run.checkpoint_at_once()
+    run.finish()
+    assert run.outputs[1:] == ([["bb"], {"bb": 2}], [["a", "c"], {"a": 1, "c": 1}])
+    again = Chain([operator], elements, WallClock(0), restored=run.newest)
+    again.finish()
+    assert again.outputs == run.outputs
+
+
+def test_a_function_that_sets_timers_without_end_is_told_of() -> None:
+    class Endless(Sum):
+        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+            ctx.timer_service().register_event_time_timer(timestamp + 1)
+            yield from ()
+
+    run = Chain([Operator(Endless, lambda _: KEYS[0])], [(2, None)], WallClock(0))
+    with pytest.raises(AssertionError, match="without end"):
+        run.finish()
