@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import overload
 
 from forebay.engine.launch.commands import tail
+from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.ending import GRACE_S, end_processes
 from forebay.engine.launch.ports import free_ports
 from forebay.engine.launch.processes import birth_s, kill
@@ -39,10 +40,18 @@ class Replicas(Sequence[str]):
     """
 
     def __init__(
-        self, registry: Registry, launch: LaunchFor, *, model: str, grace_s: float = GRACE_S
+        self,
+        registry: Registry,
+        launch: LaunchFor,
+        *,
+        model: str,
+        dtype: NumberType | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         self.model = model
         """The name under which every replica serves its model."""
+        self.dtype = dtype
+        """What every replica computes in, where that is known."""
         self._registry = registry
         self._logs = registry.path.parent / "logs"
         self._launch = launch
@@ -169,6 +178,8 @@ class Replicas(Sequence[str]):
             url=f"http://{LOOPBACK}:{port}",
             port=port,
             model=self.model,
+            dtype="" if self.dtype is None else self.dtype.name,
+            dtype_reason="" if self.dtype is None else self.dtype.reason,
             cores=cores,
             log=log,
             pid=supervisor.pid,
