@@ -199,15 +199,13 @@ def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_f
     assert search.with_key == set()
 
 
-@pytest.mark.parametrize("mode", ["process"])
-def test_dead_letters_are_fed_in_again_as_they_are(run: Run, mode: str) -> None:
+def test_dead_letters_are_fed_in_again_as_they_are(run: Run) -> None:
     spec = run.pipelines.spec(
         name="again",
         source={"type": "dead_letters", "path": "out-dead-letters"},
         prompt='{{ event.text | default("none") | replace("[[fault:", "") }}',
         output={"schema": SCHEMA},
         sink={"type": "jsonl", "path": "again"},
-        mode=mode,
     )
     with ReplicaProcess(ReplicaScript(delay=Fixed(0.02))) as replica:
         run.pipelines.run(spec, replica.url)

@@ -22,54 +22,51 @@ KILLS = (
 )
 
 
-def recovery(*runs: Run) -> Recovery:
-    return Recovery("fake", "files", "main", 1, 12.34, runs)
+def recovery(run: Run) -> Recovery:
+    return Recovery("fake", "files", "main", 1, 12.34, run)
 
 
-def test_figures_are_sums_over_the_runs_with_times_by_kind() -> None:
-    found = recovery(
-        Run("process", 3, KILLS, EXACT, starts=3, seconds=6.0, called_again=4),
-        Run("thread", 1, KILLS[1:2], EXACT, starts=1, seconds=6.0, called_again=3),
-    )
+def test_figures_are_counts_and_times_by_kind() -> None:
+    found = recovery(Run(3, KILLS, EXACT, starts=3, seconds=6.0, called_again=4))
     document = found.document()
     assert found.passed
     assert {name: document[name] for name in ("events", "results", "lost", "duplicated", "dead_letters")} == {
-        "events": 10,
-        "results": 10,
+        "events": 5,
+        "results": 5,
         "lost": 0,
         "duplicated": 0,
         "dead_letters": 0,
     }
-    assert (document["reissued"], document["called_again"], document["rescaled"]) == (4, 7, 1)
-    assert (document["kills"], document["by_kind"]) == (4, {"job": 2, "engine": 2})
+    assert (document["reissued"], document["called_again"], document["rescaled"]) == (2, 4, 1)
+    assert (document["kills"], document["by_kind"]) == (3, {"job": 2, "engine": 1})
     assert document["next_result_s"] == {
-        "p50": 4.0,
+        "p50": 5.0,
         "max": 9.0,
         "by_kind": {"engine": {"p50": 3.0, "max": 3.0}, "job": {"p50": 7.0, "max": 9.0}},
     }
-    assert (document["mode"], document["seed"], document["seconds"]) == ("process+thread", 1, 12.3)
-    assert orjson.loads(orjson.dumps(document))["runs"][1]["killed"][0]["down_s"] == 1.5
+    assert (document["seed"], document["seconds"]) == (1, 12.3)
+    assert orjson.loads(orjson.dumps(document))["runs"][0]["killed"][1]["down_s"] == 1.5
 
 
 @pytest.mark.parametrize("field", ["lost", "duplicated", "dead_letters", "wrong"])
 def test_one_event_that_is_not_exactly_once_fails_the_run(field: str) -> None:
     values = {name: getattr(EXACT, name) for name in EXACT.__slots__} | {field: 1}
-    found = recovery(Run("thread", 3, KILLS, Tally(**values), starts=3, seconds=6.0))
+    found = recovery(Run(3, KILLS, Tally(**values), starts=3, seconds=6.0))
     assert not found.passed
     assert found.document()[field] == 1
 
 
 def test_a_kill_that_was_not_made_fails_the_run() -> None:
-    assert not recovery(Run("thread", 4, KILLS, EXACT, starts=3, seconds=6.0)).passed
+    assert not recovery(Run(4, KILLS, EXACT, starts=3, seconds=6.0)).passed
 
 
 def test_no_kill_gives_no_times() -> None:
-    found = recovery(Run("thread", 1, (), EXACT, starts=1, seconds=6.0))
+    found = recovery(Run(1, (), EXACT, starts=1, seconds=6.0))
     assert found.document()["next_result_s"] == {"by_kind": {}}
 
 
 def test_an_offset_committed_ahead_of_its_result_fails_the_run() -> None:
-    run = Run("thread", 2, KILLS, EXACT, starts=3, seconds=6.0, ahead=1)
+    run = Run(2, KILLS, EXACT, starts=3, seconds=6.0, ahead=1)
     assert not recovery(run).passed
     assert recovery(run).document()["ahead"] == 1
 
@@ -83,7 +80,7 @@ def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.flink
 def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "forebay", "bench", "recovery", "--kills", "2", "--mode", "thread"]
+    command = [sys.executable, "-m", "forebay", "bench", "recovery", "--kills", "2"]
     # The second kill comes some 2000 events from the start; the rest is time for a machine that is held up.
     command += ["--events", "4000", "--work-dir", str(tmp_path / "work"), "--json", str(figures)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -33,7 +33,6 @@ from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 
 pytestmark = pytest.mark.flink
-both_modes = pytest.mark.parametrize("mode", ["thread", "process"])
 
 BAD_LINES = [
     b'{"n": 1}',
@@ -56,13 +55,12 @@ def raws(lines: list[list[str]], kind: str | None = None) -> list[bytes]:
     return [ast.literal_eval(line[1]) for line in lines if kind is None or line[0] == kind]
 
 
-@both_modes
 def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
-    jobs: Any, tmp_path: Path, mode: str
+    jobs: Any, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"\n".join(BAD_LINES))
-    env = jobs.environment(mode=mode, parallelism=2)
+    env = jobs.environment(parallelism=2)
     jobs.write(file_source(env, Files(source, Format(max_record_bytes=200))))
     lines = jobs.run(env)
     assert raws(lines) == [line for line in BAD_LINES if line]
@@ -70,13 +68,12 @@ def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
     assert [line[3] for line in lines][-1] == "in.jsonl@13"
 
 
-@both_modes
 def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
-    jobs: Any, tmp_path: Path, mode: str
+    jobs: Any, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.csv"
     source.write_bytes(b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\nfor ever')
-    env = jobs.environment(mode=mode)
+    env = jobs.environment()
     jobs.write(file_source(env, Files(source, Format("csv"))))
     lines = jobs.run(env)
     assert raws(lines, "Event") == [b'1,"two\nlines"', b'2,5" disk']
@@ -95,8 +92,7 @@ class Slowly:
         return bytes(data)
 
 
-@both_modes
-def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_path: Path, mode: str) -> None:
+def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
     from forebay.connectors.types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
@@ -108,7 +104,7 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
         (source / f"{name}.jsonl").write_text("".join(f'{{"n":{n},"pad":"{pad}"}}\n' for n in numbers))
 
     def build(**changes: Any) -> Any:
-        env = jobs.environment(mode=mode, **changes)
+        env = jobs.environment(**changes)
         jobs.write(file_source(env, Files(source)).map(Slowly(gate), BYTES).set_parallelism(1))
         return env
 
@@ -157,10 +153,9 @@ def test_dead_letters_are_fed_in_again_as_they_were(jobs: Any, tmp_path: Path) -
     assert raws(lines, "Event") == originals[:1]
 
 
-@both_modes
-def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any, mode: str) -> None:
+def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any) -> None:
     config = Generator(count=150, rate_per_s=100, bursts=(Burst(0.3, 0.3),), seed=7)
-    env = jobs.environment(mode=mode)
+    env = jobs.environment()
     jobs.write(generator_source(env, config))
     lines = jobs.run(env)
     expected = [config.event(i) for i in range(150)]
@@ -186,12 +181,11 @@ def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytes
     assert sorted(line[3] for line in lines) == sorted(f"generator@{i}" for i in range(total))
 
 
-@both_modes
-def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path, mode: str) -> None:
+def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     records = [b'{"at": %d, "n": %d}' % (1000 + n // 10, n) for n in range(200)]
     source.write_bytes(b"\n".join([*records[:100], b"broken", *records[100:]]))
-    env = jobs.environment(mode=mode)
+    env = jobs.environment()
     config = Files(source, Format(time=EventTime("at", "unix_s")))
     jobs.write(replay_source(env, config, Pace(speed=20)))
     lines = jobs.run(env)
@@ -204,10 +198,8 @@ FEEDS = {
 }
 
 
-@pytest.mark.parametrize(("feed", "mode"), [("sse", "process"), ("jetstream", "thread")])
-def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(
-    jobs: Any, mode: str, feed: str
-) -> None:
+@pytest.mark.parametrize("feed", ["sse", "jetstream"])
+def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jobs: Any, feed: str) -> None:
     make, message = FEEDS[feed]
     total = 3000
     records = [{"n": n, "u": "é"} for n in range(total)]
@@ -215,7 +207,7 @@ def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(
     with serve(FeedServer(records[: total // 2], Drops(5, every=100))) as server:
 
         def build(**changes: Any) -> Any:
-            env = jobs.environment(mode=mode, **changes)
+            env = jobs.environment(**changes)
             jobs.write(polled_source(env, Polled(make(server), most=5)))
             return env
 
@@ -238,8 +230,7 @@ def drained(jobs: Any, env: Any, port: int) -> None:
     assert end == ""
 
 
-@both_modes
-def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: Any, mode: str) -> None:
+def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: Any) -> None:
     with serve(FeedServer([{"n": n} for n in range(1000)], Drops(5, every=100))) as server:
 
         def run(**changes: Any) -> None:
@@ -249,7 +240,7 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
                 "rest.bind-port": str(port),
                 "metrics.fetcher.update-interval": "100 ms",
             }
-            env = jobs.environment(mode=mode, options=options, **changes)
+            env = jobs.environment(options=options, **changes)
             feed = SseFeed(server.events_url, backoff=Backoff(0.01, 0.05))
             jobs.write(polled_source(env, Polled(feed, most=7, limit=123)))
             drained(jobs, env, port)
@@ -291,8 +282,7 @@ def test_a_feed_gives_each_event_once_when_the_job_fails_and_restarts(jobs: Any,
     assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
 
 
-@both_modes
-def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path, mode: str) -> None:
+def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path) -> None:
     from pyflink.common import Types
     from pyflink.datastream import ProcessFunction
 
@@ -303,7 +293,7 @@ def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path, mode: str
             yield str(ctx.timestamp())
 
     config = Generator(count=20, rate_per_s=10, paced=False)
-    env = jobs.environment(mode=mode, parallelism=2)
+    env = jobs.environment(parallelism=2)
     stream = with_event_time(generator_source(env, config), out_of_orderness_ms=100)
     stamps = stream.process(Timestamps(), Types.STRING()).set_parallelism(1)
     jsonl_sink(stamps, JsonlFiles(tmp_path / "stamps"))

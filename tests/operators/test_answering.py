@@ -235,7 +235,7 @@ async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails
     assert await answering._journal.get("x") is None
 
 
-async def test_a_call_can_be_sent_to_a_worker() -> None:
+async def test_a_call_can_be_sent_to_a_cluster() -> None:
     plan = Call(ScriptedEngineFactory(Fixed(0.0)), "m", PromptTemplate("say {{ text }}"), schema=SCHEMA)
     opened = await pickle.loads(pickle.dumps(OpenAnswering(plan)))(CallCounts())
     assert isinstance(await opened.answer(item()), Result)

@@ -55,10 +55,8 @@ class Group:
         self.gauges[name] = read
 
     def values(self) -> dict[str, int]:
-        """All values after the end of a bundle, when a worker process reads its gauges."""
-        gauges = {name: read() for name, read in self.gauges.items()}
         numbers = {**self.counters, **self.distributions}
-        return {**gauges, **{name: number.value for name, number in numbers.items()}}
+        return {name: number.value for name, number in numbers.items()}
 
 
 class Load:
@@ -73,14 +71,9 @@ def completion(tokens: tuple[int, int, int]) -> Completion:
     return Completion(text="", finish_reason=None, usage=Usage(*tokens), timing=Timing(0.0, 1.0))
 
 
-@pytest.fixture(params=[False, True], ids=["process", "thread"])
-def embedded(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
+def test_what_is_counted_reaches_the_group_forebay_once() -> None:
     group, counts, load = Group(), CallCounts(), Load()
-    metrics = FlinkMetrics(group, counts, load, embedded=embedded)
+    metrics = FlinkMetrics(group, counts, load)
     counts.accepted, counts.results, counts.waited_ms = 5, 3, 40
     counts.answered(completion((10, 20, 4)))
     counts.answered(completion((1, 2, 0)))
@@ -106,36 +99,20 @@ def test_what_is_counted_reaches_the_group_forebay_once(embedded: bool) -> None:
     assert group.groups["forebay"].values()["results"] == 4
 
 
-def test_inside_the_jvm_nothing_is_called_back(embedded: bool) -> None:
+def test_nothing_is_called_back() -> None:
+    # Flink would do so on a thread of its own.
     group = Group()
-    FlinkMetrics(group, CallCounts(), Load(), embedded=embedded)
+    FlinkMetrics(group, CallCounts(), Load())
     named = group.groups["forebay"]
-    assert (set(named.gauges), set(named.distributions)) == (
-        (set(), set(GAUGES)) if embedded else (set(GAUGES), set())
-    )
+    assert (set(named.gauges), set(named.distributions)) == (set(), set(GAUGES))
 
 
-def test_a_worker_process_counts_when_its_bundle_ends() -> None:
-    # What is added to a counter in a timer is lost there.
+def test_counters_that_did_not_move_are_not_touched() -> None:
     group, counts = Group(), CallCounts()
     metrics = FlinkMetrics(group, counts, Load())
     counts.results = 1
-    metrics.flush(1.0)
-    counter = group.groups["forebay"].counters["results"]
-    assert counter.value == 0
-    assert metrics.stale()
-    group.groups["forebay"].gauges["in_flight"]()
-    assert counter.value == 1
-    assert not metrics.stale()
-
-
-def test_counters_that_did_not_move_are_not_touched(embedded: bool) -> None:
-    group, counts = Group(), CallCounts()
-    metrics = FlinkMetrics(group, counts, Load(), embedded=embedded)
-    counts.results = 1
     for now_s in (1.0, 2.0):
         metrics.flush(now_s)
-        group.groups["forebay"].values()
     updates = {name: number.updates for name, number in group.groups["forebay"].counters.items()}
     assert updates == dict.fromkeys(COUNTERS, 0) | {"results": 1}
 
@@ -149,25 +126,20 @@ def test_a_flush_is_due_after_half_a_second() -> None:
 def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:
     group, counts, load = Group(), CallCounts(), Load()
     metrics = FlinkMetrics(group, counts, load)
-
-    def flush(now_s: float) -> None:
-        metrics.flush(now_s)
-        group.groups["forebay"].values()
-
     assert not metrics.stale()
     counts.retries += 1
     assert metrics.stale()
     load.now = OperatorLoad(1, 0, NOTHING_READ_MS)
-    flush(1.0)
+    metrics.flush(1.0)
     assert metrics.stale()
     load.now = OperatorLoad(0, 0, NOTHING_READ_MS)
-    flush(2.0)
+    metrics.flush(2.0)
     assert not metrics.stale()
 
 
-def test_latencies_are_of_the_last_window_or_two(embedded: bool) -> None:
+def test_latencies_are_of_the_last_window_or_two() -> None:
     group, counts = Group(), CallCounts()
-    metrics = FlinkMetrics(group, counts, Load(), embedded=embedded)
+    metrics = FlinkMetrics(group, counts, Load())
     named = group.add_group("forebay")
     counts.engine_s.extend([0.1] * 98 + [2.0] * 2)
     counts.event_s.extend([0.2] * 100)
@@ -183,9 +155,9 @@ def test_latencies_are_of_the_last_window_or_two(embedded: bool) -> None:
     assert named.values()["engine_p50_us"] == 0
 
 
-def test_that_something_is_awaited_again_is_told_before_the_next_flush(embedded: bool) -> None:
+def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None:
     group, load = Group(), Load()
-    metrics = FlinkMetrics(group, CallCounts(), load, embedded=embedded)
+    metrics = FlinkMetrics(group, CallCounts(), load)
     metrics.flush(1.0)
     assert group.groups["forebay"].values()["oldest_read_ms"] == NOTHING_READ_MS
     load.now = OperatorLoad(1, 0, 1234)

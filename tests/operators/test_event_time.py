@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.flink
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
-def test_windows_close_though_one_subtask_never_gets_a_record(
-    make_runs: Callable[..., Runs], mode: str
-) -> None:
+def test_windows_close_though_one_subtask_never_gets_a_record(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
     runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
-    job = runs.start(mode=mode, parallelism=2)
+    job = runs.start(parallelism=2)
     # The input does not end: what closes the windows is event time, in both subtasks.
     wait_until(lambda: len(runs.results()) >= 3)
     runs.stop(job)

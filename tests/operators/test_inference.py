@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from forebay.testing.operators import Runs
 
 pytestmark = pytest.mark.flink
-both_modes = pytest.mark.parametrize("mode", ["thread", "process"])
 Make = Callable[..., "Runs"]
 
 
@@ -56,14 +54,13 @@ def assert_exact(runs: Runs, total: int) -> None:
 # 3, 6: emit, finish
 
 
-@both_modes
 def test_bounded_input_gives_each_event_one_result_and_the_end_waits_for_those_in_flight(
-    make_runs: Make, mode: str
+    make_runs: Make,
 ) -> None:
     # The input ends at once; 5 % of the calls are still in flight then.
     runs = make_runs(delay=Mixture(((0.95, 0.005), (0.05, 0.6))), capacity=16)
     runs.feed(events(0, 200))
-    runs.run(mode=mode, parallelism=2)
+    runs.run(parallelism=2)
     assert_exact(runs, 200)
     assert runs.dead_letters() == []
     assert len(runs.calls()) == 200
@@ -85,11 +82,10 @@ def test_at_the_end_of_input_no_shard_waits_for_another(make_runs: Make) -> None
 # 3, 4: nothing waits for a slower neighbour, neither an answer nor a checkpoint
 
 
-@both_modes
-def test_neither_answers_nor_checkpoints_wait_for_a_held_call(make_runs: Make, mode: str) -> None:
+def test_neither_answers_nor_checkpoints_wait_for_a_held_call(make_runs: Make) -> None:
     runs = make_runs(follow=True)
     runs.feed([*events(0, 1, hold="a"), *events(1, 40)])
-    job = runs.start(mode=mode)
+    job = runs.start()
     wait_until(lambda: len(runs.seen()) == 39)
     runs.await_checkpoint(job)
     wait_until(lambda: len(runs.results()) == 39)
@@ -103,18 +99,17 @@ def test_neither_answers_nor_checkpoints_wait_for_a_held_call(make_runs: Make, m
     assert len(runs.calls()) == 60
 
 
-@both_modes
-def test_a_checkpoint_does_not_wait_for_a_slot(make_runs: Make, mode: str) -> None:
+def test_a_checkpoint_does_not_wait_for_a_slot(make_runs: Make) -> None:
     # Two calls hold all slots, two events are queued.
     runs = make_runs(follow=True, capacity=2)
     runs.feed(events(0, 4, hold="a"))
-    job = runs.start(mode=mode)
+    job = runs.start()
     wait_until(lambda: shown(job, accepted=4, in_flight=2, pending=2))
     runs.await_checkpoint(job)
     runs.stop(job)
     # All four are in it.
     runs.release("a")
-    job = runs.start(mode=mode, restore=True)
+    job = runs.start(restore=True)
     wait_until(lambda: len(runs.results()) == 4)
     runs.stop(job)
     assert_exact(runs, 4)
@@ -148,11 +143,10 @@ def test_a_job_that_waits_for_a_slot_can_be_cancelled(make_runs: Make) -> None:
     runs.stop(job)
 
 
-@both_modes
-def test_no_engine_sees_more_than_capacity_and_all_of_it_is_used(make_runs: Make, mode: str) -> None:
+def test_no_engine_sees_more_than_capacity_and_all_of_it_is_used(make_runs: Make) -> None:
     runs = make_runs(capacity=4, delay=Fixed(0.02))
     runs.feed(events(0, 120, hold="a"))
-    job = runs.start(mode=mode, parallelism=2)
+    job = runs.start(parallelism=2)
     # However slowly events come, both engines get as many as they may have.
     wait_until(lambda: len(runs.calls()) == 8)
     runs.release("a")
@@ -167,15 +161,12 @@ def test_no_engine_sees_more_than_capacity_and_all_of_it_is_used(make_runs: Make
 # 5: recover
 
 
-@both_modes
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_cancelled_job_goes_on_at_another_parallelism(
-    make_runs: Make, mode: str, before: int, after: int
-) -> None:
+def test_a_cancelled_job_goes_on_at_another_parallelism(make_runs: Make, before: int, after: int) -> None:
     # Twenty are in flight when it ends: more than the capacity of one subtask in the second run.
     runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
     runs.feed([*events(0, 60, keys=7), *events(60, 80, hold="a", keys=7)])
-    job = runs.start(mode=mode, parallelism=before)
+    job = runs.start(parallelism=before)
     wait_until(lambda: len(runs.calls()) == 80 and len(runs.results()) == 60)
     runs.await_checkpoint(job)
     runs.stop(job)
@@ -183,7 +174,7 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(
     runs.change(capacity=12)
     runs.feed(events(80, 120, keys=7))
     runs.release("a")
-    job = runs.start(mode=mode, parallelism=after, restore=True)
+    job = runs.start(parallelism=after, restore=True)
     wait_until(lambda: len(runs.results()) >= 120)
     runs.stop(job)
 
@@ -200,13 +191,12 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(
         assert mine == sorted(mine)
 
 
-@both_modes
-def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_runs: Make, mode: str) -> None:
+def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_runs: Make) -> None:
     from forebay.testing.operators import kill_tree
 
     runs = make_runs(delay=Mixture(((0.9, 0.01), (0.1, 0.3))), capacity=12)
     runs.feed([*events(0, 300), *events(300, 310, hold="a"), *events(310, 400)])
-    process = runs.spawn(mode=mode)
+    process = runs.spawn()
     # The last are in flight when it dies, some results are committed and some are not. One that came after
     # those that are held was committed by a checkpoint that has them in flight.
     wait_until(lambda: len(runs.calls()) >= 330 and max(numbers(runs.results()), default=0) >= 310)
@@ -214,7 +204,7 @@ def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_ru
     assert len(runs.results()) < 400
     first = runs.calls()
     runs.release("a")
-    runs.run(mode=mode, restore=True)
+    runs.run(restore=True)
     assert_exact(runs, 400)
     twice = {id for id, n in Counter(id for id, _, _ in runs.calls()).items() if n > 1}
     before = {id for id, _, _ in first}
@@ -225,46 +215,40 @@ def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_ru
     assert reissued & before
 
 
-def test_a_killed_python_worker_is_replaced_and_the_output_is_exact(make_runs: Make) -> None:
+def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(make_runs: Make) -> None:
     from forebay.operators.environment import Restart
-    from forebay.testing.operators import kill_workers
 
     runs = make_runs(follow=True)
     runs.feed([*events(0, 50), *events(50, 55, hold="a")])
-    job = runs.start(mode="process", restart=Restart(attempts=5, delay_s=0.1))
+    job = runs.start(restart=Restart(attempts=100, delay_s=0.1))
     wait_until(lambda: len(runs.calls()) == 55 and len(runs.results()) == 50)
-    assert kill_workers() > 0
-    # The five are asked again though no further event comes.
-    wait_until(lambda: len(runs.calls()) >= 60)
-    runs.release("a")
-    runs.feed(events(55, 80))
-    wait_until(lambda: len(runs.results()) >= 80)
+    runs.await_checkpoint(job)
+    runs.feed([{"n": 55, "text": "event 55 [[defect:mended]]"}])
     wait_until(lambda: job.restarts() >= 1)
+    runs.release("mended")
+    # The five are asked again though no further event comes.
+    wait_until(lambda: len(runs.calls()) >= 61)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) >= 56)
+    runs.feed(events(56, 80))
+    wait_until(lambda: len(runs.results()) >= 80)
     runs.stop(job)
     assert_exact(runs, 80)
 
 
-def test_what_a_workers_first_bundle_took_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
-    from forebay.operators.environment import newest_checkpoint
+def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
     from forebay.testing.operators import kill_tree
 
     runs = make_runs(follow=True)
     runs.feed(events(0, 1, hold="a"))
-    # Only a barrier ends the bundle of the one event, and the next is far enough off to kill before it.
-    process = runs.spawn(mode="process", bundle_time_ms=600_000, checkpoint_interval_s=5.0)
-    before: list[Path | None] = []
-
-    def asked() -> bool:
-        before.append(newest_checkpoint(runs.checkpoints))
-        return bool(runs.calls())
-
-    wait_until(asked)
-    # The checkpoint of that barrier; at the last look but one it was not yet called for.
-    wait_until(lambda: newest_checkpoint(runs.checkpoints) not in (None, *before[:-1]))
+    process = runs.spawn()
+    wait_until(lambda: len(runs.calls()) == 1)
+    runs.await_checkpoint_files()
     kill_tree(process)
     runs.release("a")
-    job = runs.start(mode="process", restore=True)
-    wait_until(lambda: len(runs.results()) >= 1)
+    # Only the timer of its shard is there to wake it.
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.results()) == 1)
     runs.stop(job)
     assert_exact(runs, 1)
 
@@ -272,12 +256,11 @@ def test_what_a_workers_first_bundle_took_is_taken_up_though_nothing_follows(mak
 # 7: event time
 
 
-@both_modes
-def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs: Make, mode: str) -> None:
+def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs: Make) -> None:
     slow = Mixture(((0.95, 0.003), (0.05, 0.25)))
     runs = make_runs(event_time=True, window_ms=1000, follow=True, capacity=16, delay=slow)
     runs.feed([*events(0, 500), *events(500, 504, hold="a")])
-    job = runs.start(mode=mode, parallelism=2)
+    job = runs.start(parallelism=2)
     # Ten windows end before the first event that is held; the eleventh must stay open.
     wait_until(lambda: len(runs.results()) >= 9)
     wait_until(lambda: len(runs.seen()) >= 500)
@@ -286,7 +269,7 @@ def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs:
     runs.stop(job)
     runs.feed(events(504, 1000))
     runs.release("a")
-    job = runs.start(mode=mode, parallelism=2, restore=True)
+    job = runs.start(parallelism=2, restore=True)
     wait_until(lambda: len(runs.results()) >= 19)
     runs.stop(job)
     windows = {window["start"]: window["count"] for window in runs.results()}
@@ -296,11 +279,10 @@ def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs:
     )
 
 
-@both_modes
-def test_event_time_goes_on_while_no_result_says_so(make_runs: Make, mode: str) -> None:
+def test_event_time_goes_on_while_no_result_says_so(make_runs: Make) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True)
     runs.feed(events(0, 150))
-    job = runs.start(mode=mode, parallelism=2)
+    job = runs.start(parallelism=2)
     wait_until(lambda: len(runs.seen()) == 150)
     # The next event is long after these, and its answer does not come: nothing but the operator itself can
     # say that event time has gone on.
@@ -314,8 +296,7 @@ def test_event_time_goes_on_while_no_result_says_so(make_runs: Make, mode: str) 
 # 8: fail well
 
 
-@both_modes
-def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make, mode: str) -> None:
+def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make) -> None:
     runs = make_runs()
     bad = [
         b'{"n": 1000, "text": "[[fault:400]]"}',
@@ -325,7 +306,7 @@ def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make, m
         b"\xff\xfe",
     ]
     runs.feed([*events(0, 20), *bad, {"n": 20, "text": "x [[fault:503x2]]"}, *events(21, 40)])
-    runs.run(mode=mode, parallelism=2)
+    runs.run(parallelism=2)
     assert_exact(runs, 40)
     retried = next(result for result in runs.results() if result["fields"]["n"] == 20)
     assert retried["attempts"] == 3
@@ -356,13 +337,12 @@ def test_a_defect_of_the_engine_fails_the_job_and_loses_nothing(make_runs: Make)
 # metrics
 
 
-@both_modes
-def test_flink_shows_what_the_operator_counts(make_runs: Make, mode: str) -> None:
+def test_flink_shows_what_the_operator_counts(make_runs: Make) -> None:
     from forebay.operators.counts import GAUGES
 
     runs = make_runs(follow=True)
     runs.feed([*events(0, 50), {"n": 50, "text": "[[fault:400]]"}, *events(51, 53, hold="a")])
-    job = runs.start(mode=mode)
+    job = runs.start()
     wait_until(lambda: shown(job, accepted=53, results=50, dead_letters=1, calls=53, in_flight=2, pending=0))
     counts = job.counts()
     assert set(GAUGES) <= set(counts)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode, encode
+from forebay.operators import inference
 from forebay.operators.counts import CallCounts
 from forebay.operators.held import HeldTimes
 from forebay.operators.inference import Shard
@@ -55,13 +56,14 @@ class Metrics:
 
 
 @pytest.mark.parametrize("keys", [1, 3, 1000])
-def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int) -> None:
+def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "is_cancelled", lambda: False)
     clock = ManualClock(monotonic_s=0.0)
     operator: Any = StatefulFunction(None, Remember(), capacity=CAPACITY, queue=8, clock=clock)  # type: ignore[arg-type]
     calls = NoAnswers(clock)
     turns = Turns(Remember(), Limits(), Stores(DictStore(), DictStore(), DictStore()))
     operator._calls, operator._metrics, operator._turns = calls, Metrics(), {0: turns}
-    operator._full_places, operator._embedded, operator._counts = {}, False, type("C", (), {"waited_ms": 0})()
+    operator._full_places, operator._counts = {}, type("C", (), {"waited_ms": 0})()
     accepted_by: list[float] = []
     while clock.monotonic_s() < 3600:
         key = f"k{len(accepted_by) % keys}"
@@ -115,7 +117,7 @@ def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_
     operator._shards, operator._low, operator._read = {0: Shard()}, LowWatermark(), HeldTimes()
     operator._metrics = type("M", (), {"tell_oldest": lambda self: None, "due": lambda self, now_s: False})()
     operator._full_places, operator._heads, operator._rounds, operator._overdue = {}, {}, {}, {}
-    operator._arm, operator._embedded, operator._ended = lambda *_: None, False, True
+    operator._arm, operator._ended = lambda *_: None, True
     given = []
     for number in range(3 * END_ROUNDS):
         data = encode(KeyedEvent(f"e{number}", "a", Event(b"", {}), 0))

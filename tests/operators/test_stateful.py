@@ -26,9 +26,8 @@ def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, 
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once_and_in_order(
-    make_runs: Callable[..., Runs], mode: str
+    make_runs: Callable[..., Runs],
 ) -> None:
     from forebay.testing.operators import kill_tree
 
@@ -42,13 +41,13 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     )
     fed = [*events(0, 60), *events(60, 66, hold="a"), *events(66, total)]
     runs.feed(fed)
-    process = runs.spawn(mode=mode)
+    process = runs.spawn()
     # Each key has a call in flight and others waiting for it, in a checkpoint too.
     wait_until(lambda: len(runs.calls()) >= 66)
     runs.await_checkpoint_files()
     kill_tree(process)
     runs.release("a")
-    runs.run(mode=mode, restore=True, parallelism=2)
+    runs.run(restore=True, parallelism=2)
 
     said: dict[str, list[list[int]]] = defaultdict(list)
     ended: dict[str, list[int]] = {}
@@ -73,10 +72,7 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     assert any(result["reissued"] for result in runs.results())
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
-def test_timers_of_both_clocks_fire_while_the_input_goes_on(
-    make_runs: Callable[..., Runs], mode: str
-) -> None:
+def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1000, woken_ms=50),
         keyed=True,
@@ -85,7 +81,7 @@ def test_timers_of_both_clocks_fire_while_the_input_goes_on(
         delay=Fixed(0.01),
     )
     runs.feed(events(0, KEYS))
-    job = runs.start(mode=mode, parallelism=2)
+    job = runs.start(parallelism=2)
 
     def given(what: str) -> set[str]:
         return {result["key"] for result in runs.results() if what in result["answer"]}
@@ -99,9 +95,8 @@ def test_timers_of_both_clocks_fire_while_the_input_goes_on(
     runs.stop(job)
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped(
-    make_runs: Callable[..., Runs], mode: str
+    make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
     # The second event's turn, which sets the timer anew, begins after event time has passed the timer.
@@ -112,7 +107,7 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
             {"n": 2, "text": "", "key": "b", "at": 60_000},
         ]
     )
-    job = runs.start(mode=mode)
+    job = runs.start()
     wait_until(lambda: len(runs.calls()) == 2)
     runs.await_checkpoint(job, more=2)
     runs.release("first")

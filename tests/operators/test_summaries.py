@@ -38,13 +38,13 @@ def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     events = list(chatter(1240, 1, size_s=60.0))
     messages = [{**event, "key": event["channel"]} for event in events]
     runs.feed(messages[:1200])
-    process = runs.spawn(mode="thread")
+    process = runs.spawn()
     wait_until(lambda: len(runs.results()) > 40)
     assert process.poll() is None
     kill_tree(process)
     assert len(runs.results()) < 200
     runs.feed(messages[1200:])
-    job = runs.start(mode="thread", restore=True, parallelism=2)
+    job = runs.start(restore=True, parallelism=2)
     wait_until(lambda: len(runs.results()) >= 200, runs.WAIT_S)
     runs.await_checkpoint(job)
 

@@ -40,7 +40,7 @@ def load(folder: Path, **flink: Any) -> PipelineSpec:
         ("rest.port", "--cluster"),
         ("$internal.pipeline.job-id", "Flink's own"),
         ("execution.runtime-mode", "stream"),
-        ("python.execution-mode", "key mode"),
+        ("python.execution-mode", "Python runs inside Flink's JVM"),
         ("parallelism.default", "key parallelism"),
         ("pipeline.max-parallelism", "fixed"),
     ],

@@ -41,9 +41,8 @@ def value(text: str) -> bytes:
     return b"\0\0\0\0\7" + out.getvalue()
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
 def test_every_avro_record_gives_one_result_or_one_dead_letter(
-    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path, mode: str
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     read, results, letters = topic(2), topic(), topic()
     good = [{"value": value(f"event {n}"), "partition": n % 2} for n in range(20)]
@@ -68,7 +67,6 @@ def test_every_avro_record_gives_one_result_or_one_dead_letter(
             "sink": {**access, "topic": results},
             "dead_letters": {**access, "topic": letters},
             "checkpoint": {"interval_s": 0.5},
-            "mode": mode,
         }
         (tmp_path / "p.yaml").write_text(json.dumps(document))
         done = subprocess.run(

@@ -93,7 +93,6 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ({"capacity": 0}, "capacity: expected a number greater than 0, found 0"),
         ({"timeout_s": float("inf")}, "timeout_s: expected a finite number, found inf"),
         ({"source__follow": "yes"}, "source.follow: expected a valid boolean, found 'yes'"),
-        ({"mode": "threads"}, "mode: expected 'thread' or 'process', found 'threads'"),
         ({"engine__url": "localhost:8000"}, "engine.url: expected a URL such as http://host:port, found"),
         ({"engine__url": "http://h:99999"}, "engine.url: expected a URL"),
         ({"engine": ["http://a:1", "b"]}, "engine[1]: expected a URL"),
@@ -208,7 +207,7 @@ def test_all_mistakes_are_listed_by_line(tmp_path: Path) -> None:
         "sink: {type: stdout}\n"
         "engine:\n"
         "  api: chatt\n"
-        "modee: 1\n",
+        "capacty: 1\n",
     )
     with pytest.raises(SettingError) as caught:
         load_spec(file)
@@ -216,8 +215,27 @@ def test_all_mistakes_are_listed_by_line(tmp_path: Path) -> None:
         f"{file}:2: source.path: missing; it has no default",
         f"{file}:4: source: unknown key 'pth'; did you mean 'path'?",
         f"{file}:8: engine.api: expected 'chat' or 'completions', found 'chatt'",
-        f"{file}:9: unknown key 'modee'; did you mean 'mode'?",
+        f"{file}:9: unknown key 'capacty'; did you mean 'capacity'?",
     ]
+
+
+SMALL = "name: a\nsource: {type: generator}\nprompt: x\nsink: {type: stdout}\n"
+
+
+@pytest.mark.parametrize("mode", ["process", "threads", 1, "null"])
+def test_a_file_that_asks_for_worker_processes_is_told_why_there_are_none(tmp_path: Path, mode: Any) -> None:
+    file = write(tmp_path, f"{SMALL}mode: {mode}\n")
+    with pytest.raises(SettingError) as caught:
+        load_spec(file)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{file}:5: mode: expected no such key, found ")
+    assert "Python runs inside Flink's JVM: worker processes added ten times the delay" in line
+    assert line.endswith("; remove the line")
+
+
+@pytest.mark.parametrize("line", ["mode: thread", "flink: {python.execution-mode: thread}"])
+def test_a_file_of_older_versions_may_say_what_is_so(tmp_path: Path, line: str) -> None:
+    assert load_spec(write(tmp_path, f"{SMALL}{line}\n")) == load_spec(write(tmp_path, SMALL))
 
 
 def test_the_list_of_mistakes_is_bounded() -> None:

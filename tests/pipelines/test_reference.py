@@ -26,6 +26,10 @@ def test_the_reference_is_up_to_date() -> None:
     assert updated(text) == text, "run: python -m forebay.pipelines.reference docs/pipeline.md"
 
 
+def test_what_only_older_files_have_is_no_key_of_the_reference() -> None:
+    assert "| `mode` |" not in DOC.read_text(encoding="utf-8")
+
+
 def test_the_gateways_reference_is_up_to_date() -> None:
     text = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
     assert BEGIN in text

@@ -131,14 +131,15 @@ def test_an_end_that_was_not_noted_is_seen_where_results_are_in_a_topic(place: P
     assert place.prepare() is None, "without a checkpoint of its own, it may have died at its start"
 
 
-def test_state_of_the_other_mode_is_refused(place: Place) -> None:
+def test_state_of_worker_processes_is_refused_with_what_to_do(place: Place) -> None:
     place.checkpoint("a", 50)
-    place.submitted(40, mode="process")
-    with pytest.raises(SettingError, match="mode: expected process, as in the checkpoint, found thread"):
-        place.prepare(mode="thread")
-    assert place.prepare(mode="process") is not None
-    forget(place.home)
-    assert place.prepare(mode="thread") is None
+    found = traits(place.spec())
+    write_note(place.home, Note(traits={**found, "mode": "process"}, submitted_s=40))
+    with pytest.raises(SettingError, match=r"made with `mode: process`.*inside Flink's JVM now.*--fresh"):
+        place.prepare()
+    # Runs of older versions say so where Python ran inside the JVM, too.
+    write_note(place.home, Note(traits={**found, "mode": "thread"}, submitted_s=40))
+    assert place.prepare() is not None
 
 
 def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place: Place) -> None:

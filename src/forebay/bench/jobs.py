@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyflink.common import Time, Types, WatermarkStrategy
+from pyflink.common import Configuration, Time, Types, WatermarkStrategy
 from pyflink.datastream import (
     AsyncDataStream,
     AsyncFunction,
@@ -30,6 +30,7 @@ from forebay.engine.prompt import PromptTemplate
 from forebay.operators.answering import Call
 from forebay.operators.infer import infer
 from forebay.operators.inference import BYTES
+from forebay.operators.one_mode import MODE
 from forebay.records import Event
 
 
@@ -53,7 +54,17 @@ def answered(events: DataStream, load: Workload) -> DataStream:
 
 
 def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
-    """Source, `AsyncDataStream.unordered_wait` around the same client, stamp of the arrival, files."""
+    """Source, `AsyncDataStream.unordered_wait` around the same client, stamp of the arrival, files.
+
+    `env` must know of no operator yet: its Python runs in worker processes, as `AsyncFunction` runs nowhere
+    else.
+    """
+    env.configure(
+        Configuration()
+        .set_string(MODE, "process")
+        .set_string("python.fn-execution.bundle.time", str(load.async_bundle_ms))
+        .set_string("python.fn-execution.bundle.size", "1000")
+    )
     events = numbers(env, load).map(Stamp(), BYTES)
     answers = AsyncDataStream.unordered_wait(
         events,

@@ -16,7 +16,7 @@ import orjson
 
 from forebay.bench.overhead import SLOTS, fake_replica
 from forebay.bench.places import PARTITIONS, kafka_to_start
-from forebay.bench.workload import Mode, Workload, prompt_of
+from forebay.bench.workload import Workload, prompt_of
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.errors import LaunchError
 from forebay.settings import Settings
@@ -37,7 +37,6 @@ class KafkaOptions:
 
     records: int = 200_000
     events: int = 6000
-    modes: tuple[Mode, ...] = ("process", "thread")
 
 
 def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda _: None) -> Report:
@@ -52,10 +51,8 @@ def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda
         local_kafka(home, Path(folder) / "kafka") as node,
     ):
         bench = _Bench(Path(folder), node, jar)
-        through = {}
-        for mode in options.modes:
-            note(f"{options.records:,} records from topic to topic, {mode} mode")
-            through[mode] = bench.through(options.records, mode)
+        note(f"{options.records:,} records from topic to topic")
+        through = bench.through(options.records)
         with fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)) as url:
             load = Workload(events=options.events, rate_per_s=None, capacity=SLOTS, url=url)
             report = {}
@@ -63,7 +60,8 @@ def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda
                 note(f"{options.events:,} events through a replica of {SLOTS} slots, {place}")
                 report[place] = bench.answered(place, load)
     ratio = report["topics"]["events_per_s"] / report["files"]["events_per_s"]
-    return {"through": through, **report, "topics_to_files": round(ratio, 4)}
+    # By the name of the mode, as in documents of before.
+    return {"through": {"thread": through}, **report, "topics_to_files": round(ratio, 4)}
 
 
 class _Bench:
@@ -72,10 +70,10 @@ class _Bench:
         self._node = node
         self._jar = jar
 
-    def through(self, records: int, mode: Mode) -> Report:
+    def through(self, records: int) -> Report:
         source, sink = self._topics()
         self._produce(source, ({"key": str(n % KEYS).encode(), "value": _value(n)} for n in range(records)))
-        self._work("through", source, sink, mode=mode)
+        self._work("through", source, sink)
         # Here, because it needs a client of Kafka that only measurements and tests need.
         from forebay.testing.topics import consume
 
@@ -94,7 +92,7 @@ class _Bench:
             (self._folder / "events.jsonl").write_bytes(b"\n".join(events) + b"\n")
         else:
             self._produce(source, ({"value": value} for value in events))
-        return self._work(place, source, sink, mode=load.mode, load=asdict(load))
+        return self._work(place, source, sink, load=asdict(load))
 
     def _topics(self) -> tuple[str, str]:
         from forebay.testing.topics import make_topic

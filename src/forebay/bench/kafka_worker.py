@@ -56,9 +56,6 @@ def _run(order: dict[str, Any], home: Path) -> dict[str, Any]:
     through = order["what"] == "through"
     env = flink_environment(
         FlinkConfig(
-            mode=order["mode"],
-            bundle_size=5000 if through else 1000,
-            bundle_time_ms=200 if through else 10,
             checkpoint_dir=home / "checkpoints",
             checkpoint_interval_s=1.0,
             restart=Restart(attempts=0),

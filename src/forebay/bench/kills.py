@@ -9,21 +9,14 @@ from typing import Literal
 
 from forebay.errors import SettingError
 
-Mode = Literal["thread", "process"]
-KillKind = Literal["job", "engine", "worker", "jvm", "command", "broker"]
+KillKind = Literal["job", "engine", "jvm", "command", "broker"]
 
-TURNS: dict[Mode, tuple[KillKind, ...]] = {
-    "process": ("job", "engine", "worker", "command", "jvm"),
-    "thread": ("job", "engine", "jvm", "command"),
-}
+TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command")
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
-back. `worker`: one Python worker below Flink's JVM, which Flink replaces. `jvm`: the JVM alone, which in
-thread mode is the Python worker. `command`: `forebay run` alone, as its supervisor might kill it."""
+back. `jvm`: the JVM alone, in which Python runs too. `command`: `forebay run` alone, as its supervisor might
+kill it."""
 
-WITH_BROKER: dict[Mode, tuple[KillKind, ...]] = {
-    "process": ("job", "engine", "worker", "broker", "command", "jvm"),
-    "thread": ("job", "engine", "jvm", "broker", "command"),
-}
+WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command")
 """The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
 
 RESTARTED: frozenset[KillKind] = frozenset(("job", "jvm", "command"))
@@ -38,47 +31,36 @@ DOWN_S = (1.0, 5.0)
 class Kill:
     """One kill: `after_s` seconds after `after_results` new results were seen since the one before.
 
-    `down_s`: how long it is until the engine or the broker is started again. `pick` in [0, 1) chooses among
-    several workers. `parallelism`: what the pipeline is restored at, None for as it was.
+    `down_s`: how long it is until the engine or the broker is started again. `parallelism`: what the pipeline
+    is restored at, None for as it was.
     """
 
     kind: KillKind
     after_results: int
     after_s: float
     down_s: float
-    pick: float
     parallelism: int | None = None
 
 
-def plan(
-    count: int, seed: int, mode: Mode, *, rescale_to: int | None = 2, broker: bool = False
-) -> tuple[Kill, ...]:
+def plan(count: int, seed: int, *, rescale_to: int | None = 2, broker: bool = False) -> tuple[Kill, ...]:
     """`count` kills by turns, the `broker` among them where there is one; the same for the same arguments.
 
     The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
     """
     if count < 1:
         raise SettingError(f"kills must be at least 1, found {count}")
-    draw = random.Random(f"{seed}:{mode}")
+    draw = random.Random(seed)
     kills = [
         Kill(
             kind=kind,
             after_results=draw.randint(1, MAX_RESULTS),
             after_s=draw.uniform(*AFTER_S),
             down_s=draw.uniform(*DOWN_S),
-            pick=draw.random(),
         )
-        for kind in islice(cycle((WITH_BROKER if broker else TURNS)[mode]), count)
+        for kind in islice(cycle(WITH_BROKER if broker else TURNS), count)
     ]
     restarts = [i for i, kill in enumerate(kills) if kill.kind == "job"]
     if rescale_to is not None:
         middle = min(restarts, key=lambda i: abs(2 * i + 1 - count))
         kills[middle] = replace(kills[middle], parallelism=rescale_to)
     return tuple(kills)
-
-
-def shares(kills: int, modes: tuple[Mode, ...]) -> tuple[int, ...]:
-    """`kills` shared out over `modes`, the first ones taking what is left over."""
-    if kills < len(modes):
-        raise SettingError(f"{len(modes)} modes need at least as many kills, found {kills}; or choose --mode")
-    return tuple(kills // len(modes) + (i < kills % len(modes)) for i in range(len(modes)))

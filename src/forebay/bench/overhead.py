@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from forebay.bench.workload import Mode, System, Workload
+from forebay.bench.workload import System, Workload
 from forebay.engine.probe import list_models
 from forebay.errors import LaunchError, SettingError
 from forebay.testing.delays import Fixed, Mixture
@@ -41,7 +41,6 @@ class OverheadOptions:
 
     engine: str = "fake"
     quick: bool = False
-    mode: Mode = "thread"
     events: int = 640
     capacity: int = 32
     max_tokens: int = 32
@@ -65,7 +64,6 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
         url=options.engine,
         model=model,
         max_tokens=options.max_tokens,
-        mode=options.mode,
     )
     # The first run warms the engine up and is not counted.
     run_worker("direct", replace(load, events=2 * load.capacity))
@@ -75,22 +73,17 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
 
 def _scripted(options: OverheadOptions, note: Note) -> Report:
     quick = options.quick
-    other: Mode = "process" if options.mode == "thread" else "thread"
     load = Workload(
         events=1500 if quick else 6000,
         rate_per_s=RATE_PER_S,
         capacity=256,
         url=None,
-        mode=options.mode,
     )
     with ExitStack() as replicas:
         free = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture())))
         full = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
         slow = replicas.enter_context(fake_replica(ReplicaScript(delay=Fixed(2.0))))
-        at_rate = replace(load, url=free)
-        latency = _compare(at_rate, note, f"latency at {RATE_PER_S:g} events/s")
-        note(f"latency in {other} mode")
-        latency_other = run_worker("forebay", replace(at_rate, mode=other))
+        latency = _compare(replace(load, url=free), note, f"latency at {RATE_PER_S:g} events/s")
         saturated = _compare(
             replace(load, events=4000 if quick else 12_000, rate_per_s=None, capacity=SLOTS, url=full),
             note,
@@ -112,9 +105,7 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
     note("throughput without HTTP")
     report: Report = {
         "engine": "fake",
-        "mode": load.mode,
         **latency,
-        f"forebay_{other}": latency_other,
         "saturated": {**saturated, **_ratios(saturated)},
         "checkpoints": checkpoints,
         "in_process": run_worker("forebay", inside),

@@ -14,7 +14,7 @@ import orjson
 import psutil
 
 from forebay.bench.killable import EngineKind, KillableEngine, killable_engine
-from forebay.bench.kills import RESTARTED, Kill, KillKind, Mode, plan, shares
+from forebay.bench.kills import RESTARTED, Kill, KillKind, plan
 from forebay.bench.places import Place, PlaceKind, place
 from forebay.bench.subjects import SUBJECTS, SubjectKind
 from forebay.bench.tally import Tally
@@ -40,7 +40,6 @@ class RecoveryConfig:
     kills: int
     seed: int
     work: Path
-    modes: tuple[Mode, ...] = ("process", "thread")
     engine: EngineKind = "fake"
     sink: PlaceKind = "files"
     app: SubjectKind = "main"
@@ -73,7 +72,6 @@ class Run:
     the engine counted them; None where the engine cannot tell. `ahead`: offsets of Kafka that were committed
     before the results of their events, at the worst moment."""
 
-    mode: Mode
     planned: int
     killed: tuple[Killed, ...]
     tally: Tally
@@ -92,35 +90,33 @@ class Recovery:
     app: SubjectKind
     seed: int
     seconds: float
-    runs: tuple[Run, ...] = field(default=())
+    run: Run
 
     @property
     def passed(self) -> bool:
         """Whether every planned kill was made and every event gave its result exactly once."""
-        return all(run.tally.exact and not run.ahead and len(run.killed) == run.planned for run in self.runs)
+        run = self.run
+        return run.tally.exact and not run.ahead and len(run.killed) == run.planned
 
     def document(self) -> dict[str, Any]:
-        """The result as JSON values; sums over the runs, then each run by itself."""
-        killed = [kill for run in self.runs for kill in run.killed]
-        tallies = [run.tally for run in self.runs]
-        again = [run.called_again for run in self.runs if run.called_again is not None]
-        sums = ("lost", "duplicated", "wrong", "dead_letters", "reissued", "events", "results")
+        """The result as JSON values; `runs` has all that is known of the one run."""
+        killed = self.run.killed
+        counts = ("lost", "duplicated", "wrong", "dead_letters", "reissued", "events", "results")
         return {
             "passed": self.passed,
-            **{name: sum(getattr(tally, name) for tally in tallies) for name in sums},
-            "called_again": sum(again) if again else None,
-            "ahead": sum(run.ahead for run in self.runs),
+            **{name: getattr(self.run.tally, name) for name in counts},
+            "called_again": self.run.called_again,
+            "ahead": self.run.ahead,
             "kills": len(killed),
             "by_kind": dict(Counter(kill.kind for kill in killed)),
             "next_result_s": next_result_s(killed),
             "rescaled": sum(kill.parallelism is not None for kill in killed),
-            "mode": "+".join(run.mode for run in self.runs),
             "engine": self.engine,
             "sink": self.sink,
             "app": self.app,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
-            "runs": [asdict(run) for run in self.runs],
+            "runs": [asdict(self.run)],
         }
 
 
@@ -141,7 +137,7 @@ def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
 def measure_recovery(
     config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Recovery:
-    """Run one pipeline per mode, make its share of the kills, and compare; blocks for minutes.
+    """Run a pipeline, make the kills, and compare; blocks for minutes.
 
     `say` is told one line per kill. Ends early where the input is used up before all kills were made. Raises
     `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
@@ -153,26 +149,19 @@ def measure_recovery(
             f"which is another in each run; use --sink files"
         )
     begin_s = time.monotonic()
-    runs = []
-    for mode, count in zip(config.modes, shares(config.kills, config.modes), strict=True):
-        kills = plan(count, config.seed, mode, rescale_to=config.rescale_to, broker=config.sink == "kafka")
-        folder = config.work / mode
-        folder.mkdir(parents=True)
-        with (
-            killable_engine(config.engine, settings, progress or Silent()) as engine,
-            place(config.sink, folder, settings) as where,
-        ):
-            runs.append(_Runner(config, mode, kills, engine=engine, where=where, say=say).run())
-    return Recovery(
-        config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, tuple(runs)
-    )
+    kills = plan(config.kills, config.seed, rescale_to=config.rescale_to, broker=config.sink == "kafka")
+    with (
+        killable_engine(config.engine, settings, progress or Silent()) as engine,
+        place(config.sink, config.work, settings) as where,
+    ):
+        run = _Runner(config, kills, engine=engine, where=where, say=say).run()
+    return Recovery(config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, run)
 
 
 class _Runner:
     def __init__(
         self,
         config: RecoveryConfig,
-        mode: Mode,
         kills: tuple[Kill, ...],
         *,
         engine: KillableEngine,
@@ -180,11 +169,10 @@ class _Runner:
         say: Say,
     ) -> None:
         self._config = config
-        self._mode = mode
         self._kills = kills
         self._engine = engine
         self._say = say
-        self._folder = config.work / mode
+        self._folder = config.work
         self._file = self._folder / "pipeline.yaml"
         self._subject = SUBJECTS[config.app]
         asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
@@ -208,14 +196,13 @@ class _Runner:
                 now = self._place.look()
                 killed.append(self._kill(process, kill, now - seen))
                 seen = self._place.look()
-                self._say(_line(len(killed), self._mode, killed[-1]))
+                self._say(_line(len(killed), killed[-1]))
             while process.status() is None:
                 time.sleep(LOOK_S)
             if process.status() != 0:
                 raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
             calls = self._engine.calls()
             return Run(
-                mode=self._mode,
                 planned=len(self._kills),
                 killed=tuple(killed),
                 tally=self._tally(),
@@ -249,8 +236,6 @@ class _Runner:
                 orphans = process.kill_command()
             case "jvm":
                 process.kill_jvm()
-            case "worker":
-                process.kill_worker(kill.pick)
             case "engine":
                 self._engine.kill()
                 time.sleep(kill.down_s)
@@ -289,7 +274,7 @@ class _Runner:
         # JSON is YAML.
         place = self._place.document()
         document = {
-            "name": f"recovery-{self._mode}",
+            "name": "recovery",
             **self._subject.document(),
             "capacity": self._config.capacity,
             "deadline_s": 1800.0,
@@ -297,7 +282,6 @@ class _Runner:
             "source": {**place["source"], **self._subject.source()},
             "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
             "parallelism": parallelism,
-            "mode": self._mode,
             "flink": dict(self._config.flink),
         }
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
@@ -315,10 +299,10 @@ def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
     raise PipelineFailed(f"{what} did not come within {PATIENCE_S:.0f} s; the run said: {process.said()}")
 
 
-def _line(number: int, mode: Mode, killed: Killed) -> str:
+def _line(number: int, killed: Killed) -> str:
     away = f", away for {killed.down_s:.1f} s" if killed.down_s is not None else ""
     scaled = f", restored at parallelism {killed.parallelism}" if killed.parallelism is not None else ""
     return (
-        f"{mode} {number}: {killed.kind} killed at {killed.at_s:.0f} s after {killed.new_results} new results"
+        f"{number}: {killed.kind} killed at {killed.at_s:.0f} s after {killed.new_results} new results"
         f"{away}{scaled}; next result {killed.next_result_s:.1f} s later"
     )

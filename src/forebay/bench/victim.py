@@ -13,7 +13,6 @@ import psutil
 
 from forebay.engine.launch.processes import alive, kill, session_members, wait_gone
 from forebay.errors import PipelineFailed
-from forebay.operators.orphans import WORKER_MODULE
 
 GONE_S = 30.0
 
@@ -91,18 +90,6 @@ class PipelineProcess:
         if status == 0:
             raise PipelineFailed("the command says that it succeeded though its JVM was killed")
         expect_gone(session_members(self._process.pid))
-
-    def kill_worker(self, pick: float) -> None:
-        """Kill one Python worker; `pick` in [0, 1) says which."""
-        workers = sorted(
-            (process for process in self._others() if WORKER_MODULE in _command_line(process)),
-            key=lambda process: process.pid,
-        )
-        if not workers:
-            raise PipelineFailed("no Python worker was found below the JVM; is the pipeline in process mode?")
-        chosen = {workers[int(pick * len(workers))]}
-        kill(chosen)
-        wait_gone(chosen, GONE_S)
 
     def __enter__(self) -> PipelineProcess:
         return self

@@ -47,11 +47,6 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
         home, port = Path(place), free_port()
         env = flink_environment(
             FlinkConfig(
-                **(
-                    {"mode": "process", "bundle_time_ms": load.async_bundle_ms, "bundle_size": 1000}
-                    if system == "async_function"
-                    else {"mode": load.mode}
-                ),
                 checkpoint_dir=home / "checkpoints",
                 checkpoint_interval_s=load.checkpoint_s,
                 restart=Restart(attempts=0),
@@ -63,8 +58,10 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
                 },
             )
         )
-        build = async_function_job if system == "async_function" else forebay_job
-        build(env, load, home / "out")
+        if system == "async_function":
+            async_function_job(env, load, home / "out")
+        else:
+            forebay_job(env, load, home / "out")
         job = submit(env, f"overhead-{system}", f"http://localhost:{port}")
         checkpoints, memory = _watch(job, load)
         seen = [Seen.parse(line.decode()) for line in read_jsonl_sink(home / "out")]

@@ -11,7 +11,6 @@ from forebay.records import Event, Message, Request, Sampling
 from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngineFactory
 
-Mode = Literal["thread", "process"]
 System = Literal["direct", "forebay", "async_function"]
 SUBJECTS = (
     "the harbour",
@@ -42,7 +41,6 @@ class Workload:
     model: str = "fake"
     scripted_s: float = 0.05
     max_tokens: int = 16
-    mode: Mode = "thread"
     async_bundle_ms: int = 100
     checkpoint_s: float = 1.0
     margin: float = 0.15

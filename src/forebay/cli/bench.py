@@ -23,7 +23,6 @@ from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from forebay.bench.kills import Mode
     from forebay.bench.recovery import Recovery
 
 bench = typer.Typer(help="Measure what Forebay promises.", no_args_is_help=True)
@@ -35,14 +34,6 @@ bench.command()(faults)
 bench.command(name="gateway")(gateway_bench)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
-
-
-class Modes(str, Enum):
-    """Where the pipeline's Python runs."""
-
-    thread = "thread"
-    process = "process"
-    both = "both"
 
 
 class Engines(str, Enum):
@@ -69,9 +60,6 @@ class Apps(str, Enum):
     trends = "trends"
 
 
-BOTH: tuple[Mode, ...] = ("process", "thread")
-
-
 @bench.callback()
 def _bench() -> None:
     """Measure what Forebay promises."""
@@ -82,9 +70,6 @@ def recovery(
     *,
     kills: Annotated[int, typer.Option(min=1, help="How many kills.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the kills' kinds and moments.")] = 1,
-    mode: Annotated[
-        Modes, typer.Option(help="Where Python runs; both: half of the kills each.")
-    ] = Modes.both,
     engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
     sink: Annotated[
         Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
@@ -107,7 +92,6 @@ def recovery(
             kills=kills,
             seed=seed,
             work=work,
-            modes=BOTH if mode is Modes.both else (mode.value,),
             engine=engine.value,
             sink=sink.value,
             app=app.value,
@@ -165,21 +149,10 @@ def kafka(
 def show_recovery(found: Recovery, console: Console) -> None:
     """The figures as tables, and one line that says how it went."""
     document = found.document()
-    runs = Table(
-        "mode", "events", "results", "lost", "duplicated", "dead letters", "reissued", "kills", box=None
-    )
-    for run in found.runs:
-        tally = run.tally
-        values = (
-            tally.events,
-            tally.results,
-            tally.lost,
-            tally.duplicated,
-            tally.dead_letters,
-            tally.reissued,
-        )
-        runs.add_row(run.mode, *map(str, values), f"{len(run.killed)} of {run.planned}")
-    console.print(runs)
+    counts = Table("events", "results", "lost", "duplicated", "dead letters", "reissued", "kills", box=None)
+    names = ("events", "results", "lost", "duplicated", "dead_letters", "reissued")
+    counts.add_row(*(str(document[name]) for name in names), f"{document['kills']} of {found.run.planned}")
+    console.print(counts)
     times = Table("killed", "times", "next result p50", "max", box=None)
     spreads = {**document["next_result_s"]["by_kind"], "all": document["next_result_s"]}
     for kind, spread in spreads.items():

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -60,7 +60,6 @@ def demo(
     text_field: Annotated[str | None, typer.Option(help="Field with the text.")] = None,
     time_field: Annotated[str | None, typer.Option(help="Field with the time.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 32,
-    mode: Annotated[Literal["thread", "process"], typer.Option(help="Where Python runs.")] = "thread",
     seed: Annotated[int, typer.Option(help="Seed of the made-up posts.")] = 1,
     kafka: Annotated[
         str | None,
@@ -95,7 +94,6 @@ def demo(
         text_field=text_field,
         time_field=time_field,
         capacity=capacity,
-        mode=mode,
         seed=seed,
         model=model,
         api_key=None if api_key_env is None else SecretRef(env=api_key_env),

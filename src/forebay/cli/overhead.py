@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -17,7 +17,6 @@ def overhead(
     *,
     engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
-    mode: Annotated[Literal["thread", "process"], typer.Option(help="The mode in front.")] = "thread",
     json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
 ) -> None:
@@ -38,7 +37,7 @@ def overhead(
             if not console.is_terminal:
                 console.print(part, highlight=False)
 
-        report = measure_overhead(OverheadOptions(engine=engine, quick=quick, mode=mode), note)
+        report = measure_overhead(OverheadOptions(engine=engine, quick=quick), note)
     if json is not None:
         json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
     if plot is not None:

@@ -1,7 +1,7 @@
 """A steady beat from Flink itself: what drives sources that are written in Python.
 
-PyFlink has no source API for Python. A Python function that waits would hold up checkpoint barriers, and in
-process mode a whole bundle of records with it; so nothing in Python waits, and a Java source paces instead.
+PyFlink has no source API for Python. A Python function that waits would hold up checkpoint barriers; so
+nothing in Python waits, and a Java source paces instead.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """What one subtask counts, and how Flink's metrics get to see it.
 
 Counting happens on the hot path in plain integers; `FlinkMetrics.flush` hands them to Flink at most every
-half second, because a metric call costs a border crossing in either mode.
+half second, because a metric call crosses into Java.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.latency import LatencyHistogram
@@ -95,89 +94,60 @@ class FlinkMetrics:
     before.
     """
 
-    def __init__(
-        self,
-        group: MetricGroup,
-        counts: CallCounts,
-        load: Callable[[], OperatorLoad],
-        *,
-        embedded: bool = False,
-    ) -> None:
+    def __init__(self, group: MetricGroup, counts: CallCounts, load: Callable[[], OperatorLoad]) -> None:
         named = group.add_group("forebay")
         self._counts = counts
         self._load = load
         self._counters = {name: named.counter(name) for name in COUNTERS}
         self._seen = dict.fromkeys(COUNTERS, 0)
-        self._values = dict.fromkeys(GAUGES, 0)
+        self._in_flight = 0
         self._older = (LatencyHistogram(), LatencyHistogram())
         self._flushed_s = 0.0
         self._turned_s = 0.0
-        # Inside the JVM a gauge would be called on a thread of Flink's metrics, in the middle of what this
-        # interpreter does; a distribution there is a plain number that Java keeps. In a worker process it
-        # is the other way round: gauges are read at a bundle's end, and distributions add up for ever. What
-        # a timer adds to a counter is lost there (PyFlink 2.3: `process_timer` enters no state of Beam's, so
-        # there is no metrics container): counters, too, wait for the bundle's end.
-        self._embedded = embedded
-        self._told = True
-        self._settable = {name: named.distribution(name) for name in GAUGES} if embedded else {}
-        for name in () if embedded else GAUGES:
-            named.gauge(name, self._read_oldest if name == OLDEST else partial(self._read, name))
+        # Not gauges: Flink would call one on a thread of its metrics, in the midst of what the task's thread
+        # does in the same interpreter, which can crash the JVM. A distribution is a number that Java keeps.
+        self._gauges = {name: named.distribution(name) for name in GAUGES}
 
     def due(self, now_s: float) -> bool:
         return now_s - self._flushed_s >= FLUSH_S
 
     def stale(self) -> bool:
         """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
-        return self._values["in_flight"] > 0 or any(
+        return self._in_flight > 0 or any(
             getattr(self._counts, name) != seen for name, seen in self._seen.items()
         )
 
     def flush(self, now_s: float) -> None:
-        """Hand the counts to Flink: at once, or in a worker process when the bundle ends. Called on the
-        operator's thread."""
+        """Hand the counts to Flink. Called on the operator's thread."""
         self._flushed_s = now_s
         counts = self._counts
-        self._told = False
-        if self._embedded:
-            self._tell()
+        for name, counter in self._counters.items():
+            value = getattr(counts, name)
+            if value != self._seen[name]:
+                counter.inc(value - self._seen[name])
+                self._seen[name] = value
         load = self._load()
         engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
-        self._values.update(
-            in_flight=load.in_flight,
-            pending=load.pending,
-            oldest_read_ms=load.oldest_read_ms,
-            engine_p50_us=round(engine.quantile_s(0.5) * 1e6),
-            engine_p99_us=round(engine.quantile_s(0.99) * 1e6),
-            event_p50_us=round(event.quantile_s(0.5) * 1e6),
-            event_p99_us=round(event.quantile_s(0.99) * 1e6),
-        )
-        for name, number in self._settable.items():
-            number.update(self._values[name])
+        self._in_flight = load.in_flight
+        values = {
+            "in_flight": load.in_flight,
+            "pending": load.pending,
+            OLDEST: load.oldest_read_ms,
+            "engine_p50_us": round(engine.quantile_s(0.5) * 1e6),
+            "engine_p99_us": round(engine.quantile_s(0.99) * 1e6),
+            "event_p50_us": round(event.quantile_s(0.5) * 1e6),
+            "event_p99_us": round(event.quantile_s(0.99) * 1e6),
+        }
+        for name, gauge in self._gauges.items():
+            gauge.update(values[name])
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
             self._older = (counts.engine_s, counts.event_s)
             counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
 
     def tell_oldest(self) -> None:
-        """Something is awaited again: hand on `oldest_read_ms` at once, or when the bundle ends."""
-        if self._embedded:
-            self._settable[OLDEST].update(self._load().oldest_read_ms)
-
-    def _tell(self) -> None:
-        self._told = True
-        for name, counter in self._counters.items():
-            value = getattr(self._counts, name)
-            if value != self._seen[name]:
-                counter.inc(value - self._seen[name])
-                self._seen[name] = value
-
-    def _read_oldest(self) -> int:
-        return self._load().oldest_read_ms
-
-    def _read(self, name: str) -> int:
-        if not self._told:
-            self._tell()
-        return self._values[name]
+        """Something is awaited again: hand on `oldest_read_ms` at once."""
+        self._gauges[OLDEST].update(self._load().oldest_read_ms)
 
 
 def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:

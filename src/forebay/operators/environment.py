@@ -6,9 +6,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pyflink
 from py4j.protocol import Py4JJavaError
@@ -19,8 +18,8 @@ from pyflink.java_gateway import get_gateway
 from forebay.errors import SettingError
 from forebay.operators.job import java_cause, wrong_option
 from forebay.operators.jvm import HEAP_MB, import_path, start_jvm
+from forebay.operators.one_mode import MODE, ONE_MODE
 
-Mode = Literal["thread", "process"]
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 
 
@@ -41,26 +40,21 @@ class Restart:
 class FlinkConfig:
     """How a job runs.
 
-    `mode` says where Python runs: inside Flink's JVM (`thread`) or in worker processes (`process`).
+    Python runs inside Flink's JVM; `mode="thread"` says so in older programs, and has no effect.
     `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
     is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
     a running cluster's REST service, None for one inside this process; the cluster's machines need this
-    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path. Thread mode
-    also needs opt/flink-python-*.jar in the cluster's lib/: the jar that a job brings along can be loaded
-    once in the life of a task manager. `options` are Flink's own and win over everything else here.
-
-    In process mode events reach Python in bundles of `bundle_size`, or of what came in `bundle_time_ms`. A
-    checkpoint waits for the bundle in hand, and each of its events may wait for a slot: keep it small.
+    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path, and
+    opt/flink-python-*.jar in lib/: the jar that a job brings along can be loaded once in the life of a task
+    manager. `options` are Flink's own and win over everything else here.
 
     `jars` are connectors that the job brings along. `log_dir`, `heap_mb` and the class path of this process's
     JVM are decided by the first environment of a process.
     """
 
-    mode: Mode = "thread"
+    mode: InitVar[str] = "thread"
     parallelism: int = 1
     max_parallelism: int = 128
-    bundle_time_ms: int = 3
-    bundle_size: int = 16
     buffer_timeout_ms: int = 0
     checkpoint_dir: Path | None = None
     checkpoint_interval_s: float | None = None
@@ -75,6 +69,11 @@ class FlinkConfig:
     jars: tuple[Path, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self, mode: str) -> None:
+        """Raises `SettingError` for another mode than `thread`."""
+        if mode != "thread":
+            raise SettingError(f"mode: found {mode!r}; {ONE_MODE}; leave it out")
+
 
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     """An environment as `config` says; starts this process's JVM where none runs (seconds, blocking).
@@ -83,7 +82,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     JVM starts, and where Flink does not take a value in `options`; `LaunchError` where the JVM cannot start.
     """
     options = flink_options(config)
-    # Otherwise PyFlink runs the workers of an embedded cluster as threads of this very process.
+    # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     log_dir = config.log_dir or Path(tempfile.gettempdir()) / "forebay-flink"
     start_jvm(log_dir, heap_mb=config.heap_mb, jars=config.jars)
@@ -117,11 +116,9 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         "execution.runtime-mode": "STREAMING",
         "parallelism.default": str(config.parallelism),
         "pipeline.max-parallelism": str(config.max_parallelism),
-        "python.execution-mode": config.mode,
+        MODE: "thread",
         "python.executable": config.cluster_python or sys.executable,
         "python.pythonpath": config.cluster_path or import_path(),
-        "python.fn-execution.bundle.time": str(config.bundle_time_ms),
-        "python.fn-execution.bundle.size": str(config.bundle_size),
         "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
         "pipeline.object-reuse": "false",
         **_restart_options(config.restart),
@@ -143,7 +140,10 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         if config.cluster is None and not (config.restore_from / "_metadata").is_file():
             raise SettingError(f"{config.restore_from} is not a complete checkpoint: it holds no _metadata")
         options["execution.state-recovery.path"] = config.restore_from.absolute().as_uri()
-    return options | dict(config.options)
+    options |= config.options
+    if options[MODE] != "thread":
+        raise SettingError(f"Flink's options: {MODE}: found {options[MODE]!r}; {ONE_MODE}; leave it out")
+    return options
 
 
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:

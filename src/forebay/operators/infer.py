@@ -10,14 +10,14 @@ from pyflink.datastream import DataStream
 from forebay.errors import SettingError
 from forebay.operators.answering import Call, OpenAnswering
 from forebay.operators.inference import BYTES, DEAD_LETTERS, TIMED, InferenceFunction
-from forebay.operators.keying import EventText, Keying, ToEvent, wakes_ahead
+from forebay.operators.keying import EventText, Keying, ToEvent
+from forebay.operators.one_mode import check_environment
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
 from forebay.operators.shards import MAX_PARALLELISM
 from forebay.operators.watermarks import reassign_watermarks
 
 DEFAULT_SHARDS = 8
-FLINKS_BUNDLE_SIZE = 1000
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def infer(
     the watermark behind the operator never passes an event whose answer is still awaited.
 
     The operator's `uid` is `name`: it must be unique in the job, and stay for state to be found again.
-    Raises `SettingError` where the settings contradict each other.
+    Raises `SettingError` where the settings contradict each other, and where Python would run in worker
+    processes (`python.execution-mode` must be `thread`) or the checkpoint to restore was made by them.
     """
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")
@@ -96,8 +97,8 @@ def attach(
         raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
     if capacity < 1:
         raise SettingError(f"capacity must be at least 1, found {capacity}")
-    wakes = wakes_ahead(_bundle_size(stream), shards // wanted)
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event, wakes=wakes)
+    check_environment(stream.get_execution_environment())
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
     keys = stream.flat_map(keying, Types.PICKLED_BYTE_ARRAY())
@@ -108,11 +109,3 @@ def attach(
     answered.set_max_parallelism(MAX_PARALLELISM)
     dead_letters = answered.get_side_output(DEAD_LETTERS)
     return Inferred(reassign_watermarks(answered, name) if event_time else answered, dead_letters)
-
-
-def _bundle_size(stream: DataStream) -> int:
-    """The most elements of a bundle, 1 where there are none."""
-    options = stream.get_execution_environment()._j_stream_execution_environment.getConfiguration().toMap()
-    if options.get("python.execution-mode") == "thread":
-        return 1
-    return int(options.get("python.fn-execution.bundle.size") or FLINKS_BUNDLE_SIZE)

@@ -23,17 +23,15 @@ from forebay.codec import decode, encode
 from forebay.errors import ForebayError
 from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import NOTHING_READ_MS, UNKNOWN_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
-from forebay.operators.embedded import is_cancelled, is_embedded
+from forebay.operators.embedded import is_cancelled
 from forebay.operators.held import HeldTimes
 from forebay.operators.low_watermark import EARLIEST_MS, LowWatermark, clamp_ms
-from forebay.operators.orphans import end_with_jvm, is_worker
-from forebay.operators.pace import WORKER_PACE, Pace
+from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
-from forebay.operators.sampling import stop_state_sampling
 from forebay.records import DeadLetter, KeyedEvent, Result
 
 BYTES = Types.PICKLED_BYTE_ARRAY()
-"""Python `bytes`. (Primitive arrays do not survive the conversion of thread mode.)"""
+"""Python `bytes`. (Primitive arrays do not survive PyFlink's conversion inside the JVM.)"""
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
 """A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
@@ -45,22 +43,18 @@ WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
-KEEPERS_MS = (1_000, 16_000)
-"""A worker's shard has timers that were set at least this long before they fire: the near one takes it up
-soon after a restore, the far one is in a checkpoint though all stood still before it."""
 STATE_VERSION = 1
 
 
 @dataclass(slots=True)
 class Shard:
     """What this subtask knows of one shard: the ids that rest in its state with the times of their events and
-    the wall-clock times at which those were read, and the processing-time timers that were set for it in this
-    run: the one that is due next, and the keepers."""
+    the wall-clock times at which those were read, and when the next of the processing-time timers is due that
+    were set for it in this run."""
 
     live: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     next_seq: int = 0
     timer_ms: int | None = None
-    keepers_ms: tuple[int, ...] = ()
 
 
 class InferenceFunction(KeyedProcessFunction):
@@ -91,14 +85,11 @@ class InferenceFunction(KeyedProcessFunction):
         self._open_answerer = open_answerer
         self._capacity = capacity
         self._ordering: Ordering = ordering
-        self._given_pace = pace
+        self._pace = pace or Pace()
         self._event_time = event_time
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        end_with_jvm()
-        if is_worker():
-            stop_state_sampling()
         self._state = runtime_context.get_map_state(MapStateDescriptor("in-flight", Types.STRING(), BYTES))
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
@@ -107,11 +98,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._counts = CallCounts()
         self._full_since_s: float | None = None
         self._ended = False
-        self._embedded = is_embedded(runtime_context)
-        self._pace = self._given_pace or (Pace() if self._embedded else WORKER_PACE)
-        self._metrics = FlinkMetrics(
-            runtime_context.get_metrics_group(), self._counts, self._load, embedded=self._embedded
-        )
+        self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._calls = ContinuousCalls(
             partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
         )
@@ -151,8 +138,7 @@ class InferenceFunction(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
             # Timers fire in the order of their times: once one that was set in this run fires, those that
-            # were due when the run began have fired, and every shard with something in flight was recovered
-            # (but one of which the checkpoint had a far keeper only, where no record has come yet).
+            # were due when the run began have fired, and every shard with something in flight was recovered.
             if not self._low.is_restored:
                 self._low.restored()
                 self._metrics.tell_oldest()
@@ -164,20 +150,15 @@ class InferenceFunction(KeyedProcessFunction):
     def _finish(
         self, timestamp: int, key: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
-        """Complete a shard at the end of the input.
-
-        Inside the JVM the shards take turns: a timer set here fires in the same round of timers. A worker
-        process would hear of it too late, and has to wait for one shard after the other.
-        """
+        """Complete a shard at the end of the input. The shards take turns: a timer that is set here fires in
+        the same round of timers."""
         self._ended = True
         yield from self._emit(key, shard, ctx)
-        if self._embedded and shard.live:
+        if shard.live:
             self._refuse_if_cancelled()
             self._calls.wait_any_ready(WAIT_S)
             yield from self._emit(key, shard, ctx)
             ctx.timer_service().register_event_time_timer(timestamp + 1)
-        if not self._embedded:
-            yield from self._complete(key, shard, ctx)
         self._metrics.flush(self._clock.monotonic_s())
 
     def _complete(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -245,8 +226,8 @@ class InferenceFunction(KeyedProcessFunction):
         return now_s
 
     def _refuse_if_cancelled(self) -> None:
-        # A worker process is killed; a thread must end by itself, or Flink ends its JVM after three minutes.
-        if self._embedded and is_cancelled():
+        # The thread must end by itself, or Flink ends the JVM after three minutes.
+        if is_cancelled():
             raise ForebayError("the job was cancelled while calls were awaited")
 
     def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
@@ -254,8 +235,6 @@ class InferenceFunction(KeyedProcessFunction):
         if self._metrics.due(now_s):
             self._metrics.flush(now_s)
         now_ms = self._clock.wall_ms()
-        if not self._embedded:
-            self._keep(shard, ctx, now_ms)
         if shard.live or always:
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif self._metrics.stale():
@@ -266,23 +245,6 @@ class InferenceFunction(KeyedProcessFunction):
         if shard.timer_ms is None or wake_ms < shard.timer_ms:
             shard.timer_ms = wake_ms
             ctx.timer_service().register_processing_time_timer(wake_ms)
-
-    def _keep(self, shard: Shard, ctx: KeyedProcessFunction.Context, now_ms: int) -> None:
-        """See to it that a checkpoint always holds a timer of this shard, which takes it up after a restore.
-
-        Flink takes the timers that a worker's bundle sets only behind the barrier that ended the bundle
-        (PyFlink 2.3: `prepareSnapshotPreBarrier` does not drain them), so the next timer is often not in the
-        checkpoint. What an earlier bundle set is, if it is still to come: the near keeper, or after a pause
-        of up to 16 s the far one, which takes the shard up 32 s later at most. An idle shard needs them too,
-        as its next event may come with a barrier. A shard's first bundle, which has no earlier one, has none
-        of its events, as long as bundles are not larger than `wakes_ahead` says.
-        """
-        keepers_ms = tuple((now_ms // ahead_ms + 2) * ahead_ms for ahead_ms in KEEPERS_MS)
-        if keepers_ms == shard.keepers_ms:
-            return
-        for keeper_ms in sorted({*keepers_ms} - {*shard.keepers_ms}):
-            ctx.timer_service().register_processing_time_timer(keeper_ms)
-        shard.keepers_ms = keepers_ms
 
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):

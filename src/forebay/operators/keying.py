@@ -23,24 +23,12 @@ class EventText(Protocol):
 
 ToEvent = Callable[[Any], Event | DeadLetter]
 
-MOST_WAKES = 64
-
-
-def wakes_ahead(bundle_size: int, shards: int) -> int:
-    """How often to wake each shard ahead of the first record, where `shards` share a subtask: so often that a
-    bundle of at most `bundle_size` elements ends between a shard's first wake and its first record.
-
-    The timers that a shard sets when it is taken up are then in every checkpoint that has a record of it (see
-    `InferenceFunction`). At most 64 times, which does for bundles of 63 elements per shard.
-    """
-    return min(MOST_WAKES, 1 + -(-bundle_size // max(1, shards)))
-
 
 class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
-    The first element of a run is preceded by `wakes` without a record for every shard: each shard takes up
-    at once what a checkpoint left to it, and tells event time also where no record ever comes to it.
+    The first element of a run is preceded by one without a record for every shard. A subtask whose shards get
+    no records would otherwise never say how far event time has come, nor that nothing is awaited there.
 
     Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
     `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
@@ -54,10 +42,8 @@ class Keying(FlatMapFunction):
         key: EventText | None = None,
         id: EventText | None = None,
         to_event: ToEvent | None = None,
-        wakes: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        self._wakes = wakes
         self._shards = shards
         self._key = key
         self._id = id
@@ -71,7 +57,7 @@ class Keying(FlatMapFunction):
     def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:
         if not self._begun:
             self._begun = True
-            for flink_key in self._flink_keys * self._wakes:
+            for flink_key in self._flink_keys:
                 yield flink_key, b""
         spread_by, data = self._keyed(value)
         yield self._flink_keys[shard_of(spread_by, self._shards)], data

@@ -27,7 +27,3 @@ class Pace:
         """When to look next: the next multiple of the step, so that all shards of a subtask wake at once."""
         step_ms = self.step_ms(call_s)
         return (now_ms // step_ms + 1) * step_ms
-
-
-WORKER_PACE = Pace(least_ms=3)
-"""For a Python worker process, where each look is a bundle that costs both processes milliseconds."""

@@ -19,8 +19,6 @@ from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.errors import MalformedRecord
 from forebay.operators.inference import BYTES, END_OF_INPUT_MS
-from forebay.operators.orphans import end_with_jvm, is_worker
-from forebay.operators.sampling import stop_state_sampling
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys
 
 STATE_VERSION = 1
@@ -66,14 +64,9 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Takes messages of a stage keyed by `message_key`; gives messages of the next.
 
-    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has; with
-    `wakes_next` that is a `StageFunction`, too. With `wait_ms`, the stage's `close(0)` is called at most so
-    long after an input, by the clock. `most_log_bytes`: of inputs, that a restore takes again; by default
-    as many as the snapshot has.
-
-    A checkpoint may lack the newest timers (PyFlink 2.3: a barrier ends a worker's bundle, and the timers
-    that were set in it are taken only behind it). So in each run the first that a subtask sends is a message
-    without an input for every shard of the next stage: a shard that is taken up sets its timers again.
+    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has. With
+    `wait_ms`, the stage's `close(0)` is called at most so long after an input, by the clock.
+    `most_log_bytes`: of inputs, that a restore takes again; by default as many as the snapshot has.
     """
 
     def __init__(
@@ -82,34 +75,27 @@ class StageFunction(KeyedProcessFunction):
         *,
         shards: int,
         next_shards: int,
-        wakes_next: bool = False,
         wait_ms: int | None = None,
         most_log_bytes: int | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
-        self._wakes_next = wakes_next
         self._wait_ms = wait_ms
         self._most_log_bytes = most_log_bytes
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        end_with_jvm()
-        if is_worker():
-            stop_state_sampling()
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", BYTES))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", BYTES))
         self._held: dict[int, _Held] = {}
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
-        self._asleep = list(self._next_keys) if self._wakes_next else []
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         data = payload(value)
-        yield from self._wake_next()
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
         if not data:
-            return
+            return  # Without an input: one that a checkpoint of an older version caught on its way.
         due_ms = held.stage.due_ms(data)
         if due_ms is not None and due_ms not in held.due:
             held.due.add(due_ms)
@@ -119,7 +105,6 @@ class StageFunction(KeyedProcessFunction):
         self._wait(held, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        yield from self._wake_next()
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
         if timestamp == held.waits_ms:
             held.waits_ms = None
@@ -129,10 +114,6 @@ class StageFunction(KeyedProcessFunction):
         elif self._wait_ms is None:
             held.due.discard(timestamp + 1)
             yield from self._apply(held, (CLOSED, timestamp + 1))
-
-    def _wake_next(self) -> Iterator[bytes]:
-        while self._asleep:
-            yield message(self._asleep.pop(), b"")
 
     def _wait(self, held: _Held, ctx: KeyedProcessFunction.Context) -> None:
         if self._wait_ms is not None and held.waits_ms is None:
@@ -152,7 +133,7 @@ class StageFunction(KeyedProcessFunction):
 
     def _compact(self, held: _Held) -> None:
         snapshot = held.stage.to_bytes()
-        self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot, sorted(held.due))))
+        self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot)))
         self._log.clear()
         held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
 
@@ -164,17 +145,12 @@ class StageFunction(KeyedProcessFunction):
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
-            snapshot, due = _snapshot_of(bytes(found))
+            snapshot = _snapshot_of(bytes(found))
             held.stage.restore(snapshot)
-            held.due.update(due)
             held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
-            entry = msgpack.unpackb(bytes(packed))
-            _done(held.stage, entry)
-            _note_due(held, entry)
-        for due_ms in sorted(held.due):
-            ctx.timer_service().register_event_time_timer(due_ms - 1)
+            _done(held.stage, msgpack.unpackb(bytes(packed)))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A timer that a checkpoint brought back fires at once, and is none of this run's.
         self._wait(held, ctx)
@@ -190,26 +166,15 @@ def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
     return stage.close(value if kind == CLOSED else 0)
 
 
-def _note_due(held: _Held, entry: Any) -> None:
-    """Keep `held.due` as it was when `entry` was new."""
-    kind, value = entry
-    if kind == INPUT:
-        due_ms = held.stage.due_ms(value)
-        if due_ms is not None:
-            held.due.add(due_ms)
-    elif kind == CLOSED:
-        held.due.discard(value)
-
-
-def _snapshot_of(data: bytes) -> tuple[bytes, list[int]]:
-    """A stage's state, and the times at which it was to be closed."""
+def _snapshot_of(data: bytes) -> bytes:
+    """A stage's state. Older versions wrote the times of its timers behind it; Flink keeps those itself."""
     try:
-        version, snapshot, due = msgpack.unpackb(data)
+        version, snapshot, *_ = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"a shard's state cannot be read: {error}") from None
     if version != STATE_VERSION:
         raise MalformedRecord(f"a shard's state is of version {version}; expected {STATE_VERSION}")
-    return bytes(snapshot), list(due)
+    return bytes(snapshot)
 
 
 def message(key: int, data: bytes) -> bytes:

@@ -219,9 +219,7 @@ class StatefulFunction(InferenceFunction):
     ) -> Iterator[Any]:
         self._ended = True
         yield from self._emit(key, shard, ctx)
-        if not self._embedded:
-            yield from self._complete(key, shard, ctx)
-        elif shard.live:
+        if shard.live:
             self._refuse_if_cancelled()
             self._calls.wait_any_ready(WAIT_S)
             yield from self._emit(key, shard, ctx)

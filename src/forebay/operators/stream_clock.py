@@ -20,16 +20,11 @@ from forebay.codec import decode, encode
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
 from forebay.operators.inference import BYTES, END_OF_INPUT_MS
-from forebay.operators.orphans import end_with_jvm, is_worker
-from forebay.operators.sampling import stop_state_sampling
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.operators.stages import message
 from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)
-
-NO_TIME_MS = -(2**62)
-"""Earlier than any time: moves no watermark."""
 
 ToMessage = Callable[[Event], bytes]
 """What of an event goes on. May raise `RecordError`."""
@@ -47,8 +42,7 @@ class StreamClock(KeyedProcessFunction):
     """Takes encoded records; gives `(message, the clock)`. To `REFUSED` go the dead letters that come, and
     events without a time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
 
-    Messages are spread over `shards` by the events' positions. The first of a run are without an input, one
-    for every shard of the next stage: they wake it (`StageFunction`).
+    Messages are spread over `shards` by the events' positions.
     """
 
     def __init__(self, to_message: ToMessage, *, tolerance: Tolerance, shards: int) -> None:
@@ -57,17 +51,11 @@ class StreamClock(KeyedProcessFunction):
         self._shards = shards
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        end_with_jvm()
-        if is_worker():
-            stop_state_sampling()
         self._state = runtime_context.get_state(ValueStateDescriptor("clock", BYTES))
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
-        self._asleep = list(self._keys)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        while self._asleep:
-            yield message(self._asleep.pop(), b""), NO_TIME_MS
         time = self._time or self._recover(ctx)
         data = bytes(value)
         record = decode(data)

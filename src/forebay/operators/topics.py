@@ -15,6 +15,7 @@ from forebay.embed.base import OpenEmbedder
 from forebay.errors import RecordError
 from forebay.operators.inference import BYTES
 from forebay.operators.keying import EventText
+from forebay.operators.one_mode import check_environment
 from forebay.operators.shards import flink_keys, shard_of
 from forebay.operators.stages import StageFunction, message, staged
 from forebay.operators.stream_clock import REFUSED, Clocked, refused
@@ -27,8 +28,7 @@ MOST_LOG_BYTES = 1 << 18
 
 class Texts(ProcessFunction):
     """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
-    letters that come, and events without the text or whose key cannot be made. The first messages of a run
-    wake every shard (`StageFunction`)."""
+    letters that come, and events without the text or whose key cannot be made."""
 
     def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
         self._text = text
@@ -37,11 +37,8 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
-        self._asleep = list(self._keys)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
-        while self._asleep:
-            yield message(self._asleep.pop(), b"")
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
@@ -85,8 +82,9 @@ def topic_events(
     the records that were refused.
 
     A text waits at most `wait_ms` until its batch is full. A topic lives in one shard: with more than one,
-    texts of one `key` meet.
+    texts of one `key` meet. Raises `SettingError` where Python would run in worker processes.
     """
+    check_environment(stream.get_execution_environment())
     source = stream._j_data_stream.getParallelism()
     texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)

@@ -10,6 +10,7 @@ from pyflink.datastream import DataStream
 from forebay.detect.stream_time import Tolerance
 from forebay.detect.trend_stages import BookStage, CountStage, RateStage, post_bytes
 from forebay.detect.trend_values import TrendSettings
+from forebay.operators.one_mode import check_environment
 from forebay.operators.stages import StageFunction, staged
 from forebay.operators.stream_clock import Clocked, clocked
 from forebay.operators.texts import TextField
@@ -53,18 +54,19 @@ def trend_events(
     JSON, and the records that were refused.
 
     Exactly once: the events depend on the posts and their order alone. `shards` is the same for the life of a
-    pipeline, `parallelism` may change.
+    pipeline, `parallelism` may change. Raises `SettingError` where Python would run in worker processes.
     """
+    check_environment(stream.get_execution_environment())
     posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
     counts = staged(
         posts.messages,
-        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards, wakes_next=True),
+        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards),
         parallelism=parallelism,
         name=f"{name}-counts",
     )
     rates = staged(
         counts,
-        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1, wakes_next=True),
+        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1),
         parallelism=parallelism,
         name=f"{name}-rates",
     )

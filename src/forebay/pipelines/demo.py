@@ -50,7 +50,6 @@ class DemoOptions:
     text_field: str | None = None
     time_field: str | None = None
     capacity: int = 32
-    mode: str = "thread"
     seed: int = 1
     model: str | None = None
     api_key: SecretRef | None = None
@@ -88,7 +87,6 @@ def plan_demo(options: DemoOptions) -> Demo:
             },
             "sampling": {"max_tokens": 48},
             "capacity": options.capacity,
-            "mode": options.mode,
             "sink": {"type": "jsonl", "path": "results"},
             "dead_letters": {"type": "jsonl", "path": "dead-letters"},
             "checkpoint": {"dir": "checkpoints", "interval_s": 2.0},

@@ -3,6 +3,8 @@ how the job is watched, for with other values a run would lose its place or see 
 
 from __future__ import annotations
 
+from forebay.operators.one_mode import MODE, ONE_MODE
+
 TUNING = tuple(
     f"execution.checkpointing.{name}"
     for name in (
@@ -45,7 +47,7 @@ OWNED: dict[str, str] = {
     "pipeline.jobvertex-parallelism-overrides": "the pipeline's key parallelism",
     "pipeline.max-parallelism": "no such key: it is fixed, for checkpoints are bound to it",
     "pipeline.name": "the pipeline's key name",
-    "python.execution-mode": "the pipeline's key mode",
+    MODE: f"no such key: {ONE_MODE}",
     "rest": _CLUSTER,
     "state.backend.fs.checkpointdir": "the pipeline's key checkpoint.dir",
     "state.checkpoint-storage": _EXACT,

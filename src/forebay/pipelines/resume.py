@@ -127,7 +127,8 @@ def _end_process(pid: int) -> None:
 def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
     """The checkpoint that a run of `spec` goes on from; None: it starts at the beginning.
 
-    Raises `SettingError` where the pipeline has finished, or its state was made with other settings.
+    Raises `SettingError` where the pipeline has finished, or its state was made with other settings or with
+    Python in worker processes.
     """
     note, newest = read_note(home), newest_checkpoint(home)
     if note.finished or _ended_unnoted(spec, home, note, newest):
@@ -136,6 +137,12 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path) -> Path | None:
             f"beginning with --fresh"
         )
     if newest is not None and note.traits is not None:
+        if note.traits.get("mode", "thread") != "thread":
+            raise SettingError(
+                "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python "
+                "runs inside Flink's JVM now. Finish the run with the version of Forebay that began it, or "
+                "start over with --fresh"
+            )
         for key, value in traits(spec).items():
             if key in note.traits and value != note.traits[key]:
                 raise SettingError(
@@ -198,9 +205,9 @@ def tidy_logs(folder: Path) -> None:
 def traits(spec: PipelineSpec) -> dict[str, Any]:
     """The settings that a checkpoint is bound to.
 
-    Thread and process mode cannot read each other's state; order within a key, and what an application keeps
-    for it, live as long as the number of shards; positions are those of one source, and state is found again
-    by the form of the job.
+    State of worker processes, which older versions had (`mode`), cannot be read; order within a key, and what
+    an application keeps for it, live as long as the number of shards; positions are those of one source, and
+    state is found again by the form of the job.
     """
     source = spec.source.model_dump(mode="json")
     if "url" in source:
@@ -209,7 +216,7 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
             "one with the hash " + hashlib.blake2b(source["url"].encode(), digest_size=8).hexdigest()
         )
     found: dict[str, Any] = {
-        "mode": spec.mode,
+        "mode": "thread",
         "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
         "application.type": spec.application.type if spec.application else "null",

@@ -16,7 +16,6 @@ from forebay.operators.environment import FlinkConfig, Restart, flink_environmen
 from forebay.operators.job import check_cluster, end_job, submit
 from forebay.operators.jvm import HEAP_MB, jvm_process, start_jvm
 from forebay.operators.ports import free_port
-from forebay.pipelines.applications import COUNTING
 from forebay.pipelines.brokers import await_brokers, kafka_read
 from forebay.pipelines.keeper import Keeper
 from forebay.pipelines.lag import lag_watched
@@ -50,13 +49,6 @@ METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
 """Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
 ten seconds."""
-CALLS_PER_BUNDLE = 16
-"""In process mode a checkpoint waits for the bundle in hand, and with all slots taken each event of the
-bundle waits for one: a bundle of a sixteenth of the slots takes a sixteenth of a call."""
-
-COUNTED_PER_BUNDLE = 256
-"""Applications that make no call for each event have larger bundles."""
-
 Engine = AbstractContextManager[Sequence[str]]
 """Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
 
@@ -201,9 +193,7 @@ def _config(
         "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
     }
     return FlinkConfig(
-        mode=spec.mode,
         parallelism=spec.parallelism,
-        bundle_size=_bundle_size(spec),
         checkpoint_dir=Path(spec.checkpoint.dir),
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=restore_from,
@@ -219,12 +209,6 @@ def _config(
             **{key: _flink_value(value) for key, value in spec.flink.items()},
         },
     )
-
-
-def _bundle_size(spec: PipelineSpec) -> int:
-    if spec.application is not None and spec.application.type in COUNTING:
-        return COUNTED_PER_BUNDLE
-    return max(1, spec.capacity // CALLS_PER_BUNDLE)
 
 
 def _flink_value(value: object) -> str:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.fields import ByUrl, Routing
 from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.operators.one_mode import MODE, ONE_MODE
 from forebay.operators.shards import MAX_PARALLELISM
 from forebay.pipelines.applications import KEYED, TIMED, Application
 from forebay.pipelines.calls import (
@@ -164,9 +165,6 @@ class PipelineSpec(Model):
     checkpoint: CheckpointSpec = Field(
         description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
     )
-    mode: Literal["thread", "process"] = Field(
-        "thread", description="Where Python runs: in a thread of the JVM, or in a process of its own."
-    )
     flink: dict[Annotated[str, AfterValidator(_flink_key)], Scalar] = Field(
         default_factory=dict,
         description="Options of Flink, passed on as they are; they win over Forebay's own. Those that decide "
@@ -179,6 +177,7 @@ class PipelineSpec(Model):
         if not isinstance(data, dict):
             return data
         data = dict(data)
+        _leave_out_mode(data)
         name = data.get("name") if isinstance(data.get("name"), str) else "pipeline"
         checkpoint = data.get("checkpoint") or {}
         if isinstance(checkpoint, dict):
@@ -194,8 +193,7 @@ class PipelineSpec(Model):
     def _fits_together(self) -> PipelineSpec:
         problems = list(self._problems())
         if problems:
-            message = "; ".join(f"{key}: {text}" for key, text in problems)
-            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+            raise _together(problems)
         return self
 
     def _problems(self) -> Any:
@@ -305,6 +303,23 @@ class PipelineSpec(Model):
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
+
+
+def _leave_out_mode(data: dict[str, Any]) -> None:
+    """Files of older versions may say `mode: thread`; there is no other."""
+    mode = data.pop("mode", "thread")
+    if mode != "thread":
+        raise _together(
+            [("mode", f"expected no such key, found {str(mode)[:60]!r}; {ONE_MODE}; remove the line")]
+        )
+    flink = data.get("flink")
+    if isinstance(flink, dict) and flink.get(MODE) == "thread":
+        data["flink"] = {key: value for key, value in flink.items() if key != MODE}
+
+
+def _together(problems: list[tuple[str, str]]) -> PydanticCustomError:
+    message = "; ".join(f"{key}: {text}" for key, text in problems)
+    return PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
 
 
 def _servers(bootstrap: str) -> set[str]:

@@ -152,7 +152,6 @@ def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: st
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    # The task manager first: it ends its Python workers.
     for process in reversed(processes):
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

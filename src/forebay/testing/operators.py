@@ -1,7 +1,7 @@
 """Inference jobs for tests: an embedded cluster, scripted answers, calls held by gates, kills and restores.
 
-Python runs inside Flink's JVM or in worker processes, so all that a test steers or observes goes through
-files in one folder: the input, the gates, what the engine was asked, what left the operator.
+Python runs inside Flink's JVM, so all that a test steers or observes goes through files in one folder: the
+input, the gates, what the engine was asked, what left the operator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +48,7 @@ from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.waiting import POLL_S, wait_until
 
 HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
-DEFECT = "[[defect]]"
+DEFECT = re.compile(r"\[\[defect(?::([a-z0-9_-]+))?\]\]")
 FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
 """Without these, Flink's REST service says what was true three or ten seconds ago."""
 
@@ -57,8 +56,8 @@ FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
     """An engine that holds each prompt with `[[hold:NAME]]` until the file `gates/NAME` is there, then gives
-    the inner engine's answer; `[[defect]]` makes it break as no engine should. Writes a line for each call to
-    `calls`: id, calls in flight, engine. Picklable.
+    the inner engine's answer; `[[defect]]` makes it break as no engine should, `[[defect:NAME]]` until
+    `gates/NAME` is there. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
     """
 
     folder: Path
@@ -81,11 +80,12 @@ class _GatedEngine:
         try:
             append(self._folder / "calls", f"{request.id}\t{self._in_flight}\t{os.getpid()}-{id(self)}")
             text = request_text(request)
-            if DEFECT in text:
+            defect = DEFECT.search(text)
+            if defect and not (defect[1] and self._is_open(defect[1])):
                 raise ZeroDivisionError("a planted defect")
             held = HOLD.search(text)
             # Another process opens the gate: only polling sees it.
-            while held and not (self._folder / "gates" / held[1]).exists():  # noqa: ASYNC110
+            while held and not self._is_open(held[1]):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
             return await self._inner.complete(request, timeout_s=timeout_s)
         finally:
@@ -93,6 +93,9 @@ class _GatedEngine:
 
     async def close(self) -> None:
         await self._inner.close()
+
+    def _is_open(self, gate: str) -> bool:
+        return (self._folder / "gates" / gate).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class Pipeline:
     Each line has `text`, which is the prompt; where `keyed`, `key`; where `event_time`, `at` in milliseconds.
     `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
     the output is one line per window with its start and its number of results. `program`: it asks, instead of
-    one question per event; at most `queue` events of a key wait for its call.
+    one question per event; at most `queue` events of a key wait for its call. `engine`: answers in place of a
+    scripted one with `delay`.
     """
 
     folder: Path
@@ -126,6 +130,7 @@ class Pipeline:
     program: Program[Any] | None = None
     queue: int = 64
     delay: Delay = field(default_factory=lambda: Fixed(0.005))
+    engine: EngineFactory | None = None
     schema: Mapping[str, JSON] | None = None
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
     flink: FlinkConfig = field(default_factory=FlinkConfig)
@@ -154,7 +159,7 @@ class Pipeline:
 
     def _inferred(self, events: DataStream) -> Inferred:
         call = Call(
-            engine=GatedEngineFactory(self.folder, ScriptedEngineFactory(self.delay)),
+            engine=GatedEngineFactory(self.folder, self.engine or ScriptedEngineFactory(self.delay)),
             model="scripted",
             prompt=PromptTemplate("{{ text }}"),
             schema=self.schema,
@@ -285,19 +290,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
         member.kill()
     process.wait()
     psutil.wait_procs(family)
-
-
-def kill_workers() -> int:
-    """SIGKILL the Python workers of the jobs in this process; returns how many there were."""
-    killed = 0
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if any("beam_boot" in part for part in child.cmdline()):
-                child.send_signal(signal.SIGKILL)
-                killed += 1
-        except psutil.NoSuchProcess:
-            continue
-    return killed
 
 
 def append(path: Path, line: str) -> None:

@@ -20,7 +20,6 @@ def main(order: dict[str, str]) -> None:
     state = Path(order["state"])
     env = flink_environment(
         FlinkConfig(
-            mode=order["mode"],  # type: ignore[arg-type]
             parallelism=int(order["parallelism"]),
             checkpoint_dir=state,
             checkpoint_interval_s=0.5,

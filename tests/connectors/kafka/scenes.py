@@ -57,7 +57,7 @@ class Scenes:
         )
         stream = kafka_source(env, config)
         if window:
-            # Lines, not bytes: PyFlink's windows cannot keep a byte array in their state in thread mode.
+            # Lines, not bytes: PyFlink's windows cannot keep a byte array in their state.
             timed = with_event_time(stream, out_of_orderness_ms=0).map(_line, Types.STRING())
             windows = timed.key_by(lambda _: 0, Types.INT()).window(
                 TumblingEventTimeWindows.of(Time.seconds(10))

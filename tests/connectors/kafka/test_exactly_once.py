@@ -29,14 +29,13 @@ class Killable:
         self._jar = jar
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, mode: str, parallelism: int) -> None:
+    def start(self, *, parallelism: int) -> None:
         order = {
             **self.topics,
             "bootstrap": self.node.bootstrap,
             "jar": str(self._jar),
             "state": str(self.folder / "state"),
             "logs": str(self.folder / "logs"),
-            "mode": mode,
             "parallelism": str(parallelism),
         }
         (self.folder / "order.json").write_text(json.dumps(order))
@@ -101,23 +100,20 @@ def killable(tmp_path: Path, node: Any, kafka_jar: Path, topic: Callable[..., st
     made.kill()
 
 
-@pytest.mark.parametrize("mode", ["thread", "process"])
-def test_kills_of_job_and_broker_and_another_parallelism_lose_and_double_nothing(
-    killable: Killable, mode: str
-) -> None:
+def test_kills_of_job_and_broker_and_another_parallelism_lose_and_double_nothing(killable: Killable) -> None:
     killable.feed(0, 400)
-    killable.start(mode=mode, parallelism=1)
+    killable.start(parallelism=1)
     killable.await_results(100)
     killable.kill()
     killable.feed(400, 800)
-    killable.start(mode=mode, parallelism=2)
+    killable.start(parallelism=2)
     killable.await_results(450)
     killable.node.kill()
     killable.node.start()
     killable.feed(800, 1200)
     killable.await_results(1000)
     killable.kill()
-    killable.start(mode=mode, parallelism=1)
+    killable.start(parallelism=1)
     killable.await_results(1200)
     counted = Counter(result["fields"]["n"] for result in killable.results())
     assert counted == Counter(range(1200))

@@ -1,0 +1,35 @@
+"""All jobs and subtasks of a JVM share one Python interpreter: under load nothing crashes or is mixed up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.testing.answers import echo
+
+pytestmark = pytest.mark.flink
+EVENTS = 6000
+
+
+def test_jobs_whose_threads_call_java_are_exact_while_others_are_cancelled(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("one_jvm_jobs.py")), str(tmp_path / "jobs")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # What a crash of native code leaves behind.
+    assert list(tmp_path.glob("hs_err_*")) == []
+    assert done.returncode == 0, done.stderr[-3000:]
+    for parallelism in (2, 4):
+        lines = read_jsonl_sink(tmp_path / "jobs" / f"parallelism-{parallelism}" / "results")
+        results = [orjson.loads(line) for line in lines]
+        given = sorted((result["fields"]["n"], result["answer"]) for result in results)
+        assert given[:-1] == [(n, echo(f"event {n}")) for n in range(EVENTS)]
+        assert given[-1][0] == EVENTS
