@@ -13,8 +13,8 @@ from forebay.engine.launch.environment import environment_ready
 from forebay.settings import Settings, load_settings
 
 INSTALLS = (
-    "The engine is installed first, once: vLLM and a small model, about 8 GB on disk. That takes some minutes: "
-    "much is downloaded and unpacked."
+    "The engine is installed first, once: vLLM and a small model, about 8 GB on disk. That takes some "
+    "minutes: much is downloaded and unpacked."
 )
 
 
