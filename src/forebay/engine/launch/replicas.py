@@ -27,6 +27,7 @@ from forebay.errors import LaunchError
 PORT_BASE = 8100
 START_TIMEOUT_S = 600.0
 POLL_S = 0.25
+USUALLY = "about half a minute, most of it to load vLLM"
 KEPT_LOGS = 50
 
 LaunchFor = Callable[[int, tuple[int, ...]], Launch]
@@ -197,7 +198,7 @@ class Replicas(Sequence[str]):
     def _await_health(self, replicas: Iterable[Replica], timeout_s: float, progress: Progress) -> None:
         waiting = list(replicas)
         deadline = time.monotonic() + timeout_s
-        with progress.step(f"Starting {len(waiting)} replica(s) of {self.model}") as detail:
+        with progress.step(f"Starting {len(waiting)} replica(s) of {self.model} ({USUALLY})") as detail:
             while waiting:
                 for replica in waiting:
                     # Asked first: a stranger on the port may be healthy while our server could not bind it.
