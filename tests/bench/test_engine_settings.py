@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.bench import engine_settings
 from forebay.bench.engine_settings import (
     IN_FLIGHT,
     SETTINGS,
@@ -33,12 +34,14 @@ def test_a_setting_changes_what_it_says_and_nothing_else() -> None:
     assert launch_of(SETTINGS["nice-10"], base).command == ("nice", "-n", "10", *base.command)
 
 
-def test_tokens_are_counted_as_they_come_also_of_answers_that_are_not_complete() -> None:
-    script = ReplicaScript(delay=Fixed(0.01), token_s=0.01, chunks=8)
-    with ReplicaThread(script) as replica:
-        assert written_per_second(replica.url, "fake", 0.5) > IN_FLIGHT
+def test_what_was_begun_is_counted_whole_and_what_is_not_answered_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.05))) as replica:
+        assert written_per_second(replica.url, "fake", 0.01) > IN_FLIGHT
+    monkeypatch.setattr(engine_settings, "MOST_S", 0.2)
     with ReplicaThread(ReplicaScript(delay=Fixed(60.0))) as replica:
-        assert written_per_second(replica.url, "fake", 0.2) == 0
+        assert written_per_second(replica.url, "fake", 0.1) == 0
 
 
 def test_an_engine_that_fails_is_no_measurement() -> None:

@@ -24,7 +24,9 @@ from forebay.settings import Settings
 
 IN_FLIGHT = 32
 ANSWER_TOKENS = 20
-WARM_UP_S = 2.0
+WARM_UP_S = 0.1
+MOST_S = 60.0
+"""What is not answered by then does not count."""
 KV_CACHE_GIB = 1.0
 BUSY = (sys.executable, "-c", "while True: pass")
 
@@ -113,35 +115,33 @@ def measure_settings(
 
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
-    """Tokens per second that the engine at `url` writes with `IN_FLIGHT` requests in flight; blocks."""
+    """Tokens per second that the engine at `url` writes with `IN_FLIGHT` requests in flight; blocks. None is
+    begun after `seconds`, and all are waited for, at most `MOST_S`."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 
 async def _written_per_second(url: str, model: str, seconds: float) -> float:
-    engine, written, begun = HttpEngine(url), 0, time.monotonic()
-
-    def wrote() -> None:
-        nonlocal written
-        written += 1
+    engine, written, begun = HttpEngine(url, stream=False), 0, time.monotonic()
 
     async def ask_on(lane: int) -> None:
+        nonlocal written
         index = lane
-        while True:
-            text = post(
-                round(begun * 1000), index, topic_of(1, index, burst_topic="outage", share=1 / len(TOPICS))
-            )
+        while time.monotonic() < begun + seconds:
+            topic = topic_of(1, index, burst_topic="outage", share=1 / len(TOPICS))
+            text = post(round(begun * 1000), index, topic)["text"]
             request = Request(
                 id=f"settings-{index}",
                 model=model,
-                prompt=f"Post {index}: {text['text']}\nWhat it is about:",
+                prompt=f"Post {index}: {text}\nWhat it is about:",
                 sampling=Sampling(max_tokens=ANSWER_TOKENS, extra={"ignore_eos": True}),
             )
-            await engine.complete(request, timeout_s=600, on_content=wrote)
+            completion = await engine.complete(request, timeout_s=2 * MOST_S)
+            written += completion.usage.completion_tokens
             index += IN_FLIGHT
 
     lanes = [asyncio.create_task(ask_on(lane)) for lane in range(IN_FLIGHT)]
     try:
-        done, _ = await asyncio.wait(lanes, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(lanes, timeout=MOST_S, return_when=asyncio.FIRST_EXCEPTION)
         took_s = time.monotonic() - begun
         for lane in done:
             lane.result()

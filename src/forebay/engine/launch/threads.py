@@ -3,7 +3,7 @@
 Threads that compute one product wait for each other thousands of times a second. Where one of them has lost
 its core to another program, those that spin meanwhile take the cores that it needs, and those that sleep
 are slow to wake. Measured (docs/how-to/engine.md): Intel's OpenMP runtime, whose threads spin for at most a
-millisecond here and give way meanwhile, not bound to cores, is the fastest or close to it, idle and busy.
+millisecond here and give way meanwhile, not bound to cores, is close to the fastest, idle and busy.
 """
 
 from __future__ import annotations
