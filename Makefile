@@ -24,6 +24,7 @@ demo: setup
 	@$(BIN)/forebay demo
 
 test: setup lint
+	@echo "All tests: about half an hour on two fast cores, more on slow or busy ones; many start Flink, Kafka or vLLM for real."
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
 

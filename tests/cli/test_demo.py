@@ -15,9 +15,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.cli.demo import show
+from forebay.cli.demo_screen import show
 from forebay.errors import SettingError
-from forebay.pipelines.demo import Example, Slice, Summary
+from forebay.pipelines.demo import Example, Right, Slice, Summary
+from forebay.pipelines.demo_outbreak import Outbreak
 from forebay.pipelines.snapshot import Snapshot
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -33,7 +34,10 @@ SUMMARY = Summary(
 
 def shown(summary: Summary) -> str:
     out = StringIO()
-    last, where = Snapshot(4.0, "FINISHED", accepted=11), "results as JSON lines: /out/demo"
+    last, where = (
+        Snapshot(4.0, "FINISHED", accepted=11, prompt_tokens=100),
+        "results as JSON lines: /out/demo",
+    )
     show(summary, last, where, Console(file=out, width=160))
     return out.getvalue()
 
@@ -41,11 +45,27 @@ def shown(summary: Summary) -> str:
 def test_the_summary_for_a_person() -> None:
     text = shown(SUMMARY)
     assert "11 events in, 10 answers, 1 dead letters in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
-    assert "10 tokens/s" in text
+    assert "2.5 answers/s, 35 tokens/s read and written" in text
     assert "results as JSON lines: /out/demo" in text
     rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
     assert [row[0] for row in rows if row[0] in ("negative", "neutral")] == ["negative", "neutral"]
     assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)
+
+
+def test_what_was_planted_found_and_right_is_said() -> None:
+    planted = Outbreak("outage", 55_000, 110_000)
+    found = Outbreak("outage", 60_000, 120_000, events=8, factor=12.2)
+    known = replace(SUMMARY, right=Right(9, 10), by_topic={"outage": Right(8, 8), "food": Right(1, 2)})
+    text = shown(replace(known, planted=planted, found=found))
+    assert "What happened: outage breaks out at 00:01:00.0: 8 posts in 60.0 s, 12 times as many" in text
+    assert "Planted: outage, from 00:00:55.0 on, for 55.0 s. The model found it and named it." in text
+    assert "Right topics: 9 of 10 (90%)" in text
+    rows = [line.replace("│", " ").split() for line in text.splitlines() if "%" in line]
+    assert ["outage", "8", "100%"] in [row[:3] for row in rows]
+    assert ["food", "2", "50%"] in [row[:3] for row in rows]
+    for other in (None, replace(found, topic="food")):
+        assert "The model missed it." in shown(replace(known, planted=planted, found=other))
+    assert "nothing broke out" in shown(replace(known, planted=planted, found=None))
 
 
 def test_rows_of_less_than_a_second_are_told_apart() -> None:
@@ -105,5 +125,9 @@ def test_a_demo_with_one_of_two_models_and_a_key(tmp_path: Path) -> None:
     assert (document["run"]["state"], document["run"]["accepted"]) == ("FINISHED", 40)
     assert (document["summary"]["results"], document["summary"]["dead_letters"]) == (40, 0)
     assert sum(document["summary"]["topics"].values()) == 40
+    assert document["summary"]["right"]["events"] == 40
+    assert document["measured"]["answers"] > 0
+    assert 0 < document["first_answer_s"] < 400
+    assert "40 posts, at most 32 at a time: about" in done.stderr
     assert KEY not in done.stdout + done.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay import cli
+from forebay.cli.setup import announce_install
 from forebay.engine.launch import Replica, machine_registry
+from forebay.engine.launch.environment import RECIPE, engine_python
+from forebay.engine.launch.files import write_stamp
 from forebay.settings import load_settings
 
 
@@ -63,3 +68,16 @@ def test_doctor_fails_where_something_needed_is_missing() -> None:
     verdicts = {finding["subject"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
     assert verdicts["engine environment"] == "missing"
     assert "forebay setup" in CliRunner().invoke(cli.application(), ["doctor"]).stdout
+
+
+def test_an_installation_is_announced_before_it_begins(home: Path) -> None:
+    out = StringIO()
+    announce_install(load_settings(), Console(file=out))
+    assert "some minutes" in out.getvalue()
+    settings = load_settings()
+    engine_python(settings).parent.mkdir(parents=True)
+    engine_python(settings).touch()
+    write_stamp(settings.engine_env / "forebay-ready.json", {"recipe": RECIPE})
+    ready = StringIO()
+    announce_install(settings, Console(file=ready))
+    assert ready.getvalue() == ""

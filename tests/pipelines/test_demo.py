@@ -11,7 +11,17 @@ import pytest
 
 from forebay.connectors.posts import TOPICS
 from forebay.errors import SettingError
-from forebay.pipelines.demo import GENERAL_TOPICS, SLICES, Demo, DemoOptions, plan_demo, summarize
+from forebay.pipelines.demo import (
+    GENERAL_TOPICS,
+    Demo,
+    DemoOptions,
+    Right,
+    demo_of,
+    plan_demo,
+    summarize,
+    summary_of,
+)
+from forebay.pipelines.demo_outbreak import SLICES
 from forebay.pipelines.sources import CsvSource, GeneratorSource, JsonlSource
 from forebay.settings import SecretRef
 
@@ -133,10 +143,10 @@ def test_an_engine_may_serve_several_models_and_want_a_key(tmp_path: Path) -> No
     assert (plain.model, plain.secret()) == (None, None)
 
 
-def result(number: int, topic: str, time_ms: int | None) -> dict[str, Any]:
+def result(number: int, topic: str, time_ms: int | None, truth: str = "food") -> dict[str, Any]:
     return {
         "answer": {"sentiment": "neutral", "topic": topic}, "called_s": 0.5, "time_ms": time_ms,
-        "usage": {"completion_tokens": 3}, "fields": {"text": f"post {number}"},
+        "usage": {"completion_tokens": 3}, "fields": {"text": f"post {number}", "gold_topic": truth},
     }  # fmt: skip
 
 
@@ -160,6 +170,37 @@ def test_a_summary_counts_what_was_written(tmp_path: Path) -> None:
     assert {piece.topic for piece in found.slices if 45_000 <= piece.start_ms < 55_000} == {"outage"}
     assert [example.text for example in found.examples] == [f"post {i}" for i in (0, 20, 40, 60, 80)]
     assert found.examples[0].answer == "neutral, food"
+
+
+def test_a_summary_holds_the_answers_against_what_was_meant(tmp_path: Path) -> None:
+    demo = plan(tmp_path)
+    rows = [result(i, "outage" if 40 <= i < 60 else "food", 1000 * i, "outage") for i in range(100)]
+    found = summary_of(demo, rows, [])
+    assert found.right == Right(20, 100)
+    assert found.right.share == 0.2
+    assert found.by_topic == {"outage": Right(20, 100)}
+    assert found.planted == demo.planted
+    assert found.found is not None
+    assert (found.found.topic, found.found.events) == ("outage", 20)
+    assert sum(piece.outbreak for piece in found.slices) == 20
+    words = [row | {"answer": " outage"} for row in rows]
+    assert summary_of(demo, words, []).right == Right(100, 100)
+    assert summary_of(demo, words, []).examples[0].answer == "outage"
+    assert summary_of(demo, words, []).sentiments == {}
+
+
+def test_of_a_file_of_ones_own_nothing_is_known_to_be_right(tmp_path: Path) -> None:
+    demo = plan(tmp_path, '{"text": "a"}\n')
+    found = summary_of(demo, [result(1, "food", 1000)], [])
+    assert (found.right, found.by_topic, found.planted) == (None, {}, None)
+
+
+def test_a_demo_is_made_again_where_its_folder_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "kafka").mkdir()
+    source = demo_of(DemoOptions(out=tmp_path / "demo", events=30)).spec.source
+    assert isinstance(source, GeneratorSource)
+    assert source.count == 30
 
 
 def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.cli.applications import applications
+from forebay.cli.engine_settings import engine_settings
 from forebay.cli.faults import faults
 from forebay.cli.files import check_writable
 from forebay.cli.gateway_bench import gateway_bench
@@ -34,6 +35,7 @@ bench.command()(applications)
 bench.command()(faults)
 bench.command()(slowdown)
 bench.command(name="gateway")(gateway_bench)
+bench.command(name="engine")(engine_settings)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 

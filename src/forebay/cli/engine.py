@@ -39,6 +39,9 @@ def up(
     port_base: Annotated[int, typer.Option(help="The first port tried.")] = DEFAULTS.port_base,
     cores: Annotated[str | None, typer.Option(help="Cores to share out, such as 0-3,6.")] = None,
     kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Number type, such as float32; by default the processor's fastest.")
+    ] = None,
     max_model_len: Annotated[int, typer.Option(help="Tokens of prompt and answer.")] = DEFAULTS.max_model_len,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences in one batch.")] = DEFAULTS.max_num_seqs,
     eager: Annotated[bool, typer.Option(help="Start fast; without, compile first.")] = DEFAULTS.eager,
@@ -50,6 +53,7 @@ def up(
     options = EngineOptions(
         model=model,
         served_name=served_model_name,
+        dtype=dtype,
         cores=parse_cores(cores) if cores is not None else None,
         port_base=port_base,
         kv_cache_gib=kv_cache_gib,
@@ -100,6 +104,8 @@ def _show(replicas: tuple[Replica, ...] | list[Replica], json: bool) -> None:
             "url": replica.url,
             "state": _state(replica),
             "model": replica.model,
+            "type": replica.dtype,
+            "why": replica.dtype_reason,
             "cores": list(replica.cores),
             "pid": replica.pid,
             "owner": None if replica.kept else replica.owner_pid,
@@ -112,11 +118,15 @@ def _show(replicas: tuple[Replica, ...] | list[Replica], json: bool) -> None:
     elif not rows:
         typer.echo("No replicas. `forebay engine up` starts one.")
     else:
-        names = ("url", "state", "model", "cores", "pid", "log")
+        names = ("url", "state", "model", "type", "cores", "pid", "log")
         table = Table(*(Column(name, overflow="fold") for name in names), box=None)
         for row in rows:
             table.add_row(*(str(row[name]) for name in names))
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        for name, why in sorted({(replica.dtype, replica.dtype_reason) for replica in replicas}):
+            if name and why:
+                console.print(f"{name}: {why}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_json(document: object) -> None:

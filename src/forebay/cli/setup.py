@@ -8,8 +8,14 @@ import typer
 from rich.console import Console
 
 from forebay.embed.model import ensure_embedding_model
-from forebay.engine.launch import ConsoleProgress, ensure_engine
-from forebay.settings import load_settings
+from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
+from forebay.engine.launch.environment import environment_ready
+from forebay.settings import Settings, load_settings
+
+INSTALLS = (
+    "The engine is installed first, once: vLLM and a small model, about 8 GB on disk. That takes some "
+    "minutes: much is downloaded and unpacked."
+)
 
 
 def setup(
@@ -19,10 +25,22 @@ def setup(
     ] = False,
 ) -> None:
     """Install the local engine and its default model; does nothing where they are there."""
-    console = Console(stderr=True)
+    console, settings = Console(stderr=True), load_settings()
     if embeddings:
-        model = ensure_embedding_model(load_settings(), ConsoleProgress(console))
+        model = ensure_embedding_model(settings, ConsoleProgress(console))
         console.print(f"The embedding model is ready: {model}", highlight=False, soft_wrap=True)
         return
-    engine = ensure_engine(load_settings(), ConsoleProgress(console))
-    console.print(f"The engine is ready: {engine.python}", highlight=False, soft_wrap=True)
+    announce_install(settings, console)
+    engine = ensure_engine(settings, ConsoleProgress(console))
+    chosen = best_type(settings, ConsoleProgress(console))
+    console.print(
+        f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def announce_install(settings: Settings, console: Console) -> None:
+    """Say that the engine's installation comes first, and why it takes long, where it is to be made."""
+    if not environment_ready(settings):
+        console.print(INSTALLS, highlight=False, soft_wrap=True)

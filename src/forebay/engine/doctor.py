@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from forebay.engine.launch.dtype import LEAST_GFLOPS, NumberType, check_processor, known_type
 from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
-from forebay.engine.launch.local import machine_registry
-from forebay.engine.launch.machine import available_memory_gib, usable_cores
+from forebay.engine.launch.local import machine_registry, threads_on
+from forebay.engine.launch.machine import Processor, available_memory_gib, read_processor, usable_cores
 from forebay.engine.launch.model import model_ready
 from forebay.engine.launch.ports import free_ports
 from forebay.engine.launch.registry import Replica
@@ -47,7 +48,7 @@ class Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Look at everything that Forebay needs, in the order in which it is needed. Takes about a second."""
-    ready = environment_ready(settings)
+    ready, processor = environment_ready(settings), read_processor()
     return [
         check_python(sys.version_info[:2]),
         check_flink(_version("apache-flink")),
@@ -55,6 +56,8 @@ def examine(settings: Settings) -> list[Finding]:
         _installed("engine environment", ready, settings.engine_env),
         _installed("default model", model_ready(settings), settings.models),
         check_cores(usable_cores()),
+        check_cpu(processor),
+        check_type(known_type(settings, processor, threads_on(usable_cores()))),
         check_memory(available_memory_gib()),
         check_disk(_free_disk_gib(settings.home), engine_ready=ready),
         check_ports(),
@@ -96,6 +99,27 @@ def check_cores(cores: Iterable[int]) -> Finding:
     if count > 1:
         return Finding("cores", Verdict.OK, str(count))
     return Finding("cores", Verdict.WARNING, str(count), "use an engine elsewhere: forebay demo --engine URL")
+
+
+def check_cpu(processor: Processor) -> Finding:
+    """vLLM has no build for processors without AVX2."""
+    try:
+        check_processor(processor)
+    except LaunchError as error:
+        return Finding(
+            "processor", Verdict.MISSING, str(error), "use an engine elsewhere: forebay demo --engine URL"
+        )
+    return Finding("processor", Verdict.OK, processor.name or processor.architecture)
+
+
+def check_type(chosen: NumberType) -> Finding:
+    """What local replicas compute in, and whether that is fast enough to be of use."""
+    found = f"{chosen.name}: {chosen.reason}"
+    if chosen.gflops is None or chosen.gflops >= LEAST_GFLOPS:
+        return Finding("number type", Verdict.OK, found)
+    return Finding(
+        "number type", Verdict.WARNING, found, "use an engine elsewhere: forebay demo --engine URL"
+    )
 
 
 def check_memory(available_gib: float) -> Finding:

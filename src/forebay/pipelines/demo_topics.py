@@ -132,7 +132,7 @@ def run_between_topics(
         completion_tokens=sum(row["usage"]["completion_tokens"] for row in rows),
     )
     watch(counted)
-    return counted, summary_of(demo.text_field, rows, letters), topics
+    return counted, summary_of(demo, rows, letters), topics
 
 
 def posts(demo: Demo) -> Iterator[tuple[bytes, int | None]]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
-from forebay.engine.launch.local import resolve_model
+from forebay.engine.launch import EngineOptions, Silent, best_type, ensure_engine, local_replicas
+from forebay.engine.launch.dtype import TYPES
+from forebay.engine.launch.local import given_dtype, resolve_model
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 
@@ -57,6 +58,21 @@ def test_wrong_options_stop_before_anything_is_installed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("extra", "dtype"),
+    [
+        ((), None),
+        (("--seed", "3"), None),
+        (("--dtype", "half"), "half"),
+        (("--dtype=float32", "--seed", "3"), "float32"),
+        (("--dtype", "half", "--dtype=float32"), "float32"),
+        (("--dtype",), None),
+    ],
+)
+def test_a_type_among_the_arguments_for_vllm(extra: tuple[str, ...], dtype: str | None) -> None:
+    assert given_dtype(extra) == dtype
+
+
 @pytest.mark.vllm
 def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
     home = load_settings()
@@ -77,7 +93,10 @@ def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
     options = EngineOptions(kv_cache_gib=0.5, max_model_len=1024, extra=("--seed", "3"))
     with local_replicas(1, options, settings=home) as replicas:
         processes = replicas.replicas[0].processes()
-        assert len(processes) >= 4, "the supervisor, the server and vLLM's own processes"
+        assert len(processes) >= 3, "the supervisor, the server and the model"
+        assert replicas.replicas[0].dtype == best_type(home).name
+        assert best_type(home).gflops is not None, "this processor was measured"
+        assert {best_type(home).name} <= set(TYPES)
         call = urllib.request.Request(
             f"{replicas[0]}/v1/chat/completions",
             json.dumps(body).encode(),

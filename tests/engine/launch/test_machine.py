@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch.machine import available_memory_gib, usable_cores
+from forebay.engine.launch.machine import (
+    available_memory_gib,
+    core_quota,
+    physical_cores,
+    read_processor,
+    usable_cores,
+)
 from forebay.engine.launch.ports import free_ports
 from forebay.errors import LaunchError, SettingError
 
@@ -32,3 +38,47 @@ def test_ports_that_are_taken_are_passed_over() -> None:
         free_ports(65_535, 1, {65_535})
     with pytest.raises(SettingError):
         free_ports(80, 1, ())
+
+
+X86 = """processor\t: 0
+model name\t: A Laptop's 5 3500U
+flags\t\t: fpu sse2 avx2 fma
+
+processor\t: 1
+model name\t: Another
+flags\t\t: avx512_bf16
+"""
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd bf16\n"
+
+
+def test_a_processor_says_its_name_and_features(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(X86)
+    found = read_processor(cpuinfo)
+    assert (found.name, found.has_bfloat16) == ("A Laptop's 5 3500U", False)
+    assert "avx2" in found.features
+    cpuinfo.write_text(ARM)
+    assert (read_processor(cpuinfo).name, read_processor(cpuinfo).has_bfloat16) == ("", True)
+    cpuinfo.write_bytes(b"\xff:\xfe\n::\n")
+    assert read_processor(cpuinfo).features == frozenset()
+    assert read_processor(tmp_path / "none").features == frozenset()
+
+
+def test_two_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    for core, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert physical_cores((0, 1, 2, 3), tmp_path) == 2
+    assert physical_cores((0, 2), tmp_path) == 1
+    assert physical_cores((4, 5), tmp_path) == 2, "of which the system says nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("200000 100000\n", 2), ("150000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)],
+)
+def test_a_container_may_have_less_time_than_cores(tmp_path: Path, text: str, cores: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert core_quota(tmp_path) == cores
+    assert core_quota(tmp_path / "none") is None

@@ -1,9 +1,11 @@
 """The local engine: its environment, its default model, and replicas that never outlive their owner."""
 
+from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.ending import end_kept
 from forebay.engine.launch.local import (
     EngineOptions,
     LocalEngine,
+    best_type,
     ensure_engine,
     local_replicas,
     machine_registry,
@@ -17,11 +19,13 @@ __all__ = [
     "ConsoleProgress",
     "EngineOptions",
     "LocalEngine",
+    "NumberType",
     "Progress",
     "Registry",
     "Replica",
     "Replicas",
     "Silent",
+    "best_type",
     "end_kept",
     "ensure_engine",
     "is_healthy",

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type
 from forebay.engine.launch.environment import engine_python, ensure_environment
-from forebay.engine.launch.machine import available_memory_gib, usable_cores
+from forebay.engine.launch.machine import (
+    available_memory_gib,
+    core_quota,
+    physical_cores,
+    read_processor,
+    usable_cores,
+)
 from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model
 from forebay.engine.launch.ports import check_port
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
 from forebay.engine.launch.spec import Launch, ReplicaSpec, kv_cache_share_gib, share_cores, vllm_launch
+from forebay.engine.launch.threads import thread_count
+from forebay.engine.launch.weights import is_quantized, more_weights_gib
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 
@@ -36,12 +45,13 @@ class LocalEngine:
 class EngineOptions:
     """How local replicas are run. None means: chosen from what the machine has free.
 
-    `model` is `default`, a directory, or a hub's OWNER/NAME; `cores` are shared out over the replicas;
-    `extra` goes to vLLM as it is, after everything else.
+    `model` is `default`, a directory, or a hub's OWNER/NAME; `dtype` one of vLLM's number types; `cores` are
+    shared out over the replicas; `extra` goes to vLLM as it is, after everything else.
     """
 
     model: str = "default"
     served_name: str | None = None
+    dtype: str | None = None
     cores: tuple[int, ...] | None = None
     port_base: int = PORT_BASE
     kv_cache_gib: float | None = None
@@ -87,24 +97,63 @@ def local_replicas(
         raise SettingError(f"{count} replicas were asked for; expected 1 to {MAX_REPLICAS}")
     directory, name = resolve_model(chosen.model, home)
     _check(chosen)
+    processor = read_processor()
+    check_processor(processor)
     shares = share_cores(chosen.cores or usable_cores(), count)
     engine = ensure_engine(home, progress)
+    number_type = _number_type(home, chosen, directory, shares[0], progress or Silent())
+    more_gib = more_weights_gib(Path(directory), number_type.name)
     spec = ReplicaSpec(
         model=directory,
         served_name=chosen.served_name or name,
+        dtype=number_type.name,
         max_model_len=chosen.max_model_len,
         max_num_seqs=chosen.max_num_seqs,
-        kv_cache_gib=chosen.kv_cache_gib or kv_cache_share_gib(available_memory_gib(), count),
+        kv_cache_gib=chosen.kv_cache_gib or kv_cache_share_gib(available_memory_gib(), count, more_gib),
         eager=chosen.eager,
         extra=chosen.extra,
     )
 
     def launch(port: int, cores: tuple[int, ...]) -> Launch:
-        return vllm_launch(engine.python, spec, port=port, cores=cores)
+        return vllm_launch(engine.python, spec, port=port, cores=cores, threads=threads_on(cores))
 
-    with Replicas(machine_registry(home), launch, model=spec.served_name) as replicas:
+    with Replicas(machine_registry(home), launch, model=spec.served_name, dtype=number_type) as replicas:
         replicas.start(shares, port_base=chosen.port_base, timeout_s=chosen.timeout_s, progress=progress)
         yield replicas
+
+
+def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
+    """The number type for one replica on all usable cores, as `local_replicas` would choose it; blocks for
+    some seconds where it was not measured yet. Needs the engine's environment."""
+    cores = usable_cores()
+    return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
+
+
+def threads_on(cores: Sequence[int]) -> int:
+    """How many threads a replica on `cores` computes with."""
+    return thread_count(physical_cores(cores), core_quota())
+
+
+def _number_type(
+    settings: Settings, options: EngineOptions, model: str, cores: Sequence[int], progress: Progress
+) -> NumberType:
+    asked = given_dtype(options.extra) or options.dtype
+    if asked is not None:
+        return NumberType(asked, "asked for")
+    if is_quantized(Path(model)):
+        return NumberType(TYPES[0], "the model's weights are quantized")
+    return measured_type(settings, read_processor(), cores, threads_on(cores), progress)
+
+
+def given_dtype(extra: Sequence[str]) -> str | None:
+    """The number type among arguments for vLLM; the last one, as vLLM takes it."""
+    given = None
+    for at, argument in enumerate(extra):
+        if argument == "--dtype":
+            given = next(iter(extra[at + 1 :]), None)
+        elif argument.startswith("--dtype="):
+            given = argument.removeprefix("--dtype=")
+    return given or None
 
 
 def resolve_model(model: str, settings: Settings) -> tuple[str, str]:

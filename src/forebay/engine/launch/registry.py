@@ -20,6 +20,7 @@ class Replica(BaseModel):
 
     `born_s`, seconds from boot, tells the supervisor from a later process of the same number. `kept` says
     that it outlives the command that started it. `members` are the processes seen when it was healthy.
+    `dtype` is the number type that it computes in and `dtype_reason` why; empty where that is not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -28,6 +29,8 @@ class Replica(BaseModel):
     url: str
     port: int
     model: str
+    dtype: str = ""
+    dtype_reason: str = ""
     cores: tuple[int, ...] = ()
     log: Path
     pid: int

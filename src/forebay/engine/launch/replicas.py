@@ -14,6 +14,7 @@ from typing import overload
 
 from forebay.child_python import module_command
 from forebay.engine.launch.commands import tail
+from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.ending import GRACE_S, end_processes
 from forebay.engine.launch.ports import free_ports
 from forebay.engine.launch.processes import birth_s, kill
@@ -26,6 +27,7 @@ from forebay.errors import LaunchError
 PORT_BASE = 8100
 START_TIMEOUT_S = 600.0
 POLL_S = 0.25
+USUALLY = "about half a minute, most of it to load vLLM"
 KEPT_LOGS = 50
 
 LaunchFor = Callable[[int, tuple[int, ...]], Launch]
@@ -39,10 +41,18 @@ class Replicas(Sequence[str]):
     """
 
     def __init__(
-        self, registry: Registry, launch: LaunchFor, *, model: str, grace_s: float = GRACE_S
+        self,
+        registry: Registry,
+        launch: LaunchFor,
+        *,
+        model: str,
+        dtype: NumberType | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         self.model = model
         """The name under which every replica serves its model."""
+        self.dtype = dtype
+        """What every replica computes in, where that is known."""
         self._registry = registry
         self._logs = registry.path.parent / "logs"
         self._launch = launch
@@ -169,6 +179,8 @@ class Replicas(Sequence[str]):
             url=f"http://{LOOPBACK}:{port}",
             port=port,
             model=self.model,
+            dtype="" if self.dtype is None else self.dtype.name,
+            dtype_reason="" if self.dtype is None else self.dtype.reason,
             cores=cores,
             log=log,
             pid=supervisor.pid,
@@ -186,7 +198,7 @@ class Replicas(Sequence[str]):
     def _await_health(self, replicas: Iterable[Replica], timeout_s: float, progress: Progress) -> None:
         waiting = list(replicas)
         deadline = time.monotonic() + timeout_s
-        with progress.step(f"Starting {len(waiting)} replica(s) of {self.model}") as detail:
+        with progress.step(f"Starting {len(waiting)} replica(s) of {self.model} ({USUALLY})") as detail:
             while waiting:
                 for replica in waiting:
                     # Asked first: a stranger on the port may be healthy while our server could not bind it.

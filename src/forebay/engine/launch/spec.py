@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from forebay.engine.launch.threads import compute_environment
 from forebay.errors import SettingError
 
 CORES = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -15,11 +16,14 @@ LOOPBACK = "127.0.0.1"
 AS_MAIN = Path(__file__).with_name("as_main.py")
 """What runs a module so that nothing which it starts outlives it."""
 GIB = 2**30
-# Weights, runtime and three Python processes of a small model, measured beside its KV cache.
-OVERHEAD_GIB = 2.6
+# The default model's weights, runtime and two Python processes, measured beside the KV cache.
+OVERHEAD_GIB = 2.0
+DEFAULT_WEIGHTS_GIB = 0.25
 MIN_KV_GIB, MAX_KV_GIB = 0.5, 2.0
 # xgrammar must be named: only a fixed backend may forbid white space, with which small models fill answers.
 COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+# vLLM's own default on a processor is 128: prefixes shorter than a block are never found in the cache.
+BLOCK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class ReplicaSpec:
 
     model: str
     served_name: str
+    dtype: str = "bfloat16"
     max_model_len: int = 2048
     max_num_seqs: int = 128
     kv_cache_gib: float = 1.0
@@ -44,30 +49,31 @@ class Launch:
     cores: tuple[int, ...] = ()
 
 
-def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int]) -> Launch:
-    """The vLLM server for `spec` on a loopback port and on `cores`."""
+def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int], threads: int) -> Launch:
+    """The vLLM server for `spec` on a loopback port, computing with `threads` threads on `cores`."""
     command = [
         str(python), "-I", str(AS_MAIN), "vllm.entrypoints.openai.api_server",
         "--model", spec.model,
         "--served-model-name", spec.served_name,
         "--host", LOOPBACK,
         "--port", str(port),
-        "--dtype", "bfloat16",
+        "--dtype", spec.dtype,
         "--max-model-len", str(spec.max_model_len),
         "--max-num-seqs", str(spec.max_num_seqs),
         "--kv-cache-memory-bytes", str(int(spec.kv_cache_gib * GIB)),
+        "--block-size", str(BLOCK_TOKENS),
         "--structured-outputs-config", COMPACT_JSON,
         # A line for each request would fill the disk in the end.
         "--disable-uvicorn-access-log",
         # How many tokens the prefix cache held is told with each answer.
         "--enable-prompt-tokens-details",
     ]  # fmt: skip
+    environment = {"VLLM_NO_USAGE_STATS": "1", **compute_environment(python, threads)}
     if spec.eager:
         command.append("--enforce-eager")
-    environment = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in cores),
-    }
+        # What is compiled nevertheless, such as the ranks of log probabilities, holds up all requests for a
+        # quarter of a minute when it is first used, and needs a C++ compiler.
+        environment["TORCH_COMPILE_DISABLE"] = "1"
     if Path(spec.model).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     return Launch(tuple(command) + spec.extra, environment, tuple(cores))
@@ -100,15 +106,17 @@ def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
     return [tuple(cores[low:high]) for low, high in pairwise(bounds)]
 
 
-def kv_cache_share_gib(available_gib: float, replicas: int) -> float:
+def kv_cache_share_gib(available_gib: float, replicas: int, more_gib: float = 0.0) -> float:
     """KV cache for each of `replicas`: half of what is free past their fixed needs, 0.5 to 2 GiB.
 
-    Raises `SettingError` where not even the least fits.
+    `more_gib` is what a replica's weights take beyond the default model's in bfloat16. Raises `SettingError`
+    where not even the least fits.
     """
-    free = available_gib / replicas - OVERHEAD_GIB
+    needed_gib = OVERHEAD_GIB + more_gib
+    free = available_gib / replicas - needed_gib
     if free < MIN_KV_GIB:
         raise SettingError(
-            f"{available_gib:.1f} GiB of memory are free and {replicas} replicas of the default size need "
-            f"{replicas * (OVERHEAD_GIB + MIN_KV_GIB):.1f}; start fewer, or set the KV cache's size yourself"
+            f"{available_gib:.1f} GiB of memory are free and {replicas} replicas need "
+            f"{replicas * (needed_gib + MIN_KV_GIB):.1f}; start fewer, or set the KV cache's size yourself"
         )
     return round(min(MAX_KV_GIB, max(MIN_KV_GIB, free / 2)), 2)

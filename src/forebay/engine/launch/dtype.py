@@ -1,0 +1,133 @@
+"""The number type that a local engine computes in: what this processor is fast at, measured once and kept.
+
+A processor without bfloat16 instructions only imitates them: there float32 is several times faster, at twice
+the memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from forebay.engine.launch.environment import RECIPE, engine_python
+from forebay.engine.launch.files import locked, read_stamp, write_stamp
+from forebay.engine.launch.machine import Processor
+from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.threads import compute_environment
+from forebay.errors import LaunchError
+from forebay.settings import Settings
+
+SHORT, LONG = "bfloat16", "float32"
+TYPES = (SHORT, LONG)
+LONG_FROM = 1.2
+"""float32 is taken where it is so many times as fast: it needs twice the memory."""
+LEAST_GFLOPS = 2.0
+"""Below this, the default model needs four seconds or more to read a post of thirty tokens."""
+PROBE = Path(__file__).with_name("probe_dtype.py")
+PROBE_TIMEOUT_S = 120.0
+KEPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """What is computed in, and why. `gflops`: its measured speed, None where it was not measured."""
+
+    name: str
+    reason: str
+    gflops: float | None = None
+
+
+def choose(speeds: Mapping[str, float]) -> NumberType | None:
+    """The type to take by `speeds`, in GFLOP/s; None where none of them says anything."""
+    known = {name: speed for name, speed in speeds.items() if name in TYPES and speed > 0}
+    if not known:
+        return None
+    fastest = max(known, key=lambda name: known[name] / (LONG_FROM if name == LONG else 1.0))
+    told = ", ".join(f"{name} {known[name]:.0f}" for name in TYPES if name in known)
+    return NumberType(fastest, f"measured here, GFLOP/s: {told}", known[fastest])
+
+
+def choose_by_features(processor: Processor) -> NumberType:
+    """The type to take by what the processor says of itself."""
+    if processor.has_bfloat16:
+        return NumberType(SHORT, "the processor has instructions for bfloat16")
+    if processor.features:
+        return NumberType(LONG, "the processor has no instructions for bfloat16")
+    return NumberType(LONG, "the processor does not say what it can do")
+
+
+def check_processor(processor: Processor) -> None:
+    """Raise `LaunchError` for a processor that vLLM has no build for, where that is known."""
+    known = processor.architecture in ("x86_64", "AMD64") and bool(processor.features)
+    if known and "avx2" not in processor.features:
+        raise LaunchError(
+            f"the processor ({processor.name or 'no name'}) has no AVX2, which vLLM needs; "
+            "use an engine on another machine: --engine URL"
+        )
+
+
+def known_type(settings: Settings, processor: Processor, threads: int) -> NumberType:
+    """The type for an engine with so many threads, by what was measured before, else by the processor's
+    features. Reads one file."""
+    speeds = read_stamp(_file(settings)).get(_key(processor, threads))
+    chosen = choose(_numbers(speeds)) if isinstance(speeds, dict) else None
+    return chosen or choose_by_features(processor)
+
+
+def measured_type(
+    settings: Settings, processor: Processor, cores: Sequence[int], threads: int, progress: Progress
+) -> NumberType:
+    """The type for an engine with `threads` threads on `cores`; blocks for some seconds the first time.
+
+    Needs the engine's environment. What was measured is kept, by processor, threads and version of the
+    engine. A measurement that fails leaves the choice to the processor's features.
+    """
+    file, key = _file(settings), _key(processor, threads)
+    with locked(file.with_suffix(".lock")):
+        kept = read_stamp(file)
+        if key not in kept:
+            with progress.step("Measuring which number type this processor is fast at (some seconds, once)"):
+                speeds = probe(settings, cores, threads)
+            if not speeds:
+                return choose_by_features(processor)
+            latest = list(kept.items())[-KEPT + 1 :]
+            write_stamp(file, {**dict(latest), key: speeds})
+    return known_type(settings, processor, threads)
+
+
+def probe(settings: Settings, cores: Sequence[int], threads: int) -> dict[str, float]:
+    """GFLOP/s by type, as the engine's Python finds them; empty where it finds none. Blocks for seconds."""
+    named = ",".join(map(str, cores)) or "any"
+    command = [str(engine_python(settings)), "-I", str(PROBE), str(threads), named, *TYPES]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
+            env={**os.environ, **compute_environment(engine_python(settings), threads)},
+        )
+        found = orjson.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, orjson.JSONDecodeError):
+        return {}
+    return _numbers(found) if isinstance(found, dict) else {}
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def _file(settings: Settings) -> Path:
+    return settings.home / "number-types.json"
+
+
+def _key(processor: Processor, threads: int) -> str:
+    said = f"{RECIPE}\n{processor.architecture}\n{processor.name}\n{' '.join(sorted(processor.features))}"
+    return f"{hashlib.sha256(said.encode()).hexdigest()[:16]} {threads}"
