@@ -448,6 +448,17 @@ class _Context:
         return self._subtask.state.values.setdefault(descriptor.get_name(), {})
 
 
+def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
+    """What `operators.held_keys.held_keys` gives, of a chain's context."""
+    subtask = context._subtask
+    before = subtask.key
+    held = {key for name in states for key, value in subtask.state.values.get(name, {}).items() if value}
+    for key in sorted(held):
+        subtask.key = key
+        yield key, context
+    subtask.key = before
+
+
 def _set(timers: Timers, time_ms: int, key: int) -> None:
     if (time_ms, key) not in timers:
         insort(timers, (time_ms, key))
