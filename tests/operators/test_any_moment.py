@@ -26,7 +26,7 @@ from forebay.bench.subjects import RECOVERY_SUMMARIES
 from forebay.codec import decode, encode
 from forebay.connectors.files import ReadPieces
 from forebay.connectors.formats import Format
-from forebay.connectors.pieces import PIECE_BYTES, parts_of
+from forebay.connectors.pieces import parts_of
 from forebay.connectors.rows import LineReader
 from forebay.detect.topic_stages import TopicStage, shard_event_of, text_bytes
 from forebay.embed.base import NoEmbedding
@@ -40,8 +40,8 @@ from forebay.operators.stateful import StatefulFunction
 from forebay.records import Completion, DeadLetter, Event, KeyedEvent, Request, Result, Timing, Usage
 from forebay.stateful.program import Program
 from forebay.testing.answers import answer_to, echo, request_text, tokens
+from forebay.testing.chain import Chain, Operator, WallClock, held_keys
 from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.chain import Chain, Operator, WallClock
 from forebay.testing.stateful import Remember
 
 Action = tuple[str, int]
@@ -60,6 +60,8 @@ ACTIONS = st.one_of(
 SCHEDULES = st.integers(0, 120).flatmap(lambda size: st.lists(ACTIONS, min_size=size, max_size=size))
 """Lists of every length as often: by themselves they would have five actions on average."""
 SHARDS = 3
+STEP_BYTES = 200
+"""What a reader reads at a time: less than some rows have."""
 FEWER = settings(max_examples=settings.default.max_examples // 4)
 """For applications that take long themselves."""
 
@@ -67,6 +69,8 @@ FEWER = settings(max_examples=settings.default.max_examples // 4)
 @pytest.fixture(autouse=True)
 def _outside_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "is_cancelled", lambda: False)
+    for module in (inference, stages):
+        monkeypatch.setattr(module, "held_keys", held_keys)
     # So that snapshots are taken within a run of some dozens of inputs.
     monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 256)
 
@@ -336,11 +340,11 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
                 return InferenceFunction(nobody, capacity=3, ordering="key", clock=runs.clock)
 
             return [
-                Operator(lambda: ReadPieces(parts, reader), lambda _: 0, one_subtask=True),
+                Operator(lambda: ReadPieces(parts, reader, STEP_BYTES), lambda _: 0, one_subtask=True),
                 Operator(make, lambda element: element[0], prepare),
             ]
 
-        runs = Runs(operators, [(n, None) for n in range(path.stat().st_size // PIECE_BYTES + 1)])
+        runs = Runs(operators, [(n, None) for n in range(path.stat().st_size // STEP_BYTES + 1)])
         with pytest.MonkeyPatch.context() as patch:
             runs.opening(patch, lambda item: completion(item, "", item.event.fields["text"]))
             results, letters = divided(runs.play(schedule))

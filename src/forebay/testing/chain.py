@@ -448,6 +448,18 @@ class _Context:
         return self._subtask.state.values.setdefault(descriptor.get_name(), {})
 
 
+def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
+    """A stand-in for `forebay.operators.held_keys.held_keys`, which asks Flink: as it promises."""
+    subtask = context._subtask
+    found = {key for name in states for key, held in subtask.state.values.get(name, {}).items() if held}
+    before = subtask.key
+    try:
+        for subtask.key in sorted(found):
+            yield subtask.key, context
+    finally:
+        subtask.key = before
+
+
 def _set(timers: Timers, time_ms: int, key: int) -> None:
     if (time_ms, key) not in timers:
         insort(timers, (time_ms, key))
