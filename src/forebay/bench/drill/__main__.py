@@ -56,7 +56,7 @@ class Drill:
             ),
             **{
                 f"by_{name}": dict(
-                    Counter(getattr(each.scenario, name) for each in self.outcomes).most_common()
+                    Counter(str(getattr(each.scenario, name)) for each in self.outcomes).most_common()
                 )
                 for name in ("application", "source", "sink", "parallelism")
             },
