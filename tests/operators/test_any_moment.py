@@ -26,7 +26,7 @@ from forebay.bench.subjects import RECOVERY_SUMMARIES
 from forebay.codec import decode, encode
 from forebay.connectors.files import ReadPieces
 from forebay.connectors.formats import Format
-from forebay.connectors.pieces import parts_of, piece_bytes
+from forebay.connectors.pieces import parts_of
 from forebay.connectors.rows import LineReader
 from forebay.detect.topic_stages import TopicStage, shard_event_of, text_bytes
 from forebay.embed.base import NoEmbedding
@@ -60,6 +60,8 @@ ACTIONS = st.one_of(
 SCHEDULES = st.integers(0, 120).flatmap(lambda size: st.lists(ACTIONS, min_size=size, max_size=size))
 """Lists of every length as often: by themselves they would have five actions on average."""
 SHARDS = 3
+STEP_BYTES = 200
+"""What a reader reads at a time: less than some rows have."""
 FEWER = settings(max_examples=settings.default.max_examples // 4)
 """For applications that take long themselves."""
 
@@ -330,7 +332,6 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
         path.write_text(rows, encoding="utf-8", newline="")
         reader = LineReader(name="in.csv", format=Format(kind="csv", columns=("n", "text")))
         parts = parts_of(path, reader)
-        step = piece_bytes(parts)
 
         def operators(runs: Runs) -> list[Operator]:
             prepare = keying(runs.clock, key=lambda event: str(int(event.fields["n"]) % 3))
@@ -339,11 +340,11 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
                 return InferenceFunction(nobody, capacity=3, ordering="key", clock=runs.clock)
 
             return [
-                Operator(lambda: ReadPieces(parts, reader, step), lambda _: 0, one_subtask=True),
+                Operator(lambda: ReadPieces(parts, reader, STEP_BYTES), lambda _: 0, one_subtask=True),
                 Operator(make, lambda element: element[0], prepare),
             ]
 
-        runs = Runs(operators, [(n, None) for n in range(path.stat().st_size // step + 1)])
+        runs = Runs(operators, [(n, None) for n in range(path.stat().st_size // STEP_BYTES + 1)])
         with pytest.MonkeyPatch.context() as patch:
             runs.opening(patch, lambda item: completion(item, "", item.event.fields["text"]))
             results, letters = divided(runs.play(schedule))

@@ -449,14 +449,15 @@ class _Context:
 
 
 def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
-    """What `operators.held_keys.held_keys` gives, of a chain's context."""
+    """A stand-in for `forebay.operators.held_keys.held_keys`, which asks Flink: as it promises."""
     subtask = context._subtask
+    found = {key for name in states for key, held in subtask.state.values.get(name, {}).items() if held}
     before = subtask.key
-    held = {key for name in states for key, value in subtask.state.values.get(name, {}).items() if value}
-    for key in sorted(held):
-        subtask.key = key
-        yield key, context
-    subtask.key = before
+    try:
+        for subtask.key in sorted(found):
+            yield subtask.key, context
+    finally:
+        subtask.key = before
 
 
 def _set(timers: Timers, time_ms: int, key: int) -> None:

@@ -56,7 +56,7 @@ class Drill:
             ),
             **{
                 f"by_{name}": dict(
-                    Counter(getattr(each.scenario, name) for each in self.outcomes).most_common()
+                    Counter(str(getattr(each.scenario, name)) for each in self.outcomes).most_common()
                 )
                 for name in ("application", "source", "sink", "parallelism")
             },
@@ -115,13 +115,12 @@ def main(arguments: Sequence[str]) -> int:
             around = _surroundings(options, load_settings(), work, console, stack)
             session = _Session(drill, work, around, options.tries, console)
             if options.scenario is not None:
-                text = sys.stdin.read() if options.scenario == "-" else Path(options.scenario).read_text()
-                session.one(Scenario.from_json(text))
+                session.one(_read_scenario(options.scenario))
             else:
                 session.many(options, range_of(options, kafka=around.kafka is not None))
         except KeyboardInterrupt:
             console.print("stopped")
-        except (SettingError, OSError) as error:
+        except SettingError as error:
             console.print(str(error), style="red")
             return 2
     document = drill.document(time.monotonic() - begin_s)
@@ -147,6 +146,13 @@ def _surroundings(
         return around
     node = stack.enter_context(local_kafka(home, work / "kafka"))
     return replace(around, kafka=node, connectors_from=settings.connectors_from or str(settings.connectors))
+
+
+def _read_scenario(path: str) -> Scenario:
+    try:
+        return Scenario.from_json(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"--scenario {path} cannot be read: {error}") from None
 
 
 class _Session:
