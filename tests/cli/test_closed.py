@@ -9,11 +9,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from forebay.errors import LaunchError
+from forebay.operators.flink_rest import FlinkRest
+from forebay.operators.tls_keys import TlsKeys
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.waiting import wait_until
@@ -129,6 +133,16 @@ def test_no_port_takes_a_certificate_of_somebody_elses(attacked: Attacked) -> No
             except (ssl.SSLError, OSError):
                 continue
     assert spoken == 0
+
+
+@pytest.mark.flink
+def test_the_run_itself_has_the_key(attacked: Attacked) -> None:
+    keys = TlsKeys(attacked.home / "run" / "flink" / "keys")
+    served = []
+    for port in attacked.ports():
+        with suppress(LaunchError):
+            served += FlinkRest(f"https://localhost:{port}", keys).json("/jobs")["jobs"]
+    assert [job["status"] for job in served] == ["RUNNING"]
 
 
 @pytest.mark.flink

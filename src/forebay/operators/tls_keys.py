@@ -43,7 +43,12 @@ class TlsKeys:
                 f"{prefix}.truststore-type": "PKCS12",
                 f"{prefix}.truststore-password": password,
             }
-        return options | {"security.ssl.rest.authentication-enabled": "true"}
+        return options | {
+            "security.ssl.rest.authentication-enabled": "true",
+            # Flink's own choice is for keys of RSA.
+            "security.ssl.protocol": "TLSv1.3",
+            "security.ssl.algorithms": "TLS_AES_128_GCM_SHA256",
+        }
 
     def client_context(self) -> ssl.SSLContext:
         """What a client shows and expects: the certificate, and the same of the server."""
