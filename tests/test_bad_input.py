@@ -29,7 +29,7 @@ INVALID_TRIES = 2
 MANY = None
 """As many as the deadline leaves time for."""
 
-HANGING = b'{"text": "[[fault:hang]]"}'
+HANGING = b'{"text": "((fault:hang))"}'
 
 GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
     "not JSON": (b"this is no JSON", "malformed_record", 0, "not JSON"),
@@ -42,20 +42,20 @@ GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
         1,
         "maximum context length is 4000",
     ),
-    "breaks the schema": (b'{"text": "[[fault:schema]]"}', "invalid_answer", INVALID_TRIES, "not JSON"),
-    "garbage": (b'{"text": "[[fault:garbage]]"}', "protocol_violation", TRIES, ""),
-    "binary": (b'{"text": "[[fault:binary]]"}', "protocol_violation", TRIES, ""),
-    "endless": (b'{"text": "[[fault:huge]]"}', "protocol_violation", TRIES, "more than"),
-    "error in mid-stream": (b'{"text": "[[fault:error]]"}', "server_fault", TRIES, "scripted error"),
-    "400": (b'{"text": "[[fault:400]]"}', "bad_request", 1, "answered 400"),
-    "401": (b'{"text": "[[fault:401]]"}', "unauthorized", 1, "check the API key"),
-    "404": (b'{"text": "[[fault:404]]"}', "model_not_found", 1, "serves the model 'fake'"),
-    "429": (b'{"text": "[[fault:429]]"}', "rate_limited", MANY, "answered 429"),
-    "500": (b'{"text": "[[fault:500]]"}', "server_fault", TRIES, "answered 500"),
-    "503": (b'{"text": "[[fault:503]]"}', "overloaded", MANY, "answered 503"),
+    "breaks the schema": (b'{"text": "((fault:schema))"}', "invalid_answer", INVALID_TRIES, "not JSON"),
+    "garbage": (b'{"text": "((fault:garbage))"}', "protocol_violation", TRIES, ""),
+    "binary": (b'{"text": "((fault:binary))"}', "protocol_violation", TRIES, ""),
+    "endless": (b'{"text": "((fault:huge))"}', "protocol_violation", TRIES, "more than"),
+    "error in mid-stream": (b'{"text": "((fault:error))"}', "server_fault", TRIES, "scripted error"),
+    "400": (b'{"text": "((fault:400))"}', "bad_request", 1, "answered 400"),
+    "401": (b'{"text": "((fault:401))"}', "unauthorized", 1, "check the API key"),
+    "404": (b'{"text": "((fault:404))"}', "model_not_found", 1, "serves the model 'fake'"),
+    "429": (b'{"text": "((fault:429))"}', "rate_limited", MANY, "answered 429"),
+    "500": (b'{"text": "((fault:500))"}', "server_fault", TRIES, "answered 500"),
+    "503": (b'{"text": "((fault:503))"}', "overloaded", MANY, "answered 503"),
     "hang": (HANGING, "timeout", TRIES, "7 s"),
-    "cut": (b'{"text": "[[fault:cut]]"}', "unreachable", MANY, ""),
-    "refused": (b'{"text": "[[fault:refuse]]"}', "unreachable", MANY, ""),
+    "cut": (b'{"text": "((fault:cut))"}', "unreachable", MANY, ""),
+    "refused": (b'{"text": "((fault:refuse))"}', "unreachable", MANY, ""),
 }
 """The line, and its dead letter: cause, tries, words of the detail."""
 
@@ -64,7 +64,7 @@ PASSING = ("429", "500", "503", "hang", "cut", "refuse", "garbage", "schema", "e
 
 INPUT = [
     *(line for line, _, _, _ in GIVEN_UP.values()),
-    *(orjson.dumps({"text": f"[[fault:{fault}x1]]"}) for fault in PASSING),
+    *(orjson.dumps({"text": f"((fault:{fault}x1))"}) for fault in PASSING),
     *(orjson.dumps({"text": f"plain {i}"}) for i in range(12)),
 ]
 
@@ -158,7 +158,7 @@ def test_a_record_that_is_given_up_is_a_dead_letter_with_its_cause_tries_and_inp
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_a_fault_that_passes_costs_a_try_and_nothing_else(run: Run, fault: str) -> None:
-    line = orjson.dumps({"text": f"[[fault:{fault}x1]]"})
+    line = orjson.dumps({"text": f"((fault:{fault}x1))"})
     assert run.results[run.at(line)]["attempts"] == 2
 
 
@@ -177,7 +177,7 @@ def test_the_api_key_is_in_no_output_and_no_log(run: Run) -> None:
 
 def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_file: Path) -> None:
     (pipelines.folder / "inbox").mkdir()
-    pipelines.write({"text": "plain"}, {"text": "[[fault:401]]"}, HANGING, name="inbox/1.jsonl")
+    pipelines.write({"text": "plain"}, {"text": "((fault:401))"}, HANGING, name="inbox/1.jsonl")
     spec = pipelines.spec(
         source={"type": "jsonl", "path": "inbox", "follow": True},
         engine={"api_key": {"file": str(key_file)}},
@@ -203,7 +203,7 @@ def test_dead_letters_are_fed_in_again_as_they_are(run: Run) -> None:
     spec = run.pipelines.spec(
         name="again",
         source={"type": "dead_letters", "path": "out-dead-letters"},
-        prompt='{{ event.text | default("none") | replace("[[fault:", "") }}',
+        prompt='{{ event.text | default("none") | replace("((fault:", "") }}',
         output={"schema": SCHEMA},
         sink={"type": "jsonl", "path": "again"},
     )

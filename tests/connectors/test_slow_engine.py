@@ -78,7 +78,7 @@ class Scene:
         call = Call(
             engine=GatedEngineFactory(self._folder, ScriptedEngineFactory(Fixed(0.0))),
             model="scripted",
-            prompt=PromptTemplate("[[hold:gate]] {{ event }}"),
+            prompt=PromptTemplate("((hold:gate)) {{ event }}"),
             timeout_s=600,
         )
         answered = infer(self._source(env), call, capacity=4)

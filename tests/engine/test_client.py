@@ -159,7 +159,7 @@ async def test_each_fault_has_its_error(fault: str, cls: type[errors.EngineError
     async with serving(script, api_key=KEY, stream=stream, max_answer_bytes=100_000) as (engine, replica):
         timeout_s = 0.2 if fault == "hang" else 30
         with pytest.raises(errors.EngineError) as caught:
-            await engine.complete(ask(f"[[fault:{fault}]] {KEY}"), timeout_s=timeout_s)
+            await engine.complete(ask(f"((fault:{fault})) {KEY}"), timeout_s=timeout_s)
         assert type(caught.value) is cls
         assert caught.value.retry_after_s == (1.0 if fault == "429" else None)
         assert replica.url in str(caught.value)
@@ -196,7 +196,7 @@ async def test_a_prompt_longer_than_the_model_takes() -> None:
 
 async def test_an_answer_that_breaks_the_schema_is_still_a_completion() -> None:
     async with serving() as (engine, _):
-        completion = await engine.complete(ask("[[fault:schema]]", schema=SCHEMA), timeout_s=30)
+        completion = await engine.complete(ask("((fault:schema))", schema=SCHEMA), timeout_s=30)
     assert completion.text == '{"broken": '
 
 
@@ -204,15 +204,15 @@ async def test_a_fault_for_the_first_two_tries_only() -> None:
     async with serving() as (engine, replica):
         for _ in range(2):
             with pytest.raises(errors.ServerFault):
-                await engine.complete(ask("[[fault:500x2]]"), timeout_s=30)
-        await engine.complete(ask("[[fault:500x2]]"), timeout_s=30)
+                await engine.complete(ask("((fault:500x2))"), timeout_s=30)
+        await engine.complete(ask("((fault:500x2))"), timeout_s=30)
     assert replica.report().calls == {"r1": 3}
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_cancelling_aborts_the_request_at_the_replica(stream: bool) -> None:
     async with serving(stream=stream) as (engine, replica):
-        call = asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60))
+        call = asyncio.ensure_future(engine.complete(ask("((fault:hang))"), timeout_s=60))
         await until(lambda: replica.report().in_flight == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -236,7 +236,7 @@ async def test_cancelling_in_mid_answer_aborts_the_request() -> None:
 async def test_a_timeout_aborts_the_request_at_the_replica() -> None:
     async with serving() as (engine, replica):
         with pytest.raises(errors.AttemptTimeout, match=r"0\.1 s"):
-            await engine.complete(ask("[[fault:hang]]"), timeout_s=0.1)
+            await engine.complete(ask("((fault:hang))"), timeout_s=0.1)
         await until(lambda: replica.report().in_flight == 0)
 
 
@@ -249,7 +249,7 @@ async def test_without_time_nothing_is_sent() -> None:
 
 async def test_closing_ends_calls_in_flight_and_refuses_new_ones() -> None:
     async with serving() as (engine, replica):
-        call = asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60))
+        call = asyncio.ensure_future(engine.complete(ask("((fault:hang))"), timeout_s=60))
         await until(lambda: replica.report().in_flight == 1)
         await engine.close()
         with pytest.raises(errors.Unreachable):

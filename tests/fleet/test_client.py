@@ -169,7 +169,7 @@ async def test_what_lies_in_the_request_is_not_tried_elsewhere_nor_held_against_
     async with fleet_of(2) as fakes:
         for number in range(6):
             with pytest.raises(error):
-                await fakes.engine.complete(ask(f"{fault}-{number}", f"[[fault:{fault}]]"), timeout_s=60.0)
+                await fakes.engine.complete(ask(f"{fault}-{number}", f"((fault:{fault}))"), timeout_s=60.0)
             await fakes.engine.complete(ask(number), timeout_s=60.0)
         assert sum(fakes.calls(number) for number in range(2)) == 12
         assert all(why == "" for why in fakes.engine.client.replicas().values())
@@ -180,7 +180,7 @@ async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
         await fakes.up()
         for _ in range(3):
             with pytest.raises(ServerFault):
-                await fakes.engine.complete(ask("x", "[[fault:500]]"), timeout_s=60.0)
+                await fakes.engine.complete(ask("x", "((fault:500))"), timeout_s=60.0)
         assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
 
 

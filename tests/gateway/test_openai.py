@@ -99,16 +99,16 @@ def test_what_the_engine_refuses_says_it_in_the_engines_words(client: openai.Ope
 
 def test_a_500_of_the_only_replica(client: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="scripted fault 500"):
-        client.completions.create(model="fake", prompt="[[fault:500]]")
+        client.completions.create(model="fake", prompt="((fault:500))")
 
 
 def test_a_timeout_of_the_client_aborts_at_the_replica(client: openai.OpenAI) -> None:
     with pytest.raises(openai.APITimeoutError):
-        client.completions.create(model="fake", prompt="[[fault:hang]]", timeout=0.3)
+        client.completions.create(model="fake", prompt="((fault:hang))", timeout=0.3)
     assert client.completions.create(model="fake", prompt="hello").choices
 
 
 def test_an_answer_that_breaks_off_is_an_error(client: openai.OpenAI) -> None:
-    stream = client.completions.create(model="fake", prompt="[[fault:cut]]", stream=True)
+    stream = client.completions.create(model="fake", prompt="((fault:cut))", stream=True)
     with pytest.raises(openai.APIError, match="broke off"):
         list(stream)

@@ -103,7 +103,7 @@ async def test_a_replica_that_fails_at_what_another_does_is_left_alone() -> None
 
 async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:
     async with before(QUICK, QUICK) as (served, replicas):
-        bad = [{"role": "user", "content": "[[fault:500]]"}]
+        bad = [{"role": "user", "content": "((fault:500))"}]
         for _ in range(8):
             status, body = await chat(served, messages=bad)
             assert (status, orjson.loads(body)["error"]["type"]) == (500, "ScriptedError")
@@ -114,7 +114,7 @@ async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:
 
 async def test_an_answer_that_breaks_off_is_not_begun_anew() -> None:
     async with before(QUICK, QUICK) as (served, replicas):
-        bad = [{"role": "user", "content": "[[fault:cut]]"}]
+        bad = [{"role": "user", "content": "((fault:cut))"}]
         async with served.session.post(
             served.url + "/v1/chat/completions", json=CHAT | {"messages": bad, "stream": True}
         ) as response:
@@ -175,7 +175,7 @@ async def test_a_client_that_does_not_read_is_no_hanging_replica(monkeypatch: py
     monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.4))
     slow = ReplicaScript(delay=Fixed(0.05))
     async with before(slow, slow) as (served, replicas):
-        endless = CHAT | {"messages": [{"role": "user", "content": "[[fault:huge]]"}], "stream": True}
+        endless = CHAT | {"messages": [{"role": "user", "content": "((fault:huge))"}], "stream": True}
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
         body = orjson.dumps(endless)
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)

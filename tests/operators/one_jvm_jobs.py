@@ -71,7 +71,7 @@ class _CallsJava:
 def main(folder: Path) -> None:
     def runs(name: str, **settings: object) -> Runs:
         made = Runs(folder / name, log_dir=folder / "logs", engine=CallsJava(), capacity=16, **settings)
-        last = {"n": EVENTS, "text": "[[hold:last]]", "at": 20 * EVENTS}
+        last = {"n": EVENTS, "text": "((hold:last))", "at": 20 * EVENTS}
         made.feed([*({"n": n, "text": f"event {n}", "at": 20 * n} for n in range(EVENTS)), last])
         return made
 

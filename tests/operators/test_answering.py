@@ -153,7 +153,7 @@ async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
     fault: str, cause: str, attempts: int
 ) -> None:
     counts = CallCounts()
-    found = await answer(item(f"[[fault:{fault}]]"), call(schema=SCHEMA), counts)
+    found = await answer(item(f"((fault:{fault}))"), call(schema=SCHEMA), counts)
     assert isinstance(found, DeadLetter)
     assert (found.cause, found.attempts, found.raw) == (cause, attempts, b"raw \xff")
     assert (counts.calls, counts.retries) == (1, attempts - 1)
@@ -161,7 +161,7 @@ async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
 
 async def test_a_fault_that_passes_costs_retries_only() -> None:
     counts = CallCounts()
-    found = await answer(item("[[fault:503x2]]"), call(), counts)
+    found = await answer(item("((fault:503x2))"), call(), counts)
     assert isinstance(found, Result)
     assert (found.attempts, counts.retries, counts.calls) == (3, 2, 1)
 
@@ -222,7 +222,7 @@ async def test_failures_are_not_journaled(tmp_path: Path) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts = CallCounts()
     for _ in range(2):
-        assert isinstance(await answer(item("[[fault:400]]"), call(journal=journal), counts), DeadLetter)
+        assert isinstance(await answer(item("((fault:400))"), call(journal=journal), counts), DeadLetter)
     assert (counts.calls, counts.journal_hits) == (2, 0)
 
 

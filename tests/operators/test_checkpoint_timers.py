@@ -108,7 +108,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
 
     def event(line: str) -> bytes:
         number = int(line)
-        fields = {"n": number, "text": f"[[hold:a]] {number}"}
+        fields = {"n": number, "text": f"((hold:a)) {number}"}
         return encode(Event(line.encode(), fields, number * 1000, f"in@{number}"))
 
     def raw(one: Event) -> bytes:

@@ -27,7 +27,7 @@ def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(follow=True, keyed=True, clock=HOUR_AHEAD)
-    runs.feed({"n": n, "text": f"[[hold:a]] {n}", "key": f"k{n}"} for n in range(8))
+    runs.feed({"n": n, "text": f"((hold:a)) {n}", "key": f"k{n}"} for n in range(8))
     job = runs.start(parallelism=2)
     wait_until(lambda: len(runs.calls()) == 8)
     read_ms = SystemClock().wall_ms()
@@ -46,7 +46,7 @@ def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
 
 def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True, capacity=32, clock=HOUR_AHEAD)
-    runs.feed({"n": n, "text": "[[hold:a]]", "key": f"k{n}", "at": 500} for n in range(8))
+    runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 500} for n in range(8))
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 8)
     runs.await_checkpoint(job)
@@ -64,7 +64,7 @@ def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[...
 
 def test_a_program_s_call_is_made_again_and_what_waits_for_it_follows(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(program=Remember(), follow=True, keyed=True, clock=HOUR_AHEAD)
-    runs.feed({"n": n, "text": "[[hold:a]]" if n == 0 else "", "key": "k"} for n in range(3))
+    runs.feed({"n": n, "text": "((hold:a))" if n == 0 else "", "key": "k"} for n in range(3))
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 1)
     runs.await_checkpoint(job, more=2)
@@ -80,7 +80,7 @@ def test_a_program_s_call_is_made_again_and_what_waits_for_it_follows(make_runs:
 def test_a_clock_that_is_set_back_keeps_no_shard_waiting(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(follow=True, keyed=True, capacity=32)
     runs.change(clock=SetClock(3_600_000, until=runs.folder / "gates" / "back"))
-    runs.feed({"n": n, "text": "[[hold:a]]", "key": f"k{n}"} for n in range(8))
+    runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}"} for n in range(8))
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 8)
     runs.release("back")

@@ -25,7 +25,7 @@ Make = Callable[..., "Runs"]
 
 def events(start: int, stop: int, *, hold: str | None = None, keys: int = 1) -> list[dict[str, Any]]:
     """Events `n`, 20 ms apart in event time; `hold`: their calls wait for that gate."""
-    held = f" [[hold:{hold}]]" if hold else ""
+    held = f" ((hold:{hold}))" if hold else ""
     return [
         {"n": n, "text": f"event {n}{held}", "key": f"k{n % keys}", "at": n * 20} for n in range(start, stop)
     ]
@@ -223,7 +223,7 @@ def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(
     job = runs.start(restart=Restart(attempts=100, delay_s=0.1))
     wait_until(lambda: len(runs.calls()) == 55 and len(runs.results()) == 50)
     runs.await_checkpoint(job)
-    runs.feed([{"n": 55, "text": "event 55 [[defect:mended]]"}])
+    runs.feed([{"n": 55, "text": "event 55 ((defect:mended))"}])
     wait_until(lambda: job.restarts() >= 1)
     runs.release("mended")
     # The five are asked again though no further event comes.
@@ -299,13 +299,13 @@ def test_event_time_goes_on_while_no_result_says_so(make_runs: Make) -> None:
 def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make) -> None:
     runs = make_runs()
     bad = [
-        b'{"n": 1000, "text": "[[fault:400]]"}',
-        b'{"n": 1001,   "text": "[[fault:500]]"}',
+        b'{"n": 1000, "text": "((fault:400))"}',
+        b'{"n": 1001,   "text": "((fault:500))"}',
         b'{"n": 1002}',
         b"not json",
         b"\xff\xfe",
     ]
-    runs.feed([*events(0, 20), *bad, {"n": 20, "text": "x [[fault:503x2]]"}, *events(21, 40)])
+    runs.feed([*events(0, 20), *bad, {"n": 20, "text": "x ((fault:503x2))"}, *events(21, 40)])
     runs.run(parallelism=2)
     assert_exact(runs, 40)
     retried = next(result for result in runs.results() if result["fields"]["n"] == 20)
@@ -327,7 +327,7 @@ def test_a_defect_of_the_engine_fails_the_job_and_loses_nothing(make_runs: Make)
     from forebay.operators.environment import Restart
 
     runs = make_runs()
-    runs.feed([*events(0, 20), {"n": 20, "text": "[[defect]]"}])
+    runs.feed([*events(0, 20), {"n": 20, "text": "((defect))"}])
     job = runs.start(restart=Restart(attempts=0))
     wait_until(lambda: job.ended() is not None)
     assert "unforeseen" in (job.ended() or "")
@@ -341,7 +341,7 @@ def test_flink_shows_what_the_operator_counts(make_runs: Make) -> None:
     from forebay.operators.counts import GAUGES
 
     runs = make_runs(follow=True)
-    runs.feed([*events(0, 50), {"n": 50, "text": "[[fault:400]]"}, *events(51, 53, hold="a")])
+    runs.feed([*events(0, 50), {"n": 50, "text": "((fault:400))"}, *events(51, 53, hold="a")])
     job = runs.start()
     wait_until(lambda: shown(job, accepted=53, results=50, dead_letters=1, calls=53, in_flight=2, pending=0))
     # Flink may look between two numbers of one flush.

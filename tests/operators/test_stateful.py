@@ -23,7 +23,7 @@ KEYS = 6
 
 def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, Any]]:
     """Events `n` of `KEYS` keys by turns, 20 ms apart in event time."""
-    held = f"[[hold:{hold}]]" if hold else ""
+    held = f"((hold:{hold}))" if hold else ""
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 
 
@@ -103,7 +103,7 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
     # The second event's turn, which sets the timer anew, begins after event time has passed the timer.
     runs.feed(
         [
-            {"n": 0, "text": "[[hold:first]]", "key": "a", "at": 0},
+            {"n": 0, "text": "((hold:first))", "key": "a", "at": 0},
             {"n": 1, "text": "", "key": "a", "at": 500},
             {"n": 2, "text": "", "key": "b", "at": 60_000},
         ]
@@ -125,7 +125,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_als
     runs = make_runs(
         program=AskLater(), keyed=True, event_time=True, follow=True, capacity=capacity, shards=1
     )
-    fed = [{"n": n, "text": "[[hold:a]]", "key": f"k{n}", "at": 0} for n in range(keys)]
+    fed = [{"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 0} for n in range(keys)]
     runs.feed([*fed, {"n": keys, "text": "", "key": "last", "at": 60_000}])
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == capacity)
@@ -146,7 +146,7 @@ def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
-    hot = [{"n": n, "text": "[[hold:hot]]" if n == 0 else "", "key": "hot"} for n in range(400)]
+    hot = [{"n": n, "text": "((hold:hot))" if n == 0 else "", "key": "hot"} for n in range(400)]
     runs.feed(hot[:50])
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 1)

@@ -24,7 +24,7 @@ REQUESTS = [
     ask("hello", sampling=Sampling(max_tokens=2)),
     ask("hello", sampling=Sampling(max_tokens=50, extra={"ignore_eos": True})),
     Request("r1", "fake", prompt="hello"),
-    *(ask(f"[[fault:{fault}]]") for fault in sorted(FAULTS)),
+    *(ask(f"((fault:{fault}))") for fault in sorted(FAULTS)),
 ]
 
 
@@ -56,7 +56,7 @@ async def test_it_counts_what_happens() -> None:
 
 async def test_cancelling_and_closing_abort_a_call() -> None:
     engine = ScriptedEngine(Fixed(0.0))
-    calls = [asyncio.ensure_future(engine.complete(ask("[[fault:hang]]"), timeout_s=60)) for _ in range(2)]
+    calls = [asyncio.ensure_future(engine.complete(ask("((fault:hang))"), timeout_s=60)) for _ in range(2)]
     await asyncio.sleep(0)
     assert engine.in_flight == 2
     calls[0].cancel()
@@ -73,8 +73,8 @@ async def test_cancelling_and_closing_abort_a_call() -> None:
 async def test_a_fault_for_the_first_tries_only() -> None:
     engine = ScriptedEngine(Fixed(0.0))
     with pytest.raises(errors.ServerFault):
-        await engine.complete(ask("[[fault:500x1]]"), timeout_s=30)
-    await engine.complete(ask("[[fault:500x1]]"), timeout_s=30)
+        await engine.complete(ask("((fault:500x1))"), timeout_s=30)
+    await engine.complete(ask("((fault:500x1))"), timeout_s=30)
     await engine.close()
 
 

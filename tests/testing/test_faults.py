@@ -4,26 +4,26 @@ from forebay.testing.faults import FAULTS, Faults
 
 
 def test_a_marker_hits_every_try() -> None:
-    assert [Faults().pick("r", "say [[fault:500]]", n) for n in (1, 2, 99)] == ["500"] * 3
+    assert [Faults().pick("r", "say ((fault:500))", n) for n in (1, 2, 99)] == ["500"] * 3
 
 
 def test_a_marker_with_a_count_hits_the_first_tries() -> None:
-    assert [Faults().pick("r", "[[fault:cutx2]]", n) for n in (1, 2, 3)] == ["cut", "cut", None]
+    assert [Faults().pick("r", "((fault:cutx2))", n) for n in (1, 2, 3)] == ["cut", "cut", None]
 
 
 def test_markers_follow_each_other() -> None:
-    text = "[[fault:503x1]] and [[fault:too_longx2]]"
+    text = "((fault:503x1)) and ((fault:too_longx2))"
     assert [Faults().pick("r", text, n) for n in (1, 2, 3)] == ["503", "too_long", None]
 
 
-@pytest.mark.parametrize("text", ["", "[[fault:]]", "[[fault:nonsense]]", "[[fault:500", "[[fault:500x]]"])
+@pytest.mark.parametrize("text", ["", "((fault:))", "((fault:nonsense))", "((fault:500", "((fault:500x))"])
 def test_what_is_no_marker_is_no_fault(text: str) -> None:
     assert Faults().pick("r", text, 1) is None
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_every_fault_can_be_marked(fault: str) -> None:
-    assert Faults().pick("r", f"[[fault:{fault}]]", 1) == fault
+    assert Faults().pick("r", f"((fault:{fault}))", 1) == fault
 
 
 def test_shares_are_kept_and_drawn_anew_for_each_try() -> None:

@@ -14,16 +14,16 @@ FAULTS = STATUSES | {"too_long", "hang", "refuse", "cut", "garbage", "binary", "
 not JSON; `binary`: bytes that are no event stream; `huge`: an answer without end; `error`: an error object in
 mid-stream; `schema`: a complete answer that breaks the schema."""
 
-MARKER = re.compile(r"\[\[fault:([a-z0-9_]+?)(?:x([0-9]{1,6}))?\]\]")
+MARKER = re.compile(r"\(\(fault:([a-z0-9_]+?)(?:x([0-9]{1,6}))?\)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
     """`shares` are pairs of fault and the share of calls it takes, drawn by request id and number of the try.
 
-    A marker in the prompt, `[[fault:500]]`, is stronger and hits every try; `[[fault:500x2]]` only the
+    A marker in the prompt, `((fault:500))`, is stronger and hits every try; `((fault:500x2))` only the
     first two tries of a request id. With several markers the first whose tries are not used up counts:
-    `[[fault:503x2]][[fault:cutx3]]` is two tries of 503 and then one cut answer.
+    `((fault:503x2))((fault:cutx3))` is two tries of 503 and then one cut answer.
     """
 
     shares: tuple[tuple[str, float], ...] = ()
@@ -38,7 +38,7 @@ class Faults:
 
     def pick(self, request_id: str, text: str, attempt: int) -> str | None:
         """The fault of the `attempt`-th try (from 1) of a request with this prompt text, or None."""
-        if "[[fault:" in text:
+        if "((fault:" in text:
             for match in MARKER.finditer(text):
                 if match[1] in FAULTS and (match[2] is None or attempt <= int(match[2])):
                     return match[1]

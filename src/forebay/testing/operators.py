@@ -49,16 +49,16 @@ from forebay.testing.delays import Delay, Fixed
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.waiting import POLL_S, wait_until
 
-HOLD = re.compile(r"\[\[hold:([a-z0-9_-]+)\]\]")
-DEFECT = re.compile(r"\[\[defect(?::([a-z0-9_-]+))?\]\]")
+HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
+DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
 FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
 """Without these, Flink's REST service says what was true three or ten seconds ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
-    """An engine that holds each prompt with `[[hold:NAME]]` until the file `gates/NAME` is there, then gives
-    the inner engine's answer; `[[defect]]` makes it break as no engine should, `[[defect:NAME]]` until
+    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` is there, then gives
+    the inner engine's answer; `((defect))` makes it break as no engine should, `((defect:NAME))` until
     `gates/NAME` is there. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
     """
 

@@ -18,7 +18,7 @@ from forebay.connectors.generator import Generator
 from forebay.testing.answers import echo
 
 STEP_MS = 50
-REFUSED, LATE_ANSWER = "[[fault:400]]", "[[fault:503x1]]"
+REFUSED, LATE_ANSWER = "((fault:400))", "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
 """How much faster than recorded a replay goes: some ten to twenty seconds of events."""
 Line = Mapping[str, Any]
