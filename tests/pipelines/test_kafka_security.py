@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from forebay.operators.flink_rest import FlinkRest
+from forebay.operators.tls_keys import TlsKeys
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume_committed, make_topic, produce
@@ -148,18 +149,13 @@ class Run:
 
     def told(self) -> bytes:
         """What Flink's own service tells of the job while it runs."""
-        log = "".join(path.read_text() for path in (self.home / "run" / "flink").glob("*.log"))
-        base = re.findall(r"Rest endpoint listening at ([\w.-]+:\d+)", log)[-1]
-
-        def get(path: str) -> bytes:
-            with urllib.request.urlopen(f"http://{base}{path}", timeout=180) as answer:
-                return bytes(answer.read())
-
-        job = orjson.loads(get("/jobs/overview"))["jobs"][0]["jid"]
-        return b"".join(
-            get(path)
-            for path in (f"/jobs/{job}", f"/jobs/{job}/plan", f"/jobs/{job}/config", "/jobmanager/config")
-        )
+        logs = self.home / "run" / "flink"
+        log = "".join(path.read_text() for path in logs.glob("*.log"))
+        port = re.findall(r"Rest endpoint listening at [\w.-]+:(\d+)", log)[-1]
+        rest = FlinkRest(f"https://localhost:{port}", TlsKeys(logs / "keys"))
+        job = rest.json("/jobs/overview")["jobs"][0]["jid"]
+        paths = (f"/jobs/{job}", f"/jobs/{job}/plan", f"/jobs/{job}/config", "/jobmanager/config")
+        return b"".join(map(rest.ask, paths))
 
     def left(self) -> dict[Path, bytes]:
         """All files: logs, checkpoints, notes."""
