@@ -40,8 +40,9 @@ from forebay.operators.stateful import StatefulFunction
 from forebay.records import Completion, DeadLetter, Event, KeyedEvent, Request, Result, Timing, Usage
 from forebay.stateful.program import Program
 from forebay.testing.answers import answer_to, echo, request_text, tokens
-from forebay.testing.chain import Chain, Operator, WallClock, held_keys
+from forebay.testing.chain import Chain, Operator
 from forebay.testing.chosen_calls import ChosenCalls
+from forebay.testing.keyed_state import WallClock, held_keys
 from forebay.testing.stateful import Remember
 
 Action = tuple[str, int]

@@ -11,7 +11,8 @@ from pyflink.datastream import KeyedProcessFunction
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
 from forebay.operators.shards import flink_keys
-from forebay.testing.chain import Chain, Operator, WallClock
+from forebay.testing.chain import Chain, Operator
+from forebay.testing.keyed_state import WallClock
 
 KEYS = flink_keys(4)
 

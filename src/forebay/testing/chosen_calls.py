@@ -9,7 +9,7 @@ from typing import Any
 from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.release import Answer, Ordering
 from forebay.records import KeyedEvent, Result
-from forebay.testing.chain import WallClock
+from forebay.testing.keyed_state import WallClock
 
 AnswerTo = Callable[[KeyedEvent], Answer]
 
