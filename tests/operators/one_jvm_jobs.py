@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.engine.base import Engine
+from forebay.engine.deadline import Deadline
 from forebay.records import Completion, Request
 from forebay.testing.delays import Mixture
 from forebay.testing.engine import ScriptedEngineFactory
@@ -45,12 +46,12 @@ class _CallsJava:
         self._thread.start()
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         self._call(len(request.id))
         if self._wrong:
             raise ZeroDivisionError("Java gave what belongs to another call")
-        return await self._inner.complete(request, timeout_s=timeout_s)
+        return await self._inner.complete(request, timeout_s=timeout_s, deadline=deadline)
 
     async def close(self) -> None:
         self._closed = True

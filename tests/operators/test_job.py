@@ -13,6 +13,7 @@ import pytest
 
 from forebay.errors import PipelineFailed
 from forebay.operators import job as module
+from forebay.operators.flink_rest import FlinkRest, NotFound
 from forebay.operators.job import Checkpoints, RunningJob, end_job
 from forebay.testing.clock import ManualClock
 
@@ -30,8 +31,17 @@ class Rest:
             return b""
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
-            raise module._NotFound(f"{url} answered 404")
+            raise NotFound(f"{url} answered 404")
         return json.dumps({"state": answer}).encode()
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, service: Callable[..., bytes]) -> None:
+    """Have `service` answer whatever is asked of a REST service: address, method, wish."""
+
+    def ask(self: FlinkRest, path: str, *more: object) -> bytes:
+        return service(self.url + path, *more)
+
+    monkeypatch.setattr(FlinkRest, "ask", ask)
 
 
 @pytest.fixture
@@ -40,7 +50,7 @@ def rest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rest]:
 
     def make(*answers: str | None) -> Rest:
         service = Rest(*answers)
-        monkeypatch.setattr(module, "_ask", service)
+        serve(monkeypatch, service)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic_s, sleep=clock.advance))
         return service
 
@@ -48,7 +58,7 @@ def rest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rest]:
 
 
 def end(**more: Any) -> str | None:
-    return end_job("http://flink", "a", 5.0, **more)
+    return end_job(FlinkRest("http://flink"), "a", 5.0, **more)
 
 
 def test_a_job_is_cancelled_once_and_waited_for(rest: Callable[..., Rest]) -> None:
@@ -95,7 +105,7 @@ class Savepoints:
         assert url == f"http://flink/jobs/a/savepoints/r{len(self.wishes)}"
         operation = self.operations.pop(0)
         if operation is None:
-            raise module._NotFound("404")
+            raise NotFound("404")
         return json.dumps({"status": {"id": "X"}, "operation": operation}).encode()
 
 
@@ -103,9 +113,9 @@ def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rest = Savepoints({}, {"failure-cause": {"class": "x"}}, {"location": "y"}, None)
-    monkeypatch.setattr(module, "_ask", rest)
+    serve(monkeypatch, rest)
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, "http://flink")
+    job = RunningJob(client, FlinkRest("http://flink"))
     asked = []
     for _ in range(5):
         job.drain(tmp_path)
@@ -144,9 +154,9 @@ def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest
         "failedCommittables_not",
     )
     rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"), commits)
-    monkeypatch.setattr(module, "_ask", rest)
+    serve(monkeypatch, rest)
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, "http://flink")
+    job = RunningJob(client, FlinkRest("http://flink"))
     assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
     assert len(rest.asked) > 1
     assert max(map(len, rest.asked)) <= module.QUERY_CHARS
@@ -173,9 +183,9 @@ def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_noth
             checkpoint(1, "COMPLETED"),
         ],
     }
-    monkeypatch.setattr(module, "_ask", lambda url: json.dumps(told).encode())
+    serve(monkeypatch, lambda *_: json.dumps(told).encode())
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, "http://flink")
+    job = RunningJob(client, FlinkRest("http://flink"))
     assert job.checkpoints() == Checkpoints(
         3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, newest_clear=1, restored=2
     )

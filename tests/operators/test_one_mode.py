@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -92,7 +93,7 @@ def counted(env: StreamExecutionEnvironment, checkpoints: Path) -> Path:
     from pyflink.datastream import KeyedProcessFunction
     from pyflink.datastream.state import ValueStateDescriptor
 
-    from forebay.connectors.ticks import ticks
+    from forebay.connectors.ticks import calls
     from forebay.operators.environment import newest_checkpoint
 
     class Count(KeyedProcessFunction):
@@ -100,10 +101,11 @@ def counted(env: StreamExecutionEnvironment, checkpoints: Path) -> Path:
             self.state = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
         def process_element(self, value: Any, ctx: Any) -> Any:
+            time.sleep(0.02)  # Calls come one after another, without end.
             self.state.update((self.state.value() or 0) + 1)
             yield value
 
-    ticks(env, per_s=50).process(Count()).print()
+    calls(env, name="calls").process(Count()).print()
     job = env.execute_async("test")
     seen: set[Path] = set()
 

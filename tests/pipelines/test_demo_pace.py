@@ -39,7 +39,7 @@ class Paced:
         self._seconds, self._first_s, self._fails_from = seconds, first_s, fails_from
 
     async def complete(
-        self, request: Request, *, timeout_s: float, deadline_s: float | None = None
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         self.requests.append(request)
         if self._fails_from is not None and len(self.requests) > self._fails_from:
