@@ -41,6 +41,12 @@ class Jobs:
 
         return flink_environment(replace(self.config, **changes))
 
+    def rest(self, port: int) -> Any:
+        """The REST service of an environment whose `rest.port` is `port`."""
+        from forebay.operators.environment import embedded_rest
+
+        return embedded_rest(self.config, port)
+
     def write(self, stream: Any) -> None:
         """Send a stream of encoded records to the exactly-once files under `out`."""
         from pyflink.common import Types

@@ -266,7 +266,7 @@ def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jo
 
 def drained(jobs: Any, env: Any, port: int) -> None:
     """Run a job to its end; where a source tells that it has reached its limit, drain it."""
-    job = submit(env, "test", f"http://localhost:{port}")
+    job = submit(env, "test", jobs.rest(port))
     while (end := job.ended()) is None:
         with suppress(LaunchError):
             if job.counts().get(LIMIT_REACHED):
@@ -332,7 +332,7 @@ def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
         options={"rest.port": str(port), "rest.bind-port": str(port)}, restart=Restart(attempts=0)
     )
     jobs.write(polled_source(env, Polled(FailsAtTheEnd(gate), limit=100)))
-    job = submit(env, "test", f"http://localhost:{port}")
+    job = submit(env, "test", jobs.rest(port))
     wait_until(lambda: len(jobs.lines()) == 1)
     while (end := job.ended()) is None:
         with suppress(LaunchError):

@@ -83,7 +83,7 @@ class Scene:
         )
         answered = infer(self._source(env), call, capacity=4)
         jsonl_sink(result_lines(answered.results), JsonlFiles(self._jobs.out))
-        return submit(env, "test", f"http://localhost:{port}")
+        return submit(env, "test", self._jobs.rest(port))
 
     def open_gate(self) -> None:
         (self._folder / "gates" / "gate").touch()

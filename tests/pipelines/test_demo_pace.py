@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.posts import post, topic_of
+from forebay.engine.deadline import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.pipelines.demo import DemoOptions, demo_of
 from forebay.pipelines.demo_pace import (

@@ -54,17 +54,18 @@ _lock = threading.Lock()
 
 
 def import_path() -> str:
-    """Where a worker of this Python finds the same packages: site-packages, then source trees of editable
-    installs, joined for PYTHONPATH. The standard library is left out, and so is the current directory."""
+    """Where another interpreter finds what this one does: site-packages, then source trees of editable
+    installs and what else is on its path, joined for PYTHONPATH. The standard library is left out, and the
+    working directory is in it only where this interpreter has it, as at a prompt."""
     library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     site = Path(sysconfig.get_path("purelib"))
     paths = [str(site)]
     for entry in sys.path:
-        path = Path(entry)
-        if not entry or not path.is_dir() or path.resolve() in library or path.name == "lib-dynload":
+        path = Path(entry).absolute()
+        if not path.is_dir() or path.resolve() in library or path.name == "lib-dynload":
             continue
-        if str(path.absolute()) not in paths:
-            paths.append(str(path.absolute()))
+        if str(path) not in paths:
+            paths.append(str(path))
     return os.pathsep.join(paths)
 
 

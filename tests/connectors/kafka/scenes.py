@@ -22,7 +22,7 @@ from forebay.connectors.event_time import with_event_time
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSource, kafka_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
-from forebay.operators.environment import FlinkConfig, flink_environment
+from forebay.operators.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.operators.job import RunningJob, submit
 from forebay.operators.ports import free_port
 from forebay.testing.topics import make_topic, produce
@@ -47,14 +47,13 @@ class Scenes:
         self, name: str, config: KafkaSource, *, parallelism: int = 1, window: bool = False
     ) -> RunningJob:
         port = free_port()
-        env = flink_environment(
-            replace(
-                self.config,
-                parallelism=parallelism,
-                checkpoint_dir=self.folder / name / "checkpoints",
-                options={"rest.port": str(port), "rest.bind-port": str(port)},
-            )
+        flink = replace(
+            self.config,
+            parallelism=parallelism,
+            checkpoint_dir=self.folder / name / "checkpoints",
+            options={"rest.port": str(port), "rest.bind-port": str(port)},
         )
+        env = flink_environment(flink)
         stream = kafka_source(env, config)
         if window:
             # Lines, not bytes: PyFlink's windows cannot keep a byte array in their state.
@@ -66,7 +65,7 @@ class Scenes:
         else:
             lines = stream.map(_line, Types.STRING())
         jsonl_sink(lines, JsonlFiles(self.folder / name / "out"))
-        return submit(env, name, f"http://localhost:{port}")
+        return submit(env, name, embedded_rest(flink, port))
 
     def read(self, name: str) -> list[dict[str, Any]]:
         out = self.folder / name / "out"
