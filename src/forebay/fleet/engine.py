@@ -72,7 +72,11 @@ class FleetEngine:
                 async with self._retries.repeat(deadline.left_s(self._clock.monotonic_s())) as turn:
                     if not turn:
                         raise type(before.error)(str(before.error), sent=False)
-                    found = await self._once(request, text, before.replicas, timeout_s, deadline)
+                    try:
+                        found = await self._once(request, text, before.replicas, timeout_s, deadline)
+                    except Unreachable:
+                        # What it failed with says more than that there is no place for it now.
+                        raise type(before.error)(str(before.error), sent=False) from None
             if isinstance(found, Completion):
                 self._failed.pop(request.id, None)
                 self._retries.succeeded()
@@ -110,7 +114,12 @@ class FleetEngine:
             except EngineError as error:
                 if deadline.left_s(self._clock.monotonic_s()) <= 0:
                     lease.late()
-                lease.failed(error, blame=self._blames(lease, error, avoid, deadline))
+                only = self.client.only(lease)
+                # One that fails again there says as much of itself.
+                again = only and request.id in self._failed and not lease.on_trial
+                blame = not again and self._blames(lease, error, avoid, deadline)
+                # A time that has passed says how slow the replica is, wherever else there is to go.
+                lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))
                 return Failed(replicas, error, bool(lease.lost))
             lease.load(completion.load)

@@ -168,8 +168,17 @@ class Lease:
             self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
-    def failed(self, error: EngineError, *, blame: bool = True) -> None:
-        """The call failed. What lies in the request is not held against the replica, nor without `blame`."""
+    @property
+    def on_trial(self) -> bool:
+        """Whether this request is to show that the replica works again."""
+        return self._member.health.state == "trial"
+
+    def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
+        """The call failed. What lies in the request is not held against the replica, nor without `blame`.
+
+        A replica that is `alone` is given up after many more failures: there is no other place to go, and a
+        few records at which it fails must not keep all others from it.
+        """
         if self.ended:
             return
         now_s = self._clock.monotonic_s()
@@ -178,7 +187,8 @@ class Lease:
         if isinstance(error, FULL):
             if self._member.refused(error, self._there, self.sent_s, now_s):
                 self._member.tell(self._fleet)
-                health.failed(self._epoch, str(error), now_s, in_flight=in_flight)
+                if blame or not alone:
+                    health.failed(self._epoch, str(error), now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
                 health.shut(str(error), now_s)
@@ -186,7 +196,9 @@ class Lease:
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
                 wait_s = error.retry_after_s
-                health.failed(self._epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s)
+                health.failed(
+                    self._epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s, alone=alone
+                )
         else:
             health.succeeded(self._epoch, now_s, first=not self._counted)
         self._end(now_s)

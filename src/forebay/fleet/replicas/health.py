@@ -11,7 +11,8 @@ State = Literal["up", "shut", "trial"]
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """`failures` without a success between them shut a replica, and so do `missed_checks`.
+    """`failures` without a success between them shut a replica, or `failures_alone` one that is alone, and so
+    do `missed_checks`.
 
     It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
     passed check lets one request through, and each first token lets one more in flight, and halves that time;
@@ -19,6 +20,7 @@ class HealthRules:
     """
 
     failures: int = 3
+    failures_alone: int = 32
     missed_checks: int = 2
     first_wait_s: float = 1.0
     max_wait_s: float = 30.0
@@ -81,7 +83,14 @@ class Health:
                 self.why = ""
 
     def failed(
-        self, epoch: int, why: str, now_s: float, *, in_flight: int = 0, at_least_s: float | None = None
+        self,
+        epoch: int,
+        why: str,
+        now_s: float,
+        *,
+        in_flight: int = 0,
+        at_least_s: float | None = None,
+        alone: bool = False,
     ) -> None:
         """A request that was sent in `epoch` failed by the replica's fault.
 
@@ -91,7 +100,7 @@ class Health:
         if epoch != self.epoch or self.state == "shut":
             return
         self._failures += 1
-        enough = max(self._rules.failures, in_flight)
+        enough = max(self._rules.failures_alone if alone else self._rules.failures, in_flight)
         if self.state == "trial" or self._failures >= enough or at_least_s is not None:
             self.shut(why, now_s, at_least_s=at_least_s)
 
