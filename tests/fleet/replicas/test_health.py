@@ -149,3 +149,12 @@ def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
     assert health.limit == 5.0
     health.succeeded(health.epoch, 1.0, whole=False)
     assert health.limit == math.inf
+
+
+def test_one_that_is_alone_is_shut_after_many_more_failures() -> None:
+    health = Health(RULES)
+    for _ in range(RULES.failures_alone - 1):
+        health.failed(health.epoch, "500", 0.0, alone=True)
+    assert health.state == "up"
+    health.failed(health.epoch, "500", 0.0, alone=True)
+    assert health.state == "shut"
