@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import orjson
 import pytest
@@ -16,7 +15,7 @@ from forebay.connectors.posts import EVERYDAY, TOPICS, post
 from forebay.connectors.schedule import Burst
 from forebay.errors import ForebayError
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed import Context, Room
+from forebay.testing.keyed import Context, PlannedCalls, Room
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:
@@ -116,25 +115,14 @@ def test_a_place_that_counts_ticks_is_refused() -> None:
 def test_every_post_leaves_once_within_the_calls_that_are_planned(
     room: list[bool], count: int, data: st.DataObject
 ) -> None:
-    planned: list[int] = []
-
-    class Planned:
-        def process(self, *_: Any) -> Any:
-            return self
-
-        set_parallelism = name = process
-
-    def calls(_: Any, *, count: int, name: str) -> Any:
-        planned.append(count)
-        return Planned()
-
+    planned = PlannedCalls()
     config = Generator(count=count, rate_per_s=data.draw(st.sampled_from([3.0, 70.0, 1e6])))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(generator, "calls", calls)
+        monkeypatch.setattr(generator, "calls", planned)
         generator_source(None, config)
     script, left = Room(*room), []
     run = Run(config, room=script)
-    for _ in range(planned[0]):
+    for _ in range(planned.count):
         if data.draw(st.integers(0, 20)) == 0:
             run = Run(config, run.context.states, script)
         left += [position for _, position in run.call()]

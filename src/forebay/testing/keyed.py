@@ -48,3 +48,19 @@ class Room:
     def __call__(self) -> bool:
         self.asked += 1
         return self._room.pop(0) if self._room else True
+
+
+class PlannedCalls:
+    """Stands in for `connectors.ticks.calls`: notes how many calls a source plans, and makes none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _env: Any, *, count: int, name: str) -> Any:
+        self.count = count
+        return self
+
+    def process(self, *_: Any) -> Any:
+        return self
+
+    set_parallelism = name = process
