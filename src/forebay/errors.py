@@ -30,6 +30,11 @@ class PipelineFailed(ForebayError):
     """A running pipeline ended without finishing; the message holds Flink's last cause."""
 
 
+class ResultsLost(PipelineFailed):
+    """Kafka gave up a transaction with results that a checkpoint counts as written; the message says which
+    checkpoint to resume from to have them made again."""
+
+
 class RecordError(ForebayError):
     """One record cannot be turned into a request. Never retried; the record becomes a dead letter."""
 

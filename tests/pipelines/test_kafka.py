@@ -183,8 +183,10 @@ class Answers:
     def longest_transaction_ms(self) -> int:
         return 600_000
 
-    def transactions(self, ids: list[str]) -> dict[str, str]:
-        return {id: self._transactions[id] for id in ids if id in self._transactions}
+    def transactions(self, ids: list[str]) -> dict[str, Any]:
+        from forebay.connectors.kafka.admin import Transaction
+
+        return {id: Transaction(self._transactions[id]) for id in ids if id in self._transactions}
 
 
 @pytest.fixture

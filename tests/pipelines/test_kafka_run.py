@@ -9,12 +9,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from forebay.errors import ResultsLost
+from forebay.pipelines.load import load_spec
+from forebay.pipelines.run import RunOptions, run_pipeline
+from forebay.settings import load_settings
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume, consume_committed, member, produce
@@ -292,3 +299,85 @@ def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_
         assert older.endswith(f"chk-{newest - 1}")
         told = orjson.loads(interrupted(start(replica.url, "--from-checkpoint", older), 20))
         assert (told["state"], told["failed_commits"]) == ("INTERRUPTED", 0)
+
+
+def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_again(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Flink counts what its last checkpoint could not commit, and finishes."""
+    results = topic()
+    (tmp_path / "in").mkdir()
+
+    def add(name: str, begin: int, end: int) -> None:
+        lines = (json.dumps({"text": f"event {n}"}) for n in range(begin, end))
+        (tmp_path / "new").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / "new").rename(tmp_path / "in" / name)
+
+    def write_pipeline(*, interval_s: float, timeout_s: float) -> None:
+        access = {"type": "kafka", "bootstrap": node.bootstrap, "topic": results}
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in", "follow": True},
+            "prompt": "{{ text }}",
+            "sink": {**access, "transaction_timeout_s": timeout_s},
+            "checkpoint": {"interval_s": interval_s},
+        }
+        (tmp_path / "p.yaml").write_text(json.dumps(document))
+
+    def start(url: str, *more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", url, *more],
+            cwd=tmp_path,
+            env={**os.environ, "FOREBAY_HOME": str(kafka_jar.parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def interrupted(run: subprocess.Popen[bytes], committed: int) -> None:
+        wait_until(
+            lambda: run.poll() is not None or len(consume_committed(node.bootstrap, results)) >= committed
+        )
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=400)
+        assert run.returncode == 130, told.decode()
+
+    def written() -> list[str]:
+        """Blocks until no transaction is open."""
+        return [Message(each).value_dict["fields"]["text"] for each in consume(node.bootstrap, results)]
+
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.01))) as replica:
+        add("1.jsonl", 0, 10)
+        write_pipeline(interval_s=1.0, timeout_s=900.0)
+        interrupted(start(replica.url), 10)
+        add("2.jsonl", 10, 20)
+        before = end_of(node.bootstrap, results)
+        # No checkpoint completes before the end, and by then Kafka has ended the transaction.
+        write_pipeline(interval_s=3600.0, timeout_s=1.0)
+        with pytest.raises(
+            ResultsLost, match=f"sink.topic: results are missing in topic '{results}'"
+        ) as lost:
+            run_pipeline(
+                load_spec(tmp_path / "p.yaml"),
+                nullcontext([replica.url]),
+                RunOptions(
+                    enough=lambda now: end_of(node.bootstrap, results) >= before + 10 and len(written()) == 10
+                ),
+                replace(load_settings(), home=kafka_jar.parents[1]),
+            )
+        write_pipeline(interval_s=1.0, timeout_s=900.0)
+        refused = start(replica.url)
+        _, told = refused.communicate(timeout=400)
+        assert refused.returncode == 2
+        assert "the last run of pipeline 'p' lost results" in told.decode()
+        checkpoint = str(lost.value).partition("--from-checkpoint ")[2].split()[0]
+        interrupted(start(replica.url, "--from-checkpoint", checkpoint), 20)
+    assert sorted(written()) == sorted(f"event {n}" for n in range(20))
+
+
+def end_of(bootstrap: str, topic: str) -> int:
+    """The offset behind the newest record of a topic of one partition, committed or not."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 60.0)[1])
+    finally:
+        consumer.close()

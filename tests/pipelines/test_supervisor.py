@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.pipelines import served, supervisor
 from forebay.pipelines.attempt import Order
 from forebay.pipelines.load import parse_spec
@@ -199,6 +199,32 @@ def test_commits_that_failed_add_up_over_attempts(bench: Bench) -> None:
     failed = replace(RUNS, snapshot=replace(RUNS.snapshot, failed_commits=2))
     bench.attempts((*STARTS, failed, failed, Lost("gone")), (*STARTS, RUNS, failed, DONE))
     assert bench.run().failed_commits == 4
+
+
+def test_a_run_does_not_go_on_behind_lost_results_by_itself(bench: Bench) -> None:
+    lost = Failed("ResultsLost", "results are missing in topic 'out'. Resume with --from-checkpoint C")
+    bench.attempts((*STARTS, RUNS, complete(3), RUNS, lost))
+    with pytest.raises(ResultsLost, match="results are missing"):
+        bench.run()
+    assert bench.seen[-1].state == "FAILED"
+    assert not bench.state.finished
+    with pytest.raises(
+        SettingError, match=r"last run of pipeline 'p' lost results\. results are missing .* C$"
+    ):
+        bench.run()
+    job = bench.state.job
+    assert job is not None
+    bench.attempts((*STARTS, RUNS, DONE))
+    assert bench.run(from_checkpoint=bench.home / job / "chk-3").state == "FINISHED"
+    assert bench.state.lost is None
+
+
+def test_a_fresh_start_forgets_what_was_lost(bench: Bench) -> None:
+    bench.attempts((*STARTS, Failed("ResultsLost", "gone")))
+    with pytest.raises(ResultsLost):
+        bench.run()
+    bench.attempts((*STARTS, DONE))
+    assert bench.run(fresh=True).state == "FINISHED"
 
 
 def test_a_state_keeps_its_id_over_attempts_runs_and_fresh_starts(bench: Bench) -> None:

@@ -20,6 +20,8 @@ from forebay.operators.job import RunningJob, end_job, submit
 from forebay.operators.jvm import jvm_process
 from forebay.operators.ports import free_port
 from forebay.pipelines.brokers import await_brokers, kafka_read
+from forebay.pipelines.commits import CommitWatch, Start, Topic
+from forebay.pipelines.kept_checkpoints import KeptCheckpoints
 from forebay.pipelines.lag import lag_watched
 from forebay.pipelines.positions import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
 from forebay.pipelines.reports import AwaitsKafka, Ready, Report
@@ -30,7 +32,7 @@ from forebay.pipelines.settling import Settling
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.spec import PipelineSpec
 from forebay.pipelines.streams import build, connector_jars
-from forebay.pipelines.transactions import Resumed
+from forebay.pipelines.transactions import NAMES, Resumed, transaction_prefix
 from forebay.pipelines.watching import CANCEL_S, POLL_S, Wishes, watch_until_end
 from forebay.settings import Settings
 
@@ -114,7 +116,8 @@ class Attempt:
         order, spec = self._order, self._order.spec
         offsets = GroupOffsets(spec, until, job.checkpoints, _settling(order))
         waits = lag_watched(spec, job, restored=order.restore_from is not None)
-        with closing(offsets), waits as waiting:
+        commits = _commit_watch(order)
+        with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
                 job,
                 self._report,
@@ -123,7 +126,9 @@ class Attempt:
                 one_each=spec.application is None,
                 waiting=waiting,
                 answered=offsets,
+                committed=commits,
             )
+            commits.finished()
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
@@ -138,6 +143,22 @@ def _resumed(order: Order) -> Resumed | None:
         order.state.id,
         max(order.spec.parallelism, order.state.parallelism or 1),
     )
+
+
+def _commit_watch(order: Order) -> CommitWatch:
+    spec, state = order.spec, order.state
+    topics = (
+        Topic(key, sink, transaction_prefix(spec, NAMES[key], state.id))
+        for key, sink in spec.topics().items()
+        if sink.guarantee == "exactly-once"
+    )
+    start = Start(
+        number=0 if order.restore_from is None else check_readable(order.restore_from),
+        subtasks=max(spec.parallelism, state.parallelism or 1),
+        checkpoint=order.restore_from,
+        unsure=order.restore_from is not None and not order.chosen,
+    )
+    return CommitWatch(topics, start, KeptCheckpoints(Path(spec.checkpoint.dir) / order.job_id))
 
 
 def _ends(order: Order) -> tuple[Place, ...]:

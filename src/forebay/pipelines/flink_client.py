@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from forebay.errors import ForebayError, LaunchError, PipelineFailed, SettingError, SetupError
+from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.operators.import_ahead import import_ahead
 from forebay.operators.jvm import Jvm
 from forebay.pipelines.attempt import Attempt
@@ -111,5 +111,5 @@ class FlinkClient:
 
 def _kind(error: ForebayError) -> str:
     """The class that the error is raised as at the other end."""
-    kinds = (SettingError, SetupError, LaunchError, PipelineFailed)
+    kinds = (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
     return next((kind.__name__ for kind in kinds if isinstance(error, kind)), PipelineFailed.__name__)

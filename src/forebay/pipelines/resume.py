@@ -135,9 +135,11 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
 
     That is the newest of the last job, or what that job was started from, where it has none. No older one
     stands in for one that is damaged or missing: what was committed since would be given again. Raises
-    `SettingError` then, where the pipeline has finished, and where its state was made with other settings or
-    with Python in worker processes.
+    `SettingError` then, where the last run lost results, where the pipeline has finished, and where its state
+    was made with other settings or with Python in worker processes.
     """
+    if state.lost is not None:
+        raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
     found = None if state.job is None else newest_of_job(home / state.job)
     if state.finished or (found is None and _ended_unnoted(spec, home, state)):
         raise AlreadyFinished(

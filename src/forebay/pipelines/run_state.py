@@ -57,6 +57,7 @@ class RunState(BaseModel):
     seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
     with its birth; `cluster` says where else it ran. `ends` are topics, partitions and the offsets at which
     they ended when the pipeline was first started. `kafka` is what the Kafka that was read calls itself.
+    `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -73,6 +74,7 @@ class RunState(BaseModel):
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
+    lost: str | None = None
 
 
 def read_state(home: Path) -> RunState | None:

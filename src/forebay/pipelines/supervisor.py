@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from forebay.errors import ForebayError, LaunchError, PipelineFailed, SettingError, SetupError
+from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.operators.jvm import HEAP_MB, start_jvm
 from forebay.pipelines.attempt import Attempt, Order
 from forebay.pipelines.flink_process import FlinkLauncher, FlinkProcess
@@ -45,7 +45,9 @@ from forebay.settings import Settings
 TICK_S = 0.5
 EMBEDDED_CANCEL_S = 15.0
 """A job in a JVM of its own need not end in order: what it leaves open, the next one closes."""
-ERRORS = {error.__name__: error for error in (SettingError, SetupError, LaunchError, PipelineFailed)}
+ERRORS = {
+    error.__name__: error for error in (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
+}
 
 R = TypeVar("R", bound=Report)
 Watch = Callable[[Snapshot], None]
@@ -109,6 +111,10 @@ class Supervisor:
             self._say(replace(self._last, state=INTERRUPTED))
             raise
         except ForebayError as error:
+            if isinstance(error, ResultsLost):
+                # The same command must not go on behind them, as if nothing were missing.
+                self._state = self._state.model_copy(update={"lost": str(error)})
+                write_state(self._home, self._state)
             self._say(replace(self._last, state=FAILED, failure=str(error)))
             raise
         return self._finish(last)

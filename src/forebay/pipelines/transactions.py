@@ -55,7 +55,7 @@ def check_transactions(
         ids = [f"{prefix}-{subtask}-{number}" for number in numbers]
         states = admin.transactions(ids)
         newest = next((id for id in ids if id in states), None)
-        if newest is not None and states[newest] in ABORTED:
+        if newest is not None and states[newest].state in ABORTED:
             raise SettingError(
                 f"{key}.topic: Kafka has thrown away transaction {newest} with results of checkpoint "
                 f"{resumed.number}, as the pipeline was down for longer than transaction_timeout_s "

@@ -57,14 +57,16 @@ def watch_until_end(
     one_each: bool,
     waiting: LastCount,
     answered: Callable[[Snapshot], bool],
+    committed: Callable[[Checkpoints], None],
 ) -> Snapshot:
     """Look at `job` every half second; blocks until it has ended, and returns the last look.
 
     Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
     one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
-    says so, the source has read as much as it shall, or it is wished. Whatever is raised here ends the job
-    first. Raises `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost`
-    where a new Flink would; `Cancelled` when that is wished.
+    says so, the source has read as much as it shall, or it is wished. `committed` is told of the checkpoints,
+    and raises where what they commit is lost. Whatever is raised here ends the job first. Raises
+    `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost` where a new Flink
+    would; `Cancelled` when that is wished.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
@@ -79,7 +81,9 @@ def watch_until_end(
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
             try:
-                last, signs = _look(job, last, savepoints, one_each, failed_commits)
+                last, signs = _look(
+                    job, last, savepoints, failed_commits, one_each=one_each, committed=committed
+                )
                 last = replace(last, backlog=waiting.backlog(last))
                 if wishes.drain or answered(last):
                     job.drain(savepoints)
@@ -126,8 +130,10 @@ def _look(
     job: RunningJob,
     before: Snapshot,
     savepoints: Path,
-    one_each: bool,
     failed_commits: FailedCommits,
+    *,
+    one_each: bool,
+    committed: Callable[[Checkpoints], None],
 ) -> tuple[Snapshot, Signs]:
     state, restarts = job.state(), job.restarts()
     now = replace(before, state=state, restarts=restarts)
@@ -137,6 +143,7 @@ def _look(
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)
     checkpoints = job.checkpoints()
+    committed(checkpoints)
     now = replace(now, checkpoint_failure=checkpoints.failure)
     counts = job.counts()
     signs = Signs(

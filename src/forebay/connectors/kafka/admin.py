@@ -48,6 +48,15 @@ class Place:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The newest transaction of an id: its state, in Kafka's words (`Ongoing`, `CompleteCommit`,
+    `CompleteAbort`, …), and when it began by the broker's clock, in milliseconds; None where it did not."""
+
+    state: str
+    began_ms: int | None = None
+
+
 class KafkaAdmin:
     """An open client. Each call makes one to three requests, which block for at most `timeout_s`, and raises
     `KafkaAway` where Kafka does not answer, `KafkaRefused` where it lets nobody in, naming the servers and
@@ -89,15 +98,17 @@ class KafkaAdmin:
             return 0
         return int(found.get(group).members().size())
 
-    def transactions(self, ids: Iterable[str]) -> dict[str, str]:
-        """The state, in Kafka's words (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …), of the newest
-        transaction with each of `ids`; without those that Kafka does not know."""
-        wanted, states = list(ids), {}
-        found = self._client.describeTransactions(_java_list(wanted))
+    def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
+        """The newest transaction with each of `ids`; without those that Kafka does not know."""
+        wanted, found = list(ids), {}
+        told = self._client.describeTransactions(_java_list(wanted))
         for id in wanted:
             with suppress(_Unknown):
-                states[id] = str(self._ask(found.description(id)).state().toString())
-        return states
+                description = self._ask(told.description(id))
+                began = description.transactionStartTimeMs()
+                began_ms = int(began.getAsLong()) if began.isPresent() else None
+                found[id] = Transaction(str(description.state().toString()), began_ms)
+        return found
 
     def committed(self, group: str) -> tuple[Place, ...]:
         """The offsets that `group` has committed, by topic and partition."""
