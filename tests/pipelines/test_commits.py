@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,27 @@ def test_what_a_restore_takes_back_is_not_lost() -> None:
     topic = TopicCommits(1, 0, since_ms=BEGAN_MS)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
     topic.restored(2)
-    # 3 is begun anew; 5 was given up, and the new attempt leaves that number out.
-    assert not topic.look({(0, 3): EMPTY, (0, 5): ABORTED}, 2, first=True)
-    assert not topic.look({(0, 3): COMMITTED, (0, 5): ABORTED, (0, 6): OPEN}, 5)
+    # 3 and 4 are begun anew; 5 was given up, and the new attempt leaves that number out.
+    assert not topic.look({(0, 3): OPEN, (0, 4): OPEN, (0, 5): ABORTED}, 2, first=True)
+    anew = Transaction("Ongoing", BEGAN_MS + 9)
+    assert not topic.look({(0, 3): anew, (0, 4): ABORTED, (0, 5): ABORTED}, 2)
+    assert not topic.look({(0, 3): replace(anew, state="CompleteCommit"), (0, 4): EMPTY, (0, 5): ABORTED}, 5)
+
+
+def test_what_an_earlier_run_left_open_is_not_lost_when_flink_begins_it_anew() -> None:
+    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
+    topic.given_up({(0, 8): OPEN}, 7)
+    # Flink counts the restore before its sink is there.
+    assert not topic.look({(0, 8): OPEN}, 7, first=True)
+    assert not topic.look({(0, 8): ABORTED}, 7)
+    assert not topic.look({(0, 8): EMPTY}, 8)
+
+
+def test_the_first_transaction_of_a_job_can_be_lost_as_well() -> None:
+    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
+    topic.given_up({(0, 8): replace(OPEN, began_ms=BEGAN_MS - 9)}, 7)
+    assert not topic.look({(0, 8): OPEN}, 7)
+    assert topic.look({(0, 8): ABORTED}, 8) == [(0, 8)]
 
 
 def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
@@ -236,3 +255,25 @@ def test_without_a_topic_nothing_is_asked(tmp_path: Path) -> None:
     watch(Checkpoints(0, 0, (), newest_done=3))
     watch.finished()
     assert not any(tmp_path.iterdir()), Any
+
+
+def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_start(
+    kafka: FakeKafka, tmp_path: Path
+) -> None:
+    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4"), unsure=True))
+    kafka.transactions_ = {"r-0-4": COMMITTED, "r-0-5": OPEN, "d-0-5": EMPTY}
+    watched.watch.before_start()
+    kafka.transactions_["r-0-5"] = replace(OPEN, began_ms=BEGAN_MS + 5)
+    watched.look(0, restored=1)
+    kafka.transactions_["r-0-5"] = replace(ABORTED, began_ms=BEGAN_MS + 5)
+    with pytest.raises(ResultsLost, match="r-0-5"):
+        watched.look(5, restored=1)
+
+
+def test_a_restore_in_mid_run_gives_up_what_was_open(kafka: FakeKafka, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
+    watched.watch.before_start()
+    for state in (OPEN, ABORTED, EMPTY):
+        kafka.transactions_["r-0-5"] = state
+        watched.look(4, restored=1 if state is OPEN else 2)
+    watched.look(5, restored=2)

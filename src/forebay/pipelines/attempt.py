@@ -7,6 +7,7 @@ would have to know of: that is in the record of the runs, which whoever supervis
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,14 +92,18 @@ class Attempt:
         port = free_port()
         config = _config(order, port)
         env = flink_environment(config)
-        build(
-            spec,
-            env,
-            replicas=served.replicas,
-            model=served.model,
-            job=order.job_id,
-            state_id=order.state.id,
-        )
+        commits = _commit_watch(order)
+        with ThreadPoolExecutor(1) as beside:
+            noted_commits = beside.submit(commits.before_start)
+            build(
+                spec,
+                env,
+                replicas=served.replicas,
+                model=served.model,
+                job=order.job_id,
+                state_id=order.state.id,
+            )
+            noted_commits.result()
         until = _ends(order)
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
         self._report(Ready(jvm_process(), self._kafka, noted))
@@ -110,13 +115,12 @@ class Attempt:
             with suppress(LaunchError):
                 end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
             raise
-        return self._watch(job, until)
+        return self._watch(job, until, commits)
 
-    def _watch(self, job: RunningJob, until: tuple[Place, ...]) -> Snapshot:
+    def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
         order, spec = self._order, self._order.spec
         offsets = GroupOffsets(spec, until, job.checkpoints, _settling(order))
         waits = lag_watched(spec, job, restored=order.restore_from is not None)
-        commits = _commit_watch(order)
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
                 job,

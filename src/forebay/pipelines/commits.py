@@ -34,7 +34,8 @@ LOOK_S = 1.0
 SKEW_MS = 5000
 """By how much the clocks of this machine and of a broker may differ."""
 MOST_SINCE = 200
-"""So many checkpoints may have completed between the last look and the end of a job."""
+"""So many checkpoints may have completed between the last look and the end of a job, or after the one that is
+resumed."""
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
@@ -47,8 +48,8 @@ class TopicCommits:
 
     A transaction is due once the checkpoint whose number it bears has completed. It is lost if Kafka has
     aborted it by then, or if it was open once and is neither open nor committed any more: somebody else began
-    it anew. What began before `since_ms` is of an earlier run, and what the `first` look after a start or
-    restore finds aborted was given up with what the restore took back.
+    it anew. What was there before the job, or began before `since_ms`, is of an earlier run; what the `first`
+    look after a restore finds was given up with what the restore took back. Flink begins those ids anew.
     """
 
     def __init__(self, subtasks: int, restored: int, since_ms: int) -> None:
@@ -56,7 +57,11 @@ class TopicCommits:
         self._judged = restored
         self._since_ms = since_ms
         self._open: set[Key] = set()
-        self._given_up: dict[Key, Transaction] = {}
+        self._given_up: dict[Key, int | None] = {}
+
+    def given_up(self, found: Mapping[Key, Transaction], number: int) -> None:
+        """All that is `found` and is due after checkpoint `number` is none that the job will commit."""
+        self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > number}
 
     def resumed(self, found: Mapping[Key, Transaction]) -> list[Key]:
         """Those that are lost of the checkpoint that the run resumes; `found` are such as it may hold."""
@@ -76,16 +81,18 @@ class TopicCommits:
 
     def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
         """Those that are lost, of all that are `found`, where checkpoint `done` is the last completed one."""
+        if first:
+            self.given_up(found, done)
         lost = []
         for key in sorted(found.keys() | self._open):
             now = found.get(key, Transaction("Empty"))
+            if now.began_ms is not None and self._given_up.get(key) == now.began_ms:
+                continue
             if now.state == OPEN:
                 self._open.add(key)
             elif now.state in COMMITTED:
                 self._open.discard(key)
-            elif first and key[1] > done:
-                self._given_up[key] = now
-            elif key[1] <= done and (key in self._open or self._aborted(key, now)):
+            elif key[1] <= done and (key in self._open or self._aborted(now)):
                 lost.append(key)
         self._judged = max(self._judged, done)
         return lost
@@ -94,9 +101,8 @@ class TopicCommits:
         """The newest checkpoint up to which all is committed."""
         return min((number - 1 for _, number in self._open if number <= done), default=done)
 
-    def _aborted(self, key: Key, now: Transaction) -> bool:
-        began_ms = now.began_ms or 0
-        return now.state in ABORTED and began_ms >= self._since_ms and self._given_up.get(key) != now
+    def _aborted(self, now: Transaction) -> bool:
+        return now.state in ABORTED and (now.began_ms or 0) >= self._since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +142,19 @@ class CommitWatch:
         since_ms = self._clock.wall_ms() - SKEW_MS
         self._topics = [(topic, TopicCommits(start.subtasks, start.number, since_ms)) for topic in topics]
         self._looked_s: float | None = None
-        self._restored: int | None = None
+        # Flink counts the restore that the job starts with.
+        self._restored = 0 if start.number == 0 else 1
         self._unsure = start.unsure
         self._newest = start.number
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._open = ExitStack()
         self._admins: list[tuple[KafkaCluster, KafkaAdmin]] = []
+
+    def before_start(self) -> None:
+        """Note what earlier jobs have left in Kafka. To be called once, before the job is submitted. Raises
+        `KafkaAway` and `KafkaRefused`."""
+        for topic, commits in self._topics:
+            commits.given_up(self._ask_from(topic, self._start.number + 1), self._start.number)
 
     def __call__(self, checkpoints: Checkpoints) -> None:
         """Raises `ResultsLost` where a transaction of a completed checkpoint is lost. Where Kafka does not
@@ -153,7 +166,7 @@ class CommitWatch:
         self._kept.keep()
         done = max(checkpoints.newest_done, self._start.number)
         self._newest = max(self._newest, checkpoints.newest)
-        first = checkpoints.restored != self._restored
+        first = checkpoints.restored > self._restored
         try:
             if self._unsure:
                 self._look_at_resumed()
@@ -167,7 +180,7 @@ class CommitWatch:
         except (KafkaAway, KafkaRefused):
             self.close()
             return
-        self._restored = checkpoints.restored
+        self._restored = max(self._restored, checkpoints.restored)
         self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
@@ -176,15 +189,10 @@ class CommitWatch:
         self.close()
         try:
             for topic, commits in self._topics:
-                begin = self._newest + 2
-                found = self._ask(topic, commits.wanted(self._newest), START_TIMEOUT_S)
                 # Checkpoints may have completed since the last look.
-                for end in range(begin, begin + MOST_SINCE, SKIPPED):
-                    more = self._ask(topic, self._numbers(end, end + SKIPPED))
-                    found |= more
-                    if not more:
-                        break
-                self._raise_lost(topic, commits.look(found, begin + MOST_SINCE + SKIPPED))
+                later = self._ask_from(topic, self._newest + 2)
+                found = self._ask(topic, commits.wanted(self._newest), START_TIMEOUT_S) | later
+                self._raise_lost(topic, commits.look(found, self._newest + 1 + MOST_SINCE))
         except (KafkaAway, KafkaRefused) as error:
             raise PipelineFailed(
                 f"the job has finished, and Kafka did not say whether its last results are committed: {error}"
@@ -204,6 +212,16 @@ class CommitWatch:
 
     def _numbers(self, begin: int, end: int) -> list[Key]:
         return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]
+
+    def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
+        """Those from `number` on, until some numbers in a row have none."""
+        found: dict[Key, Transaction] = {}
+        for begin in range(number, number + MOST_SINCE, SKIPPED):
+            more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
+            found |= more
+            if not more:
+                break
+        return found
 
     def _ask(
         self, topic: Topic, keys: Iterable[Key], timeout_s: float = CALL_TIMEOUT_S
