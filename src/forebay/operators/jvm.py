@@ -33,6 +33,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 
 from forebay.errors import LaunchError
 from forebay.operators.class_archive import ClassArchive
+from forebay.operators.planner_jar import with_planner
 from forebay.parent_death import parent_death_signal
 from forebay.private_folder import private_folder
 
@@ -166,7 +167,7 @@ def launch_jvm(
     log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), archive_dir: Path | None = None
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
-    `archive_dir`, or lists its classes for one.
+    `archive_dir`, or lists its classes for one, and has its table planner from there.
 
     Logs and the JVM's standard error go to files under `log_dir`, which nobody else may read; its standard
     output goes to this process's. It ends when this process does, however that dies: by the end of its
@@ -180,7 +181,10 @@ def launch_jvm(
     folder = private_folder(log_dir / f"{TEMPORARY}{os.getpid()}")
     env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
-    archive = None if archive_dir is None else ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
+    archive = None
+    if archive_dir is not None:
+        classpath = with_planner(classpath, archive_dir.absolute())
+        archive = ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
     options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
     process = subprocess.Popen(
         _command(java, env, classpath, options),
