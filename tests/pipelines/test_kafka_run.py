@@ -305,7 +305,7 @@ def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """Flink counts what its last checkpoint could not commit, and finishes."""
-    results = topic()
+    results, jobs = topic(), tmp_path / ".forebay" / "p" / "checkpoints"
     (tmp_path / "in").mkdir()
 
     def add(name: str, begin: int, end: int) -> None:
@@ -349,9 +349,14 @@ def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_
         add("1.jsonl", 0, 10)
         write_pipeline(interval_s=1.0, timeout_s=900.0)
         interrupted(start(replica.url), 10)
-        add("2.jsonl", 10, 20)
-        before = end_of(node.bootstrap, results)
-        # No checkpoint completes before the end, and by then Kafka has ended the transaction.
+        before, checkpoints = end_of(node.bootstrap, results), set(jobs.glob("*/chk-*"))
+
+        def enough(now: object) -> bool:
+            if not (tmp_path / "in" / "2.jsonl").exists() and set(jobs.glob("*/chk-*")) - checkpoints:
+                add("2.jsonl", 10, 20)
+            return end_of(node.bootstrap, results) >= before + 10 and len(written()) == 10
+
+        # After the first checkpoint none completes before the end; Kafka has ended the transaction by then.
         write_pipeline(interval_s=3600.0, timeout_s=1.0)
         with pytest.raises(
             ResultsLost, match=f"sink.topic: results are missing in topic '{results}'"
@@ -359,9 +364,7 @@ def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_
             run_pipeline(
                 load_spec(tmp_path / "p.yaml"),
                 nullcontext([replica.url]),
-                RunOptions(
-                    enough=lambda now: end_of(node.bootstrap, results) >= before + 10 and len(written()) == 10
-                ),
+                RunOptions(enough=enough),
                 replace(load_settings(), home=kafka_jar.parents[1]),
             )
         write_pipeline(interval_s=1.0, timeout_s=900.0)
@@ -370,6 +373,7 @@ def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_
         assert refused.returncode == 2
         assert "the last run of pipeline 'p' lost results" in told.decode()
         checkpoint = str(lost.value).partition("--from-checkpoint ")[2].split()[0]
+        assert "kept" in checkpoint, "Flink has deleted its own"
         interrupted(start(replica.url, "--from-checkpoint", checkpoint), 20)
     assert sorted(written()) == sorted(f"event {n}" for n in range(20))
 

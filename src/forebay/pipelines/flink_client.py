@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -43,6 +44,7 @@ class FlinkClient:
     def serve(self) -> NoReturn:
         """Serve one attempt, and end this process."""
         threading.Thread(target=self._await_jvms_end, name="jvm-end", daemon=True).start()
+        threading.Thread(target=_import_what_builds_jobs, name="imports", daemon=True).start()
         try:
             self._jvm.connect()
             self._connected = True
@@ -107,6 +109,11 @@ class FlinkClient:
         if not self._ending and (self._connected or status < 0):
             self._report(Lost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
             os._exit(1)
+
+
+def _import_what_builds_jobs() -> None:
+    """PyFlink imports a thousand modules with the first function that a job is given."""
+    import_module("pyflink.fn_execution.flink_fn_execution_pb2")
 
 
 def _kind(error: ForebayError) -> str:

@@ -51,6 +51,8 @@ with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
             "unknown": [Place(topic, 0, 4)],
         }.items()
     }
+    found = admin.transactions([f"{topic}-3000", f"{topic}-2", f"{topic}-none"])
+    answers["transactions"] = {id: asdict(transaction) for id, transaction in found.items()}
     given_up = admin.ends([topic + "-given-up"])
     begin = [Place(topic + "-given-up", 0, 1)]
     for isolation in ("read_committed", "read_uncommitted"):
@@ -112,6 +114,13 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     assert answers["same"] is True
     assert answers["no host"].startswith("KafkaAway: Kafka at kafka.invalid:9092: no such host name")
     assert (answers["members"], answers["committed"]) == (0, [])
+    transactions = answers["transactions"]
+    assert {id: each["state"] for id, each in transactions.items()} == {
+        f"{name}-3000": "CompleteCommit",
+        f"{name}-2": "CompleteAbort",
+    }
+    # Also of one that is over.
+    assert all(each["began_ms"] > 0 for each in transactions.values())
     # The end of a transaction takes an offset as well.
     assert (answers["begins"], answers["ends"], answers["since"]) == ([0, 0], [4, 4], [1, 4])
     assert answers["placed"] == [
