@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import traceback
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -16,6 +17,7 @@ from forebay.operators.import_ahead import import_ahead
 from forebay.operators.jvm import Jvm
 from forebay.pipelines.attempt import Attempt
 from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
+from forebay.pipelines.plan_ahead import plan_ahead
 from forebay.pipelines.reports import Checked, Failed, Finished, Look, Lost, Ready, Report, encode_report
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.watching import Cancelled, JobLost, Wishes
@@ -70,6 +72,8 @@ class FlinkClient:
         order = pickle.load(self._words)
         if order.cluster is None:
             threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
+        plan = partial(plan_ahead, order.spec, order.settings)
+        threading.Thread(target=plan, name="plan-ahead", daemon=True).start()
         attempt = Attempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
