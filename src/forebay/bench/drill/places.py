@@ -14,7 +14,7 @@ import orjson
 
 from forebay.bench.drill.link import Link
 from forebay.bench.drill.scenario import Scenario
-from forebay.bench.drill.workload import Workload
+from forebay.bench.drill.workload import DIRECTORY, ROWS, Workload
 from forebay.bench.happenings import FILE
 from forebay.bench.places import write_events
 from forebay.bench.tally import NUMBER
@@ -95,13 +95,13 @@ class Places(AbstractContextManager["Places"]):
                 return {"type": "jsonl", "path": FILE}
             case "directory":
                 step = -(-len(events) // FILES_IN_DIRECTORY)
-                (self._disk / "in").mkdir()
+                (self._disk / DIRECTORY).mkdir()
                 for n in range(FILES_IN_DIRECTORY):
-                    write_events(self._disk / "in" / f"{n}.jsonl", events[n * step : (n + 1) * step])
-                return {"type": "jsonl", "path": "in"}
+                    write_events(self._disk / DIRECTORY / f"{n}.jsonl", events[n * step : (n + 1) * step])
+                return {"type": "jsonl", "path": DIRECTORY}
             case "csv":
-                (self._disk / "events.csv").write_text(_csv(events), encoding="utf-8", newline="")
-                return {"type": "csv", "path": "events.csv"}
+                (self._disk / ROWS).write_text(_csv(events), encoding="utf-8", newline="")
+                return {"type": "csv", "path": ROWS}
             case "generator":
                 return {"type": "generator"}
             case "sse" | "websocket":
@@ -124,8 +124,9 @@ class Places(AbstractContextManager["Places"]):
     def _topic(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         from forebay.testing.topics import produce
 
-        topic = self._make_topic("events", PARTITIONS)
-        produce(self._node.bootstrap, topic, (_record(event) for event in events))
+        partitions = 1 if self._scenario.in_order else PARTITIONS
+        topic = self._make_topic("events", partitions)
+        produce(self._node.bootstrap, topic, (_record(event, partitions) for event in events))
         access = {"type": "kafka", "bootstrap": self._node.bootstrap}
         return {**access, "topics": [topic], "group": topic, "until_latest": True}
 
@@ -137,10 +138,10 @@ class Places(AbstractContextManager["Places"]):
         return topic
 
 
-def _record(event: Mapping[str, Any]) -> dict[str, Any]:
+def _record(event: Mapping[str, Any], partitions: int) -> dict[str, Any]:
     # All of one key in one partition, or their order would be lost before Forebay reads them.
-    key = str(event.get("key", event[NUMBER]))
-    return {"value": orjson.dumps(event), "partition": sum(key.encode()) % PARTITIONS}
+    key = str(event.get("key") or event.get("user") or event[NUMBER])
+    return {"value": orjson.dumps(event), "partition": sum(key.encode()) % partitions}
 
 
 def _csv(events: Sequence[Mapping[str, Any]]) -> str:

@@ -254,6 +254,8 @@ class _Player:
                 return feed.stall, feed.mend
             case "kill broker" if self._around.kafka is not None:
                 return self._around.kafka.kill, self._around.kafka.start
+            case "pause broker" if self._around.kafka is not None:
+                return self._around.kafka.pause, self._around.kafka.go_on
             case "full disk" if shim is not None:
                 return lambda: shim.full(True), lambda: shim.full(False)
             case "slow disk" if shim is not None:
