@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.operators.any_moment import (
     FEWER,
     SCHEDULES,
+    SHARDS,
     Action,
     Runs,
     completion,
@@ -278,3 +279,28 @@ def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Acti
     time = StreamTime(tolerance)
     judged = [each for post in said for each in time.see(post["at"], b"%d" % post["n"])]
     assert refused == [int(each.data) for each in (*judged, *time.end()) if each.verdict != "in time"]
+
+
+@given(SCHEDULES, st.integers(1, 80), st.integers(0, 99))
+def test_a_clock_of_several_partitions_judges_each_event_once_whatever_happens(
+    schedule: list[Action], count: int, seed: int
+) -> None:
+    dice = Random(seed)
+    events = []
+    for n in range(count):
+        partition = dice.randrange(3)
+        # One partition is ahead, one far ahead; now and then an event is far from its own.
+        at = n * 100 + (0, 1_000, 90_000)[partition] + dice.choice((0,) * 9 + (3_600_000,))
+        events.append((encode(Event(b"%d" % n, {}, at, position=f"in/{partition}@{n}")), None))
+
+    def operators(runs: Runs) -> list[Operator]:
+        def clock() -> StreamClock:
+            tolerance = Tolerance(late_ms=500, ahead_ms=60_000, idle_ms=20)
+            return StreamClock(lambda event: event.raw, tolerance=tolerance, shards=SHARDS, clock=runs.clock)
+
+        return [Operator(clock, lambda _: flink_keys(1)[0], one_subtask=True, late_ms=500)]
+
+    outputs = Runs(operators, events).play(schedule)
+    went_on = [int(payload(each)) for each in outputs if not isinstance(each, tuple)]
+    refused = [int(decode(data).raw) for _, data in (each for each in outputs if isinstance(each, tuple))]
+    assert sorted(went_on + refused) == list(range(count))
