@@ -11,7 +11,11 @@ import orjson
 from forebay.errors import SettingError
 
 Application = Literal["infer", "sessions", "summary", "topics", "trends"]
-SourceKind = Literal["file", "directory", "csv", "replay", "sse", "websocket", "generator", "kafka"]
+SourceKind = Literal[
+    "file", "directory", "csv", "replay", "letters", "followed", "sse", "websocket", "generator", "kafka"
+]
+"""`directory`: several files; `followed`: they appear while the pipeline runs, which has no end then.
+`letters`: dead letters that are fed in again."""
 SinkKind = Literal["files", "kafka"]
 FaultKind = Literal[
     "kill all",
@@ -50,7 +54,7 @@ SHIMMED: frozenset[FaultKind] = frozenset(("full disk", "slow disk", "step clock
 
 SOURCES: dict[Application, tuple[SourceKind, ...]] = {
     "infer": get_args(SourceKind),
-    "sessions": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
+    "sessions": ("file", "directory", "csv", "replay", "letters", "sse", "websocket", "kafka"),
     "summary": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
     "topics": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
     "trends": ("file", "directory", "csv", "replay"),
@@ -156,8 +160,8 @@ def draw(seed: int, among: Range) -> Scenario:
     application = dice.choices(applications, weights)[0]
     source, sink = dice.choice([pair[1:] for pair in pairs if pair[0] == application])
     plain = application == "infer"
-    ordered = plain and source != "generator" and dice.random() < 0.5
-    timed = application == "summary" or (plain and dice.random() < 0.3)
+    ordered = plain and source not in {"generator", "followed"} and dice.random() < 0.5
+    timed = application == "summary" or (plain and source != "letters" and dice.random() < 0.3)
     parallelism = dice.choice((1, 1, 2))
     events = dice.randint(*EVENTS[application])
     return Scenario(
