@@ -18,7 +18,7 @@ from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, 
 from forebay.testing.answers import tokens
 from forebay.testing.chain import Chain, Operator
 from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.keyed_state import WallClock, held_keys
+from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
 
 Action = tuple[str, int]
 ACTIONS = st.one_of(
@@ -106,6 +106,7 @@ class Runs:
         patch.setattr(inference, "is_cancelled", lambda: False)
         for module in (inference, stages):
             patch.setattr(module, "held_keys", held_keys)
+        patch.setattr(inference, "set_after_round", set_after_round)
         # So that snapshots are taken within a run of some dozens of inputs.
         patch.setattr(stages, "LEAST_LOG_BYTES", 256)
 

@@ -32,8 +32,9 @@ OVERDUE = 2.5
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
-LONG_S = 120.0
-"""Fewer are not tried where one look takes longer: it could cost more than it tells."""
+SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
+"""Where one look takes longer than the first, fewer are tried by a smaller step; where it takes longer than
+the last, not at all: it could cost more than it tells."""
 NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
@@ -198,9 +199,9 @@ class ConcurrencyLimit:
         if up:
             tried = min(max(self._limit * UP, self._limit + 1), self._most)
         else:
-            tried = min(max(self._limit * DOWN, least), self._limit)
-            if _long(self._limit, rate.per_s):
-                tried = self._limit
+            look_s = _look_s(self._limit, rate.per_s)
+            down = DOWN if look_s <= SLOW_S else SLOWLY_DOWN if look_s <= LONG_S else 1.0
+            tried = min(max(self._limit * down, least), self._limit)
         if int(tried) == self.limit:
             self._up = not up
         if int(tried) == self.limit or now_s < self._due_s or not self._turn.take(self):
@@ -250,7 +251,7 @@ class ConcurrencyLimit:
     def _least_gain(self, per_s: float) -> float:
         if not self._up:
             return SAME
-        return MORE_FOR_GOOD if _long(self._tried, per_s) else MORE
+        return MORE_FOR_GOOD if _look_s(self._tried, per_s) > LONG_S else MORE
 
     def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
         """The trial changes nothing; the next one goes the other way."""
@@ -264,9 +265,8 @@ class ConcurrencyLimit:
         self._look(there, now_s)
 
 
-def _long(limit: float, per_s: float) -> bool:
-    """Whether a look at a limit takes too long for fewer to be tried."""
-    return _wanted(limit) > LONG_S * per_s
+def _look_s(limit: float, per_s: float) -> float:
+    return _wanted(limit) / max(per_s, 1e-9)
 
 
 def _wanted(limit: float) -> float:
