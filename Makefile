@@ -29,7 +29,7 @@ test: setup lint
 	$(BIN)/coverage report
 
 test-faults: setup
-	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment.py
+	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment*.py
 	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 lint: $(READY)

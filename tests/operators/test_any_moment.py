@@ -7,152 +7,49 @@ of runs take seconds. Whatever happens, what all runs together committed must be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import orjson
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.operators.any_moment import (
+    FEWER,
+    SCHEDULES,
+    SHARDS,
+    Action,
+    Runs,
+    completion,
+    divided,
+    keying,
+    nobody,
+)
 
 from forebay.applications.sessions import Sessions
+from forebay.applications.trends import Trends, told
+from forebay.bench import happenings
 from forebay.bench.chatter import chatter, expected_summaries
 from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
-from forebay.bench.happenings import TopicsJob
+from forebay.bench.happenings import TopicsJob, TrendsJob
 from forebay.bench.subjects import RECOVERY_SUMMARIES
 from forebay.codec import decode, encode
-from forebay.connectors.files import ReadPieces
-from forebay.connectors.formats import Format
-from forebay.connectors.pieces import parts_of
-from forebay.connectors.rows import LineReader
+from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.detect.topic_stages import TopicStage, shard_event_of, text_bytes
+from forebay.detect.trend_stages import BookStage, CountStage, RateStage, event_of, post_bytes
+from forebay.detect.trend_values import TrendSettings
 from forebay.embed.base import NoEmbedding
-from forebay.operators import inference, stages
-from forebay.operators.answering import result as result_of
 from forebay.operators.inference import InferenceFunction
-from forebay.operators.keying import Keying
 from forebay.operators.shards import flink_keys
-from forebay.operators.stages import StageFunction, message, message_key, payload
+from forebay.operators.stages import Stage, StageFunction, message, message_key, payload
 from forebay.operators.stateful import StatefulFunction
-from forebay.records import Completion, DeadLetter, Event, KeyedEvent, Request, Result, Timing, Usage
+from forebay.operators.stream_clock import StreamClock
+from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
 from forebay.stateful.program import Program
 from forebay.testing.answers import answer_to, echo, request_text, tokens
-from forebay.testing.chain import Chain, Operator
-from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
+from forebay.testing.chain import Operator
 from forebay.testing.stateful import Remember
-
-Action = tuple[str, int]
-ACTIONS = st.one_of(
-    st.tuples(st.just("read"), st.integers(1, 6)),
-    st.tuples(st.just("take"), st.integers(0, 7)),
-    st.tuples(st.just("take"), st.integers(0, 7)),
-    st.tuples(st.just("answer"), st.integers(0, 7)),
-    st.tuples(st.just("answer"), st.integers(0, 7)),
-    st.tuples(st.just("pass time"), st.sampled_from((1, 7, 30, 600, 5_000))),
-    st.tuples(st.just("barrier"), st.just(0)),
-    st.tuples(st.just("checkpoint"), st.just(0)),
-    st.tuples(st.just("crash"), st.integers(1, 3)),
-    st.tuples(st.just("set clock"), st.sampled_from((-7_200_000, -1_000, 1_000, 7_200_000))),
-)
-SCHEDULES = st.integers(0, 120).flatmap(lambda size: st.lists(ACTIONS, min_size=size, max_size=size))
-"""Lists of every length as often: by themselves they would have five actions on average."""
-SHARDS = 3
-STEP_BYTES = 200
-"""What a reader reads at a time: less than some rows have."""
-FEWER = settings(max_examples=settings.default.max_examples // 4)
-"""For applications that take long themselves."""
-
-
-@pytest.fixture(autouse=True)
-def _outside_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "is_cancelled", lambda: False)
-    for module in (inference, stages):
-        monkeypatch.setattr(module, "held_keys", held_keys)
-    monkeypatch.setattr(inference, "set_after_round", set_after_round)
-    # So that snapshots are taken within a run of some dozens of inputs.
-    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 256)
-
-
-@dataclass
-class Runs:
-    """Runs of one chain, one after another, as a schedule says."""
-
-    operators: Callable[[Runs], Sequence[Operator]]
-    elements: Sequence[tuple[Any, int | None]]
-    clock: WallClock = field(default_factory=WallClock)
-    calls: list[ChosenCalls] = field(default_factory=list)
-
-    def play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
-        """All outputs that were committed, where the last run comes to its end."""
-        chain = self._start(1, None)
-        for action, number in schedule:
-            match action:
-                case "read":
-                    for _ in range(number):
-                        chain.read()
-                case "take":
-                    for _ in range(3):
-                        if ready := chain.ready():
-                            chain.take(*ready[number % len(ready)])
-                case "answer" if self.calls:
-                    self.calls[number % len(self.calls)].answer(number)
-                case "pass time":
-                    chain.pass_time(number / 1000)
-                case "barrier":
-                    chain.begin_checkpoint()
-                case "checkpoint":
-                    chain.checkpoint_at_once()
-                case "set clock":
-                    self.clock.step(number)
-                case "crash":
-                    chain = self._start(number, chain.newest)
-        chain.finish()
-        return chain.outputs
-
-    def _start(self, parallelism: int, restored: Any) -> Chain:
-        self.calls = []
-        return Chain(
-            self.operators(self),
-            self.elements,
-            self.clock,
-            parallelism=parallelism,
-            restored=restored,
-            while_firing=lambda: [calls.answer(0) for calls in self.calls],
-        )
-
-    def opening(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[KeyedEvent], Any]) -> None:
-        """From now on, calls of operators that are opened are answered by `answer`."""
-
-        def made(*given: Any, **more: Any) -> ChosenCalls:
-            self.calls.append(ChosenCalls(*given, answer_to=answer, clock=self.clock, **more))
-            return self.calls[-1]
-
-        monkeypatch.setattr(inference, "ContinuousCalls", made)
-
-
-async def nobody(_counts: Any) -> Any:
-    """Opens nothing: calls are answered by hand."""
-
-
-def keying(clock: WallClock, **settings: Any) -> Callable[[Any], Iterator[tuple[int, bytes]]]:
-    function = Keying(shards=SHARDS, clock=clock, **settings)
-    function.open(None)  # type: ignore[arg-type]
-    return function.flat_map
-
-
-def completion(item: KeyedEvent, text: str, answer: Any) -> Result:
-    said = Completion(text, "stop", Usage(0, tokens(text)), Timing(0.0, 0.0))
-    return result_of(item, said, answer, attempts=1)
-
-
-def divided(outputs: Sequence[Any]) -> tuple[list[Result], list[DeadLetter]]:
-    results = [decode(each) for each in outputs if not isinstance(each, tuple)]
-    return results, [decode(data) for tag, data in (each for each in outputs if isinstance(each, tuple))]
-
 
 # One question per event
 
@@ -178,10 +75,7 @@ def test_each_event_is_answered_once_whatever_happens(
         (encode(Event(b"%d" % n, {"n": n, "key": f"k{n % 4}"}, position=f"in@{n}")), None)
         for n in range(count)
     ]
-    runs = Runs(operators, events)
-    with pytest.MonkeyPatch.context() as patch:
-        runs.opening(patch, answer)
-        results, letters = divided(runs.play(schedule))
+    results, letters = divided(Runs(operators, events, answer).play(schedule))
     assert sorted(result.fields["n"] for result in results) == [n for n in range(count) if n % 7 != 6]
     assert sorted(int(letter.raw) for letter in letters) == [n for n in range(count) if n % 7 == 6]
     assert all(result.answer == echo(str(result.fields["n"])) for result in results)
@@ -220,12 +114,6 @@ def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool
     return operators
 
 
-def played(runs: Runs, schedule: Sequence[Action]) -> tuple[list[Result], list[DeadLetter]]:
-    with pytest.MonkeyPatch.context() as patch:
-        runs.opening(patch, asked)
-        return divided(runs.play(schedule))
-
-
 @given(SCHEDULES, st.integers(1, 40), st.sampled_from((1, 3, 8)), st.sampled_from((1, 5)))
 def test_sessions_remember_every_turn_whatever_happens(
     schedule: list[Action], count: int, capacity: int, sessions: int
@@ -234,7 +122,7 @@ def test_sessions_remember_every_turn_whatever_happens(
     said = list(messages(count, sessions, 7, words=12))
     events = [(encode(Event(b"%d" % each["n"], each, position=f"in@{each['n']}")), None) for each in said]
     program = settings.program(event_time=False)
-    results, letters = played(Runs(stateful(program, capacity, "user"), events), schedule)
+    results, letters = divided(Runs(stateful(program, capacity, "user"), events, asked).play(schedule))
     assert letters == []
     assert [result.fields["n"] for result in sorted(results, key=lambda r: r.fields["n"])] == list(
         range(count)
@@ -257,7 +145,7 @@ def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
         (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), each["at"] - 1)
         for each in said
     ]
-    results, letters = played(Runs(stateful(program, capacity, "key"), events), schedule)
+    results, letters = divided(Runs(stateful(program, capacity, "key"), events, asked).play(schedule))
     assert letters == []
     # Of each key, sessions that an idle time ends: with slow answers later ones join, so only what is in them
     # is certain: each number once, in order, and each said before it is ended.
@@ -280,7 +168,7 @@ def test_summaries_are_those_of_a_run_in_peace_whatever_happens(schedule: list[A
         (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), each["at"] - 1)
         for each in said
     ]
-    results, letters = played(Runs(stateful(program, 16, "channel"), events), schedule)
+    results, letters = divided(Runs(stateful(program, 16, "channel"), events, asked).play(schedule))
     assert letters == []
     expected = expected_summaries(said, RECOVERY_SUMMARIES)
     found = [(result.answer["key"], result.answer["window"]["start_ms"]) for result in results]
@@ -319,41 +207,100 @@ def test_topics_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Acti
     assert found == [shard_event_of(data) for _, data in (*outputs, *stage.finish())]
 
 
-# Readers, and an operator behind one
+TRENDS = TrendsJob(
+    Trends(
+        late_s=2.0,
+        ahead_s=600.0,
+        find=TrendSettings(
+            tick_s=1.0,
+            windows_s=(2.0, 8.0),
+            history_s=60.0,
+            least_nats=3.0,
+            least_posts=2.0,
+            end_s=4.0,
+            width_bits=8,
+            max_warm=256,
+            changed_s=2.0,
+        ),
+    )
+)
+"""Trends come and go within some dozens of posts."""
 
 
-@given(SCHEDULES, st.integers(1, 60))
-def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
-    schedule: list[Action], count: int
+def posts(count: int) -> list[dict[str, Any]]:
+    """Four a second; a new word bursts every ten seconds, and now and then the time of one is far off."""
+    dice = Random(3)
+    found = []
+    for n in range(count):
+        text = " ".join(dice.choices([f"word{index}" for index in range(40)], k=3))
+        news = f"news{n // 40} about{n // 40} " if n % 40 >= 25 else ""
+        off_ms = {11: -60_000, 17: 3_600_000}.get(n % 20, 0)
+        found.append({"n": n, "at": n * 250 + off_ms, "text": news + text})
+    return found
+
+
+@FEWER
+@given(SCHEDULES, st.integers(1, 120))
+def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+    said, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
+    tolerance = Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000))
+    shards = happenings.SHARDS
+
+    def post(event: Event) -> bytes:
+        assert event.time_ms is not None
+        return post_bytes(event.time_ms, event.fields["text"])
+
+    def operators(runs: Runs) -> list[Operator]:
+        def stage(make: Callable[[int], Stage], shards: int, next_shards: int) -> Operator:
+            return Operator(lambda: StageFunction(make, shards=shards, next_shards=next_shards), message_key)
+
+        def clock() -> StreamClock:
+            return StreamClock(post, tolerance=tolerance, shards=shards, clock=runs.clock)
+
+        return [
+            Operator(clock, lambda _: flink_keys(1)[0], one_subtask=True, late_ms=tolerance.late_ms),
+            stage(lambda shard: CountStage(find, shard, shards), shards, shards),
+            stage(lambda shard: RateStage(find, shards), shards, 1),
+            stage(lambda shard: BookStage(find), 1, 1),
+        ]
+
+    events = [
+        (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), None)
+        for each in said
+    ]
+    outputs = Runs(operators, events).play(schedule)
+    found = [told(event_of(payload(each))) for each in outputs if not isinstance(each, tuple)]
+    expected = TRENDS.foretold(said, lambda n: f"in@{n}")
+    asked = {f"{result.id}-why" for result in found}
+    assert [result.id for result in found] == [name for name in expected if name not in asked]
+    for result in found:
+        assert orjson.loads(orjson.dumps(result.answer)) == expected[result.id]
+    refused = [int(decode(data).raw) for _, data in (each for each in outputs if isinstance(each, tuple))]
+    time = StreamTime(tolerance)
+    judged = [each for post in said for each in time.see(post["at"], b"%d" % post["n"])]
+    assert refused == [int(each.data) for each in (*judged, *time.end()) if each.verdict != "in time"]
+
+
+@given(SCHEDULES, st.integers(1, 80), st.integers(0, 99))
+def test_a_clock_of_several_partitions_judges_each_event_once_whatever_happens(
+    schedule: list[Action], count: int, seed: int
 ) -> None:
-    # Rows of several lines, some of which go on in the next piece that is read.
-    texts = [f"{'some words and a line end' * 4}\n" * (n % 4) + f"of {n}" for n in range(count)]
-    rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "in.csv")
-        path.write_text(rows, encoding="utf-8", newline="")
-        reader = LineReader(name="in.csv", format=Format(kind="csv", columns=("n", "text")))
-        parts = parts_of(path, reader)
+    dice = Random(seed)
+    events = []
+    for n in range(count):
+        partition = dice.randrange(3)
+        # One partition is ahead, one far ahead; now and then an event is far from its own.
+        at = n * 100 + (0, 1_000, 90_000)[partition] + dice.choice((0,) * 9 + (3_600_000,))
+        events.append((encode(Event(b"%d" % n, {}, at, position=f"in/{partition}@{n}")), None))
 
-        def operators(runs: Runs) -> list[Operator]:
-            prepare = keying(runs.clock, key=lambda event: str(int(event.fields["n"]) % 3))
+    def operators(runs: Runs) -> list[Operator]:
+        def clock() -> StreamClock:
+            tolerance = Tolerance(late_ms=500, ahead_ms=60_000, idle_ms=20)
+            return StreamClock(lambda event: event.raw, tolerance=tolerance, shards=SHARDS, clock=runs.clock)
 
-            def make() -> InferenceFunction:
-                return InferenceFunction(nobody, capacity=3, ordering="key", clock=runs.clock)
+        return [Operator(clock, lambda _: flink_keys(1)[0], one_subtask=True, late_ms=500)]
 
-            return [
-                Operator(lambda: ReadPieces(parts, reader, STEP_BYTES), lambda _: 0, one_subtask=True),
-                Operator(make, lambda element: element[0], prepare),
-            ]
-
-        runs = Runs(operators, [(n, None) for n in range(path.stat().st_size // STEP_BYTES + 1)])
-        with pytest.MonkeyPatch.context() as patch:
-            runs.opening(patch, lambda item: completion(item, "", item.event.fields["text"]))
-            results, letters = divided(runs.play(schedule))
-    assert letters == []
-    assert sorted(int(result.fields["n"]) for result in results) == list(range(count))
-    for result in results:
-        assert result.answer == texts[int(result.fields["n"])]
-    for key in "012":
-        numbers = [int(result.fields["n"]) for result in results if result.key == key]
-        assert numbers == sorted(numbers)
+    outputs = Runs(operators, events).play(schedule)
+    went_on = [int(payload(each)) for each in outputs if not isinstance(each, tuple)]
+    refused = [int(decode(data).raw) for _, data in (each for each in outputs if isinstance(each, tuple))]
+    assert sorted(went_on + refused) == list(range(count))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyflink.common import Types
-from pyflink.datastream import KeyedProcessFunction
+from pyflink.datastream import KeyedProcessFunction, OutputTag
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
 from forebay.operators.shards import flink_keys
@@ -15,6 +15,7 @@ from forebay.testing.chain import Chain, Operator
 from forebay.testing.keyed_state import WallClock
 
 KEYS = flink_keys(4)
+ASIDE = OutputTag("aside", Types.LONG())
 
 
 class Sum(KeyedProcessFunction):
@@ -146,6 +147,34 @@ def test_lists_and_maps_are_of_their_key_and_no_later_change_reaches_a_checkpoin
     again = Chain([operator], elements, WallClock(0), restored=run.newest)
     again.finish()
     assert again.outputs == run.outputs
+
+
+class Timed(KeyedProcessFunction):
+    """Gives each number with a time; odd ones go out at the side."""
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        yield (ASIDE, value) if value % 2 else (value, value)
+
+
+def test_an_operator_with_times_makes_watermarks_of_its_own_and_they_are_in_no_checkpoint() -> None:
+    def run(**options: Any) -> Chain:
+        first = Operator(Timed, lambda _: KEYS[0], one_subtask=True, late_ms=3)
+        # What comes with the elements moves nothing behind the first.
+        elements = [(number, 1000) for number in (4, 7, 6, 10, 12)]
+        return Chain([first, Operator(Sum, lambda _: KEYS[0])], elements, WallClock(0), **options)
+
+    whole = run()
+    for _ in range(4):
+        whole.read()
+        take_all(whole)
+    assert whole.outputs == (4, (ASIDE, 7), 10, 20, "20 at 4", "20 at 6")
+    whole.checkpoint_at_once()
+    again = run(restored=whole.newest)
+    again.read()
+    take_all(again)
+    assert again.outputs == (*whole.outputs, 32)
+    again.finish()
+    assert again.outputs == (*whole.outputs, 32, "32 at 10", "32 at 12")
 
 
 def test_a_function_that_sets_timers_without_end_is_told_of() -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 
 from forebay.testing.kafka import FENCING
@@ -63,6 +64,24 @@ class Committing:
                 if not error.args[0].retriable():
                     raise
         return False
+
+
+def test_a_paused_node_answers_nothing_and_goes_on_where_it_was(node: Any, topic: Callable[..., str]) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": uuid.uuid4().hex})
+    name = topic(partitions=1)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(name, b"before")
+    producer.flush(WAIT_S)
+    node.pause()
+    try:
+        with pytest.raises(KafkaException) as caught:
+            producer.commit_transaction(0.5)
+        assert caught.value.args[0].retriable()
+    finally:
+        node.go_on()
+    producer.commit_transaction(WAIT_S)
+    assert [message.value() for message in consume(node.bootstrap, name)] == [b"before"]
 
 
 def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Callable[..., str]) -> None:

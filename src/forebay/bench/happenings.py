@@ -79,8 +79,11 @@ class TrendsJob:
     ) -> Tally:
         return held_against(self.foretold(events), "why", results, letters, engine)
 
-    def foretold(self, events: Sequence[dict[str, Any]]) -> Foretold:
-        """What comes out of a run that nothing interrupts."""
+    def foretold(
+        self, events: Sequence[dict[str, Any]], position: Callable[[int], str] = lambda n: f"{FILE}@{n + 1}"
+    ) -> Foretold:
+        """What comes out of a run that nothing interrupts. `position`: of the event with a number, on which
+        its shard depends, and with that which of a term's posts are shown."""
         find = self.settings.find
         time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
         count = [CountStage(find, shard, SHARDS) for shard in range(SHARDS)]
@@ -90,7 +93,7 @@ class TrendsJob:
         for each in [*judged, *time.end()]:
             event = events[int(each.data)]
             if each.verdict == "in time":
-                stage = count[shard_of(f"{FILE}@{event[NUMBER] + 1}", SHARDS)]
+                stage = count[shard_of(position(event[NUMBER]), SHARDS)]
                 for shard, data in stage.take(post_bytes(event["at"], event["text"])):
                     rate[shard].take(data)
         for shard, data in (output for stage in count for output in stage.close(END_MS)):

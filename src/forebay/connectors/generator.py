@@ -72,19 +72,22 @@ def generator_source(env: StreamExecutionEnvironment, config: Generator) -> Data
     for burst in config.bursts:
         if burst.topic not in TOPICS:
             raise SettingError(f"a burst's topic must be one of {', '.join(TOPICS)}, found {burst.topic!r}")
-    schedule = config.schedule
     if not config.paced:
         last = (config.count or MAX_COUNT) - 1
         numbers = env.from_source(
             NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), "numbers"
         ).set_parallelism(1)
         return numbers.map(_Posts(config), BYTES).set_parallelism(1).name("generator")
-    # A call gives a post or has waited for `WAIT_S`, so that these are enough; some are for rounding.
-    count = None
-    if config.count is not None:
-        count = config.count + math.ceil(1.01 * schedule.due_s(config.count - 1) / WAIT_S) + 1
-    beat = calls(env, count=count, name="calls of generator")
+    beat = calls(env, count=calls_of(config), name="calls of generator")
     return beat.process(GiveDue(config), BYTES).set_parallelism(1).name("generator")
+
+
+def calls_of(config: Generator) -> int | None:
+    """How many calls of `GiveDue` give all posts; None where they have no end."""
+    if config.count is None:
+        return None
+    # A call gives a post or has waited for `WAIT_S`, so that these are enough; some are for rounding.
+    return config.count + math.ceil(1.01 * config.schedule.due_s(config.count - 1) / WAIT_S) + 1
 
 
 class _Posts:

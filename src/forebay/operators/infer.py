@@ -16,6 +16,7 @@ from forebay.operators.one_mode import check_environment
 from forebay.operators.pace import Pace
 from forebay.operators.release import Ordering
 from forebay.operators.shards import MAX_PARALLELISM
+from forebay.operators.side_output import side_output
 from forebay.operators.watermarks import reassign_watermarks
 
 DEFAULT_SHARDS = 8
@@ -114,5 +115,5 @@ def attach(
     answered = keyed.process(function, TIMED if event_time else BYTES).name(name).uid(name)
     answered.set_parallelism(wanted)
     answered.set_max_parallelism(MAX_PARALLELISM)
-    dead_letters = answered.get_side_output(DEAD_LETTERS)
+    dead_letters = side_output(answered, DEAD_LETTERS)
     return Inferred(reassign_watermarks(answered, name) if event_time else answered, dead_letters)

@@ -23,6 +23,7 @@ from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
 from forebay.operators.inference import BYTES, END_OF_INPUT_MS
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys, shard_of
+from forebay.operators.side_output import side_output
 from forebay.operators.stages import message
 from forebay.records import DeadLetter, Event
 
@@ -148,7 +149,7 @@ def clocked(
     function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, Types.TUPLE([BYTES, Types.LONG()]))
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
-    refused = timed.get_side_output(REFUSED)
+    refused = side_output(timed, REFUSED)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(tolerance.late_ms))
     # What DataStream.assign_timestamps_and_watermarks does, but at one subtask.
     functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime

@@ -17,6 +17,7 @@ from forebay.operators.inference import BYTES
 from forebay.operators.keying import EventText
 from forebay.operators.one_mode import check_environment
 from forebay.operators.shards import flink_keys, shard_of
+from forebay.operators.side_output import side_output
 from forebay.operators.stages import StageFunction, message, staged
 from forebay.operators.stream_clock import REFUSED, Clocked, partition_of, refused
 from forebay.operators.texts import TextField
@@ -96,4 +97,4 @@ def topic_events(
         most_log_bytes=MOST_LOG_BYTES,
     )
     events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
-    return Clocked(events, texts.get_side_output(REFUSED))
+    return Clocked(events, side_output(texts, REFUSED))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from pyflink.datastream import KeyedProcessFunction, TimeDomain
+from pyflink.datastream import KeyedProcessFunction, OutputTag, TimeDomain
 
 from forebay.operators.shards import subtask_of
 from forebay.testing.keyed_state import Context, KeyedState, WallClock
@@ -34,6 +34,9 @@ class Operator:
     """What an element becomes on its way here; without state of its own."""
     one_subtask: bool = False
     """At every parallelism, as readers have."""
+    late_ms: int | None = None
+    """Where given, outputs are `(element, time in ms)`, and the operator makes watermarks of its own: so far
+    behind the greatest time, until the input ends."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class _Subtask:
     waiting: set[int] = field(default_factory=set)
     """Inputs whose barrier has come, while that of others has not."""
     low_ms: int = FIRST_MS
+    high_ms: int = FIRST_MS
+    """The greatest time of an output, where the operator makes watermarks: no checkpoint holds it."""
     wakes_for_ms: int | None = None
     wakes_s: float = 0.0
     """The processing-time timer that is set, and when it fires, on the clock that nobody sets."""
@@ -79,8 +84,8 @@ class _Subtask:
 class Chain:
     """A run of `operators`, one behind the other, over `elements`, each with a watermark behind it or None.
 
-    `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are `(tag, value)`
-    pairs leave the chain where they arise, as side outputs do; those of the last operator, all of them.
+    `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are pairs of an
+    `OutputTag` and a value leave the chain where they arise; those of the last operator, all of them.
     `while_firing` is called between two processing-time timers: the world goes on meanwhile.
     """
 
@@ -247,12 +252,21 @@ class Chain:
             subtask.inputs[at].append(_Watermark(time_ms))
 
     def _give(self, stage: int, number: int, outputs: Iterable[Any] | None) -> None:
+        subtask = self._stages[stage][number]
         for output in outputs or ():
-            if stage + 1 == len(self._stages) or isinstance(output, tuple):
-                self._made.append(((stage, number), output))
-            else:
-                for each in self._stages[stage + 1][0].operator.prepare(output):
-                    self._to(stage + 1, number, each)
+            element, time_ms = output, None
+            side = isinstance(output, tuple) and isinstance(output[0], OutputTag)
+            if subtask.operator.late_ms is not None and not side:
+                element, time_ms = output
+            if side or stage + 1 == len(self._stages):
+                self._made.append(((stage, number), element))
+                continue
+            for each in self._stages[stage + 1][0].operator.prepare(element):
+                self._to(stage + 1, number, each)
+            if time_ms is not None and time_ms > subtask.high_ms:
+                assert subtask.operator.late_ms is not None
+                subtask.high_ms = time_ms
+                self._mark(stage + 1, number, time_ms - subtask.operator.late_ms - 1)
 
     def _move(self, stage: int, number: int, to_ms: int) -> None:
         subtask = self._stages[stage][number]
@@ -265,7 +279,8 @@ class Chain:
             time_ms, subtask.key = subtask.state.event.pop(0)
             context = Context(subtask, self._clock, TimeDomain.EVENT_TIME)
             self._give(stage, number, subtask.function.on_timer(time_ms, context))
-        self._mark(stage + 1, number, to_ms)
+        if subtask.operator.late_ms is None or to_ms == LAST_MS:
+            self._mark(stage + 1, number, to_ms)
 
     def _fire_wall(self, stage: int, number: int) -> None:
         """As Flink's timer service does: it was set for one time, and fires all timers up to that one."""

@@ -112,6 +112,18 @@ class LocalKafka:
         """End the node in order."""
         self._end(signal.SIGTERM)
 
+    def pause(self) -> None:
+        """Stop the node where it is (SIGSTOP), until `go_on`: its connections stay, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a paused node go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+
     def _fence(self) -> None:
         """Have the controller, alone, take the dead broker's partitions from it; blocks until it has, or for
         `FENCE_TIMEOUT_S` where there is nothing to take.

@@ -50,6 +50,7 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
     assert told["scenarios"] == 1
     assert told["faults"] == len(SMALL.faults)
     assert told["by_kind"]["kill all"] == 1
+    assert told["by_source"] == {"file": {"scenarios": 1, "faults": len(SMALL.faults), "failed": 0}}
     assert told["starts"] >= 2
 
 

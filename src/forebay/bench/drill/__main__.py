@@ -54,17 +54,24 @@ class Drill:
             "by_kind": dict(
                 Counter(kind for outcome in self.outcomes for kind in outcome.made).most_common()
             ),
-            **{
-                f"by_{name}": dict(
-                    Counter(str(getattr(each.scenario, name)) for each in self.outcomes).most_common()
-                )
-                for name in ("application", "source", "sink", "parallelism")
-            },
+            **{f"by_{name}": self._by(name) for name in ("application", "source", "sink", "parallelism")},
             "starts": sum(outcome.starts for outcome in self.outcomes),
             "seconds": round(seconds, 1),
             "failed": [outcome.document() for outcome in wrong],
             "smallest": [orjson.loads(scenario.to_json()) for scenario in self.smallest],
         }
+
+    def _by(self, name: str) -> dict[str, dict[str, int]]:
+        """Scenarios and faults by a field of the scenario."""
+        found: dict[str, dict[str, int]] = {}
+        for outcome in self.outcomes:
+            of = found.setdefault(
+                str(getattr(outcome.scenario, name)), {"scenarios": 0, "faults": 0, "failed": 0}
+            )
+            of["scenarios"] += 1
+            of["faults"] += len(outcome.made)
+            of["failed"] += not outcome.right
+        return found
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

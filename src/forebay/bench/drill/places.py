@@ -14,16 +14,20 @@ import orjson
 
 from forebay.bench.drill.link import Link
 from forebay.bench.drill.scenario import Scenario
-from forebay.bench.drill.workload import Workload
+from forebay.bench.drill.workload import DIRECTORY, ROWS, Workload
 from forebay.bench.happenings import FILE
 from forebay.bench.places import write_events
 from forebay.bench.tally import NUMBER
+from forebay.connectors.letters import dead_letter_json
 from forebay.connectors.sinks import committed_parts, read_jsonl_sink
+from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3
 FILES_IN_DIRECTORY = 3
+FILES_FOLLOWED = 8
+LETTERS = "letters.jsonl"
 
 
 class Places(AbstractContextManager["Places"]):
@@ -36,6 +40,8 @@ class Places(AbstractContextManager["Places"]):
         self._kafka = kafka
         self._stem = f"drill-{uuid.uuid4().hex[:8]}"
         self._stack = ExitStack()
+        self._to_come: list[Sequence[dict[str, Any]]] = []
+        self._given = 0
         self.feed: Link | None = None
         self.source: dict[str, Any] = {}
 
@@ -62,6 +68,28 @@ class Places(AbstractContextManager["Places"]):
             "sink": {**access, "topic": f"{self._stem}-results"},
             "dead_letters": {**access, "topic": f"{self._stem}-letters"},
         }
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pipeline never comes to the end of its input by itself."""
+        return self._scenario.source == "followed"
+
+    def give(self, requests: int) -> None:
+        """Let the next file appear in a directory that is followed, once most events of those before have
+        become requests."""
+        if self._to_come and requests >= self._given * 2 // 3:
+            events = self._to_come.pop(0)
+            number, self._given = FILES_FOLLOWED - len(self._to_come), self._given + len(events)
+            write_events(self._disk / "next.jsonl", events)
+            (self._disk / "next.jsonl").rename(self._disk / DIRECTORY / f"{number}.jsonl")
+
+    def complete(self) -> bool:
+        """Whether as many records have come out as must come out."""
+        expected = self._work.expected
+        if self._to_come:
+            return False
+        found = sum(1 for records in (self.results(), self.letters()) for _ in records)
+        return found >= len(expected.results) + len(expected.letters)
 
     def committed(self) -> int:
         """Something that grows with what is committed; 0 where that is not looked at."""
@@ -95,13 +123,21 @@ class Places(AbstractContextManager["Places"]):
                 return {"type": "jsonl", "path": FILE}
             case "directory":
                 step = -(-len(events) // FILES_IN_DIRECTORY)
-                (self._disk / "in").mkdir()
+                (self._disk / DIRECTORY).mkdir()
                 for n in range(FILES_IN_DIRECTORY):
-                    write_events(self._disk / "in" / f"{n}.jsonl", events[n * step : (n + 1) * step])
-                return {"type": "jsonl", "path": "in"}
+                    write_events(self._disk / DIRECTORY / f"{n}.jsonl", events[n * step : (n + 1) * step])
+                return {"type": "jsonl", "path": DIRECTORY}
             case "csv":
-                (self._disk / "events.csv").write_text(_csv(events), encoding="utf-8", newline="")
-                return {"type": "csv", "path": "events.csv"}
+                (self._disk / ROWS).write_text(_csv(events), encoding="utf-8", newline="")
+                return {"type": "csv", "path": ROWS}
+            case "followed":
+                step = -(-len(events) // FILES_FOLLOWED)
+                (self._disk / DIRECTORY).mkdir()
+                self._to_come = [events[at : at + step] for at in range(0, len(events), step)]
+                return {"type": "jsonl", "path": DIRECTORY, "follow": True}
+            case "letters":
+                (self._disk / LETTERS).write_text("".join(map(_letter, events)), encoding="utf-8")
+                return {"type": "dead_letters", "path": LETTERS}
             case "generator":
                 return {"type": "generator"}
             case "sse" | "websocket":
@@ -124,8 +160,9 @@ class Places(AbstractContextManager["Places"]):
     def _topic(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         from forebay.testing.topics import produce
 
-        topic = self._make_topic("events", PARTITIONS)
-        produce(self._node.bootstrap, topic, (_record(event) for event in events))
+        partitions = 1 if self._scenario.in_order else PARTITIONS
+        topic = self._make_topic("events", partitions)
+        produce(self._node.bootstrap, topic, (_record(event, partitions) for event in events))
         access = {"type": "kafka", "bootstrap": self._node.bootstrap}
         return {**access, "topics": [topic], "group": topic, "until_latest": True}
 
@@ -137,10 +174,15 @@ class Places(AbstractContextManager["Places"]):
         return topic
 
 
-def _record(event: Mapping[str, Any]) -> dict[str, Any]:
+def _record(event: Mapping[str, Any], partitions: int) -> dict[str, Any]:
     # All of one key in one partition, or their order would be lost before Forebay reads them.
-    key = str(event.get("key", event[NUMBER]))
-    return {"value": orjson.dumps(event), "partition": sum(key.encode()) % PARTITIONS}
+    key = str(event.get("key") or event.get("user") or event[NUMBER])
+    return {"value": orjson.dumps(event), "partition": sum(key.encode()) % partitions}
+
+
+def _letter(event: Mapping[str, Any]) -> str:
+    letter = DeadLetter(raw=orjson.dumps(event), cause="timeout", detail="of an earlier run")
+    return dead_letter_json(letter) + "\n"
 
 
 def _csv(events: Sequence[Mapping[str, Any]]) -> str:

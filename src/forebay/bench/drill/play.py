@@ -31,6 +31,8 @@ from forebay.testing.kafka import LocalKafka
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 
 POLL_S = 0.03
+LOOK_S = 1.0
+"""Between two looks at all that a pipeline without an end has committed."""
 SETTLE_S = 15.0
 """A fault that was over before this long is the reason of an end of the command by itself."""
 ANSWER_S = 0.04
@@ -113,6 +115,8 @@ class _Player:
         self._moved_s = time.monotonic()
         self._moved: tuple[int, ...] = ()
         self._excuses = 0
+        self._over = False
+        self._looked_s = 0.0
         self._orphans: set[psutil.Process] = set()
         self.made: list[FaultKind] = []
 
@@ -161,6 +165,8 @@ class _Player:
     def _runs(self) -> bool:
         """Look at the run, and give the command again where a fault has ended it. False: it came to its end.
         Raises `PipelineFailed` where it ended without a reason, or stands still."""
+        if self._over:
+            return False
         status = self._run.status()
         if status == 0:
             return False
@@ -175,14 +181,34 @@ class _Player:
             self._excuses -= 1
             self._orphans |= self._run.processes("all")
             self._start()
-        moved = (self._requests(), self._completed(), self._places.committed())
+        endless = self._places.endless
+        if endless and self._has_all():
+            return self._stopped()
+        # Without an end, checkpoints go on for ever.
+        moved = (self._requests(), 0 if endless else self._completed(), self._places.committed())
         if moved != self._moved:
             self._moved, self._moved_s = moved, time.monotonic()
         elif time.monotonic() - self._moved_s > self._around.patience_s:
+            if endless:
+                return self._stopped()  # What is lost is seen when all is compared.
             raise PipelineFailed(
                 f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             )
         return True
+
+    def _stopped(self) -> bool:
+        """False, once a pipeline without an end is stopped."""
+        self._run.stop()
+        self._over = True
+        return False
+
+    def _has_all(self) -> bool:
+        """Look now and then, as a user would, whether all that was handed in has come out."""
+        self._places.give(self._requests())
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = time.monotonic()
+        return self._places.complete()
 
     def _requests(self) -> int:
         with suppress(OSError):
@@ -254,6 +280,8 @@ class _Player:
                 return feed.stall, feed.mend
             case "kill broker" if self._around.kafka is not None:
                 return self._around.kafka.kill, self._around.kafka.start
+            case "pause broker" if self._around.kafka is not None:
+                return self._around.kafka.pause, self._around.kafka.go_on
             case "full disk" if shim is not None:
                 return lambda: shim.full(True), lambda: shim.full(False)
             case "slow disk" if shim is not None:

@@ -11,7 +11,11 @@ import orjson
 from forebay.errors import SettingError
 
 Application = Literal["infer", "sessions", "summary", "topics", "trends"]
-SourceKind = Literal["file", "directory", "csv", "replay", "sse", "websocket", "generator", "kafka"]
+SourceKind = Literal[
+    "file", "directory", "csv", "replay", "letters", "followed", "sse", "websocket", "generator", "kafka"
+]
+"""`directory`: several files; `followed`: they appear while the pipeline runs, which has no end then.
+`letters`: dead letters that are fed in again."""
 SinkKind = Literal["files", "kafka"]
 FaultKind = Literal[
     "kill all",
@@ -29,6 +33,7 @@ FaultKind = Literal[
     "cut feed",
     "stall feed",
     "kill broker",
+    "pause broker",
     "full disk",
     "slow disk",
     "step clock",
@@ -43,18 +48,19 @@ Measure = Literal["requests", "checkpoints"]
 RESTARTS: frozenset[FaultKind] = frozenset(("kill all", "kill command", "kill jvm", "stop", "copy state"))
 """Faults after which the same command is given again, unless it recovers by itself."""
 OF_FEEDS: frozenset[FaultKind] = frozenset(("cut feed", "stall feed"))
-OF_BROKERS: frozenset[FaultKind] = frozenset(("kill broker",))
+OF_BROKERS: frozenset[FaultKind] = frozenset(("kill broker", "pause broker"))
 SHIMMED: frozenset[FaultKind] = frozenset(("full disk", "slow disk", "step clock"))
 """Faults that need a compiler: a small library between the processes and the system makes them."""
 
 SOURCES: dict[Application, tuple[SourceKind, ...]] = {
     "infer": get_args(SourceKind),
-    "sessions": ("file", "directory", "csv", "replay", "sse", "websocket"),
-    "summary": ("file", "directory", "csv", "replay", "sse", "websocket"),
-    "topics": ("file", "replay"),
-    "trends": ("file", "replay"),
+    "sessions": ("file", "directory", "csv", "replay", "letters", "sse", "websocket", "kafka"),
+    "summary": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
+    "topics": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
+    "trends": ("file", "directory", "csv", "replay"),
 }
-"""Sources whose order is the events' order, where an application's answers depend on it."""
+"""Sources that keep the events in order, where an application's answers depend on it, and give them positions
+that are known beforehand, where they depend on those."""
 EVENTS: dict[Application, tuple[int, int]] = {
     "infer": (120, 400),
     "sessions": (120, 400),
@@ -116,6 +122,11 @@ class Scenario:
         except (orjson.JSONDecodeError, TypeError, KeyError) as error:
             raise SettingError(f"this is no scenario: {error}; expected what the drill printed") from None
 
+    @property
+    def in_order(self) -> bool:
+        """Whether what comes out depends on the order of all events, and not of those of one key alone."""
+        return self.event_time or self.application in {"summary", "topics", "trends"}
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -149,8 +160,8 @@ def draw(seed: int, among: Range) -> Scenario:
     application = dice.choices(applications, weights)[0]
     source, sink = dice.choice([pair[1:] for pair in pairs if pair[0] == application])
     plain = application == "infer"
-    ordered = plain and source != "generator" and dice.random() < 0.5
-    timed = application == "summary" or (plain and source not in {"kafka"} and dice.random() < 0.3)
+    ordered = plain and source not in {"generator", "followed"} and dice.random() < 0.5
+    timed = application == "summary" or (plain and source != "letters" and dice.random() < 0.3)
     parallelism = dice.choice((1, 1, 2))
     events = dice.randint(*EVENTS[application])
     return Scenario(

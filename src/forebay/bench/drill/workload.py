@@ -5,19 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from forebay.applications.sessions import Sessions
 from forebay.bench.chatter import BEGIN_MS, chatter, expected_summaries
 from forebay.bench.conversations import MAX_TOKENS, expected_answers, messages
-from forebay.bench.drill.scenario import Scenario
-from forebay.bench.happenings import TopicsJob, TrendsJob
+from forebay.bench.drill.scenario import Scenario, SourceKind
+from forebay.bench.happenings import FILE, TopicsJob, TrendsJob
 from forebay.bench.subjects import RECOVERY_SUMMARIES, SummaryJob
 from forebay.bench.tally import NUMBER
 from forebay.connectors.generator import Generator
 from forebay.testing.answers import echo
 
 STEP_MS = 50
+DIRECTORY, ROWS = "in", "events.csv"
+"""Names of inputs, beside `FILE`; they go into positions."""
 REFUSED, LATE_ANSWER = "((fault:400))", "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
 """How much faster than recorded a replay goes: some ten to twenty seconds of events."""
@@ -148,10 +151,26 @@ def _summary(scenario: Scenario) -> Workload:
 
 
 def _found(scenario: Scenario) -> Workload:
-    job = TopicsJob() if scenario.application == "topics" else TrendsJob()
-    events = job.events(scenario.events, scenario.seed)
     source = _timed(scenario, always=True)
-    return Workload(events, job.document(), source, Expected(job.foretold(events)))
+    if scenario.application == "topics":
+        topics = TopicsJob()
+        events = topics.events(scenario.events, scenario.seed)
+        return Workload(events, topics.document(), source, Expected(topics.foretold(events)))
+    trends = TrendsJob()
+    events = trends.events(scenario.events, scenario.seed)
+    expected = Expected(trends.foretold(events, partial(_position, scenario.source)))
+    return Workload(events, trends.document(), source, expected)
+
+
+def _position(source: SourceKind, number: int) -> str:
+    match source:
+        case "directory":
+            return f"{DIRECTORY}@{number + 1}"
+        case "csv":
+            # The header is the first line.
+            return f"{ROWS}@{number + 2}"
+        case _:
+            return f"{FILE}@{number + 1}"
 
 
 def _timed(scenario: Scenario, *, always: bool = False) -> dict[str, Any]:
