@@ -2,8 +2,8 @@
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
-# make sbom    build/sbom.json: what is installed, as CycloneDX
-# make audit   known vulnerabilities of what is locked (needs a network)
+# make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
+# make audit   known vulnerabilities of what is installed (needs a network)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
 #                    before that, the operators alone at thousands of random moments
@@ -20,10 +20,14 @@ PYTHON = $(shell for python in $(CANDIDATES); do \
 
 TOOLS := build/tools
 ENGINE_LOCKS := src/forebay/engine/launch/locks
-LOCKED := locks/build.txt locks/project.txt locks/tools.txt $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/torch.txt
 INSTALL := python -m pip install --no-deps --require-hashes
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
 	--no-python-downloads --custom-compile-command 'make lock'
+
+SBOM = $(TOOLS)/bin/cyclonedx-py environment --output-reproducible --output-format JSON
+ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
+	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
+PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: setup demo test test-faults lint lock sbom audit clean
 
@@ -57,12 +61,13 @@ lock: $(TOOLS)/ready
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in
 
-sbom: $(READY) $(TOOLS)/ready
-	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-		--output-format JSON --output-file build/sbom.json $(BIN)/python
+sbom: setup $(TOOLS)/ready
+	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
+	$(SBOM) --output-file build/sbom-engine.json "$$($(ENGINE_PYTHON))"
 
-audit: $(TOOLS)/ready
-	$(TOOLS)/bin/pip-audit --no-deps --disable-pip $(LOCKED:%=-r %)
+audit: setup $(TOOLS)/ready
+	$(TOOLS)/bin/pip-audit --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
+		--path "$$("$$($(ENGINE_PYTHON))" -c $(PACKAGES))"
 
 $(TOOLS)/ready: locks/tools.txt
 	python3 -m venv --clear $(TOOLS)
