@@ -69,8 +69,11 @@ def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
     `ForebayError`, which names `what`, for state in another version's form and for bytes that are no state.
     """
     try:
-        found, *rest = msgpack.unpackb(not_pickled(data, what), strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False)
+        if type(values) is not list:
+            raise TypeError(f"expected an array, found {type(values).__name__}")
+        found = values.pop(0)
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise ForebayError(
             f"the checkpoint's {what} cannot be read ({type(error).__name__}: {error}): the checkpoint is "
             f"damaged; resume from another one, or start over"
@@ -80,7 +83,6 @@ def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
             f"the checkpoint holds {what} in format {found!r}, this Forebay reads {version}: finish the run "
             f"with the version that wrote it, or start over"
         )
-    values: list[Any] = rest
     return values
 
 

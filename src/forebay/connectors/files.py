@@ -197,26 +197,31 @@ class ReadLines(KeyedProcessFunction):
 
     def __init__(self, reader: LineReader) -> None:
         self._reader = reader
+        self._progress: Progress | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_state(ValueStateDescriptor("progress", STATE))
 
     def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        found = self._state.value()
-        if found is None:
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-        _, before = ((0, 0), Progress()) if found is None else unpack_place(found)
-        at, record = self._reader.step(before, value.encode("latin-1"))
-        self._state.update(pack_place((0, 0), at))
+        before = self._progress or self._begin(ctx)
+        self._progress, record = self._reader.step(before, value.encode("latin-1"))
+        self._state.update(pack_place((0, 0), self._progress))
         if record is not None:
             yield record
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        place, before = unpack_place(self._state.value())
-        at, record = self._reader.end(before)
-        self._state.update(pack_place(place, at))
+        self._progress, record = self._reader.end(self._progress or self._begin(ctx))
+        self._state.update(pack_place((0, 0), self._progress))
         if record is not None:
             yield record
+
+    def _begin(self, ctx: KeyedProcessFunction.Context) -> Progress:
+        """The first call of a run."""
+        found = self._state.value()
+        if found is None:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            return Progress()
+        return unpack_place(found)[1]
 
 
 def pack_place(place: Place, at: Progress) -> bytes:
