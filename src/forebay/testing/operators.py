@@ -35,7 +35,6 @@ from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.deadline import Deadline
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
-from forebay.flink_types import BYTES
 from forebay.operators.answering import Call
 from forebay.operators.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
 from forebay.operators.infer import Inferred, infer
@@ -155,7 +154,7 @@ class Pipeline:
         if self.event_time:
             events = with_event_time(events, out_of_orderness_ms=0)
         inferred = self._inferred(events)
-        results = inferred.results.map(_Seen(self.folder), BYTES)
+        results = inferred.results.map(_Seen(self.folder), Types.PICKLED_BYTE_ARRAY())
         lines = _windows(results, self.window_ms) if self.window_ms else results.map(_Line(), Types.STRING())
         jsonl_sink(lines, JsonlFiles(self.folder / "results"))
         letters = inferred.dead_letters.map(_LetterLine(), Types.STRING())
