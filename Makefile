@@ -1,6 +1,9 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
+# make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
+# make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
+# make audit   known vulnerabilities of what is installed (needs a network)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
 #                    before that, the operators alone at thousands of random moments
@@ -15,7 +18,18 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 PYTHON = $(shell for python in $(CANDIDATES); do \
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
-.PHONY: setup demo test test-faults lint clean
+TOOLS := build/tools
+ENGINE_LOCKS := src/forebay/engine/launch/locks
+INSTALL := python -m pip install --no-deps --require-hashes
+COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
+	--no-python-downloads --custom-compile-command 'make lock'
+
+SBOM = $(TOOLS)/bin/cyclonedx-py environment --output-reproducible --output-format JSON
+ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
+	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
+PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+.PHONY: setup demo test test-faults lint lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -38,18 +52,41 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
+lock: $(TOOLS)/ready
+	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
+	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
+	$(COMPILE) --python-version 3.10 --extra dev --extra plot -o locks/project.txt pyproject.toml
+	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
+		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
+	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in
+
+sbom: setup $(TOOLS)/ready
+	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
+	$(SBOM) --output-file build/sbom-engine.json "$$($(ENGINE_PYTHON))"
+
+audit: setup $(TOOLS)/ready
+	$(TOOLS)/bin/pip-audit --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
+		--path "$$("$$($(ENGINE_PYTHON))" -c $(PACKAGES))"
+
+$(TOOLS)/ready: locks/tools.txt
+	python3 -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/$(INSTALL) -r locks/tools.txt
+	@touch $@
+
 clean:
 	rm -rf $(VENV) build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment whose Python is gone or does not fit is made anew.
-$(READY): pyproject.toml
+$(READY): pyproject.toml locks/build.txt locks/project.txt
 	@$(BIN)/python -c '$(FITS)' >/dev/null 2>&1 || { \
 		python='$(PYTHON)'; \
 		test -n "$$python" || { echo "No Python 3.10 to 3.12 with venv was found; name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }; \
 		"$$python" -c '$(FITS)' || { echo "$$python is no Python 3.10 to 3.12 with venv" >&2; exit 1; }; \
 		echo "Making $(VENV) with $$python"; \
 		"$$python" -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install --editable '.[dev,plot]'
+	$(BIN)/$(INSTALL) -r locks/build.txt
+	$(BIN)/$(INSTALL) --no-build-isolation -r locks/project.txt
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	@touch $@

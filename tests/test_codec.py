@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from dataclasses import fields
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.codec import NAMES, TAGS, decode, encode
-from forebay.errors import MalformedRecord
+from forebay.codec import NAMES, TAGS, decode, encode, not_pickled, pack_state, unpack_state
+from forebay.errors import ForebayError, MalformedRecord
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
@@ -155,3 +156,45 @@ def test_cut_or_changed_bytes_are_a_record_or_malformed(record: Any, data: st.Da
     for damaged in (bytes(whole), bytes(whole[:at])):
         with contextlib.suppress(MalformedRecord):
             decode(damaged)
+
+
+kept = st.recursive(
+    st.none() | integers | st.floats(allow_nan=False) | text | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(kept, max_size=4))
+def test_state_survives(values: list[object]) -> None:
+    assert unpack_state(pack_state(3, *values), 3, "places") == values
+
+
+@given(st.binary(max_size=50) | kept.map(msgpack.packb))
+def test_what_is_no_state_is_refused_in_words(data: bytes) -> None:
+    with contextlib.suppress(ForebayError):
+        unpack_state(data, 3, "places")
+
+
+def test_state_of_another_format_is_refused() -> None:
+    with pytest.raises(ForebayError, match="holds places in format 2, this Forebay reads 3"):
+        unpack_state(pack_state(2, "x"), 3, "places")
+
+
+class Attack:
+    """Unpickled, it would end the test."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (pytest.exit, ("a pickle was read",))
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("value", [b"bytes", (1, 2.0, None), Attack()])
+def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    with pytest.raises(ForebayError, match="holds places as a Python pickle"):
+        unpack_state(data, 3, "places")
+    with pytest.raises(ForebayError, match="holds places as a Python pickle"):
+        not_pickled(data, "places")
+    with pytest.raises(MalformedRecord):
+        decode(data)

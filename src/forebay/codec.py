@@ -2,6 +2,8 @@
 
 The form is a msgpack array `[tag, field, …]` with a tag per class. A decoder takes arrays with fewer fields
 than it knows (written by an older version; the rest get their defaults), so new fields go last.
+
+What else operators and sources keep is a msgpack array `[version, value, …]`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from forebay.errors import MalformedRecord
+from forebay.errors import ForebayError, MalformedRecord
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 
 TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
@@ -19,6 +21,9 @@ CLASSES: dict[int, type] = {tag: cls for cls, tag in TAGS.items()}
 NAMES: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in TAGS}
 USAGE = NAMES[Result].index("usage")
 EVENT = NAMES[KeyedEvent].index("event")
+
+PICKLE = b"\x80"
+"""How a Python pickle begins, and no array of msgpack's."""
 
 Record = Event | DeadLetter | Result | KeyedEvent
 
@@ -49,6 +54,46 @@ def decode(data: bytes) -> Any:
         return cls(*values[: len(NAMES[cls])])
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"not a Forebay record: {type(error).__name__}: {error}") from None
+
+
+def pack_state(version: int, *values: object) -> bytes:
+    """What `unpack_state` reads. Values are None, numbers, texts, bytes, and arrays of those."""
+    packed: bytes = msgpack.packb((version, *values))
+    return packed
+
+
+def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
+    """The values that `pack_state` was given; tuples come as lists.
+
+    Nothing in `data` is ever run, and no more memory is taken than some times its length. Raises
+    `ForebayError`, which names `what`, for state in another version's form and for bytes that are no state.
+    """
+    try:
+        values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False)
+        if type(values) is not list:
+            raise TypeError(f"expected an array, found {type(values).__name__}")
+        found = values.pop(0)
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+        raise ForebayError(
+            f"the checkpoint's {what} cannot be read ({type(error).__name__}: {error}): the checkpoint is "
+            f"damaged; resume from another one, or start over"
+        ) from None
+    if found != version:
+        raise ForebayError(
+            f"the checkpoint holds {what} in format {found!r}, this Forebay reads {version}: finish the run "
+            f"with the version that wrote it, or start over"
+        )
+    return values
+
+
+def not_pickled(data: bytes, what: str) -> bytes:
+    """`data`, of state that is read by other means. Raises `ForebayError`, naming `what`, for a pickle."""
+    if data[:1] == PICKLE:
+        raise ForebayError(
+            f"the checkpoint holds {what} as a Python pickle, as older versions wrote it; reading that could "
+            f"run code of whoever wrote it: finish the run with the version that began it, or start over"
+        )
+    return data
 
 
 def _pack_other(value: object) -> object:

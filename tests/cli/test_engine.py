@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from forebay import cli
 from forebay.cli.setup import announce_install
 from forebay.engine.launch import Replica, machine_registry
-from forebay.engine.launch.environment import RECIPE, engine_python
+from forebay.engine.launch.environment import engine_python, recipe
 from forebay.engine.launch.files import write_stamp
 from forebay.settings import load_settings
 
@@ -77,7 +77,7 @@ def test_an_installation_is_announced_before_it_begins(home: Path) -> None:
     settings = load_settings()
     engine_python(settings).parent.mkdir(parents=True)
     engine_python(settings).touch()
-    write_stamp(settings.engine_env / "forebay-ready.json", {"recipe": RECIPE})
+    write_stamp(settings.engine_env / "forebay-ready.json", {"recipe": recipe()})
     ready = StringIO()
     announce_install(settings, Console(file=ready))
     assert ready.getvalue() == ""

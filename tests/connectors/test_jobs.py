@@ -96,7 +96,7 @@ class Slowly:
 
 
 def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
-    from forebay.connectors.types import BYTES
+    from forebay.flink_types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
@@ -208,7 +208,7 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
 def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
     jobs: Any, tmp_path: Path
 ) -> None:
-    from forebay.connectors.types import BYTES
+    from forebay.flink_types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
@@ -355,7 +355,7 @@ class FailOnce:
 
 
 def test_a_feed_gives_each_event_once_when_the_job_fails_and_restarts(jobs: Any, tmp_path: Path) -> None:
-    from forebay.connectors.types import BYTES
+    from forebay.flink_types import BYTES
     from forebay.operators.environment import Restart
 
     total = 1500

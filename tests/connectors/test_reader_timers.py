@@ -23,8 +23,8 @@ from forebay.connectors.polled import Polled, polled_source
 from forebay.connectors.replay import Pace, replay_source
 from forebay.connectors.ticks import calls
 from forebay.connectors.times import EventTime
-from forebay.connectors.types import BYTES
 from forebay.errors import ForebayError, LaunchError
+from forebay.flink_types import BYTES
 from forebay.jvm_task import is_cancelled
 from forebay.operators.job import RunningJob, submit
 from forebay.operators.ports import free_port

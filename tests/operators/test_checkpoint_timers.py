@@ -77,10 +77,10 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from forebay.codec import decode, encode
     from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
+    from forebay.flink_types import BYTES
     from forebay.operators.answering import Call
     from forebay.operators.environment import FlinkConfig, flink_environment
     from forebay.operators.infer import infer
-    from forebay.operators.inference import BYTES
     from forebay.operators.shards import flink_keys
     from forebay.operators.stages import StageFunction, message, payload, staged
     from forebay.operators.stateful import infer_stateful

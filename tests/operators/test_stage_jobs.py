@@ -23,8 +23,8 @@ def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
     from forebay.connectors.files import Files, file_source
     from forebay.connectors.formats import Format
     from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+    from forebay.flink_types import BYTES
     from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
-    from forebay.operators.inference import BYTES
     from forebay.operators.shards import flink_keys
     from forebay.operators.stages import StageFunction, message, payload, staged
 

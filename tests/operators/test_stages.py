@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from forebay.errors import MalformedRecord
+from forebay.errors import ForebayError
 from forebay.operators import stages
 from forebay.operators.inference import END_OF_INPUT_MS
 from forebay.operators.shards import flink_keys
@@ -209,10 +210,12 @@ def test_state_of_older_versions_is_read() -> None:
     assert [payload(each) for each in function.on_timer(999, context)] == [b"43 at 1000"]
 
 
-@pytest.mark.parametrize("snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3)])
+@pytest.mark.parametrize(
+    "snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3), pickle.dumps(b"1")]
+)
 def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
     state = State()
     state.snapshot = snapshot
     function, context = opened(state)
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(ForebayError, match="a shard's state"):
         take(function, context, 1)

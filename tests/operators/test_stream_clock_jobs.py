@@ -35,8 +35,8 @@ def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
     from forebay.connectors.formats import Format
     from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
     from forebay.detect.stream_time import Tolerance
+    from forebay.flink_types import BYTES
     from forebay.operators.environment import FlinkConfig, flink_environment, newest_checkpoint
-    from forebay.operators.inference import BYTES
     from forebay.operators.stages import payload
     from forebay.operators.stream_clock import clocked
     from forebay.records import Event

@@ -254,7 +254,7 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(
 def test_a_run_of_the_first_version_is_resumed(place: Place) -> None:
     first = {
         "finished": False,
-        "traits": {"source.type": "jsonl"},
+        "traits": None,
         "submitted_s": 1.0,
         "jvm": None,
         "cluster": None,
@@ -333,6 +333,15 @@ def test_state_of_worker_processes_is_refused_with_what_to_do(place: Place) -> N
     # Runs of older versions say so where Python ran inside the JVM, too.
     place.write(traits={**found, "mode": "thread"})
     assert place.prepare() is not None
+
+
+def test_state_of_versions_that_pickled_is_refused_with_what_to_do(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    older = {key: value for key, value in traits(place.spec()).items() if key != "state"}
+    place.write(traits=older)
+    with pytest.raises(SettingError, match=r"Python pickles.*with that version, or start over with --fresh"):
+        place.prepare()
 
 
 def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place: Place) -> None:

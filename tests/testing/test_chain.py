@@ -10,6 +10,7 @@ from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
+from forebay.flink_types import STATE
 from forebay.operators.shards import flink_keys
 from forebay.testing.chain import Chain, Operator
 from forebay.testing.keyed_state import WallClock
@@ -22,19 +23,22 @@ class Sum(KeyedProcessFunction):
     """Gives the sum of its key after each number, and again at each timer that an even number sets."""
 
     def open(self, runtime_context: Any) -> None:
-        self._sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
+        self._sum = runtime_context.get_state(ValueStateDescriptor("sum", STATE))
 
     def process_element(self, value: int, ctx: Any) -> Iterator[int]:
-        self._sum.update((self._sum.value() or 0) + value)
+        self._sum.update(b"%d" % (self._now() + value))
         if value % 2 == 0:
             ctx.timer_service().register_event_time_timer(value)
             ctx.timer_service().register_processing_time_timer(
                 ctx.timer_service().current_processing_time() + value
             )
-        yield self._sum.value()
+        yield self._now()
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
-        yield f"{self._sum.value()} at {timestamp}"
+        yield f"{self._now()} at {timestamp}"
+
+    def _now(self) -> int:
+        return int(self._sum.value() or 0)
 
 
 def chain(*numbers: int, clock: WallClock | None = None, **options: Any) -> Chain:
@@ -126,12 +130,12 @@ class Places(KeyedProcessFunction):
     """Keeps each text in a list and in a map; gives both."""
 
     def open(self, runtime_context: Any) -> None:
-        self._list = runtime_context.get_list_state(ListStateDescriptor("list", Types.STRING()))
-        self._map = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.LONG()))
+        self._list = runtime_context.get_list_state(ListStateDescriptor("list", STATE))
+        self._map = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), STATE))
 
     def process_element(self, value: str, ctx: Any) -> Iterator[Any]:
-        self._list.add(value)
-        self._map.put(value, len(value))
+        self._list.add(value.encode())
+        self._map.put(value, b"%d" % len(value))
         yield [list(self._list.get()), dict(self._map.items())]
 
 
@@ -143,7 +147,7 @@ def test_lists_and_maps_are_of_their_key_and_no_later_change_reaches_a_checkpoin
     take_all(run)
     run.checkpoint_at_once()
     run.finish()
-    assert run.outputs[1:] == ([["bb"], {"bb": 2}], [["a", "c"], {"a": 1, "c": 1}])
+    assert run.outputs[1:] == ([[b"bb"], {"bb": b"2"}], [[b"a", b"c"], {"a": b"1", "c": b"1"}])
     again = Chain([operator], elements, WallClock(0), restored=run.newest)
     again.finish()
     assert again.outputs == run.outputs
@@ -186,3 +190,15 @@ def test_a_function_that_sets_timers_without_end_is_told_of() -> None:
     run = Chain([Operator(Endless, lambda _: KEYS[0])], [(2, None)], WallClock(0))
     with pytest.raises(AssertionError, match="without end"):
         run.finish()
+
+
+def test_state_that_flink_would_pickle_is_told_of() -> None:
+    run = Chain([Operator(Careless, lambda _: KEYS[0])], [(2, None)], WallClock(0))
+    with pytest.raises(TypeError, match="expected bytes for state, found tuple"):
+        run.finish()
+
+
+class Careless(Sum):
+    def process_element(self, value: int, ctx: Any) -> Iterator[int]:
+        self._sum.update((value, 1))
+        yield value

@@ -9,8 +9,8 @@ from typing import TypeVar
 from forebay.applications.parts import Parts
 from forebay.codec import decode, encode
 from forebay.engine.prompt import PromptTemplate
+from forebay.flink_types import BYTES
 from forebay.operators.infer import Inferred, infer
-from forebay.operators.inference import BYTES
 from forebay.operators.keying import EventText
 from forebay.operators.stages import payload
 from forebay.operators.stream_clock import Clocked

@@ -27,9 +27,9 @@ from forebay.bench.workload import Workload, event_id, event_of, request_of
 from forebay.codec import decode, encode
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink
 from forebay.engine.prompt import PromptTemplate
+from forebay.flink_types import BYTES
 from forebay.operators.answering import Call
 from forebay.operators.infer import infer
-from forebay.operators.inference import BYTES
 from forebay.operators.one_mode import MODE
 from forebay.records import Event
 

@@ -33,7 +33,7 @@ from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
-from forebay.connectors.types import BYTES
+from forebay.flink_types import BYTES
 from forebay.operators.environment import FlinkConfig, Restart, flink_environment
 from forebay.records import Event, Result, Usage
 

@@ -10,7 +10,7 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.types import BYTES
+from forebay.flink_types import BYTES
 
 NO_TIME_MS = -(2**63)
 """Flink's own value for a record without a timestamp; it is below every watermark."""

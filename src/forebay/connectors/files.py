@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +14,9 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext,
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
+from forebay.codec import pack_state, unpack_state
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.pieces import (
-    MOST_PIECE_BYTES,
     UNREADABLE,
     Part,
     Pieces,
@@ -28,13 +29,15 @@ from forebay.connectors.pieces import (
 )
 from forebay.connectors.rows import LineReader, Progress, quote_open
 from forebay.connectors.ticks import calls, on_one_key
-from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
+from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import SettingError
+from forebay.flink_types import BYTES, STATE
 
 LATIN = "ISO-8859-1"
 """Maps each byte to one character and back: what a line holds survives, UTF-8 or not."""
 
 MAX_HEADER_LINES = 100
+STATE_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +151,10 @@ class ReadPieces(KeyedProcessFunction):
         self._progress = Progress()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._place = runtime_context.get_state(ValueStateDescriptor("place", PICKLED))
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
         # Files that came since, or grew, would move the pieces that are still to come.
-        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", PICKLED))
-        self._first_step = runtime_context.get_state(ValueStateDescriptor("step", PICKLED))
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
+        self._first_step = runtime_context.get_state(ValueStateDescriptor("step", STATE))
 
     def close(self) -> None:
         if self._pieces is not None:
@@ -168,12 +171,12 @@ class ReadPieces(KeyedProcessFunction):
             if record is not None:
                 yield record
         if self._at != before:
-            self._place.update((self._at, pack(self._progress)))
+            self._place.update(pack_place(self._at, self._progress))
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        place, packed = self._place.value()
-        at, record = self._reader.end(unpack(packed))
-        self._place.update((place, pack(at)))
+        place, before = unpack_place(self._place.value())
+        at, record = self._reader.end(before)
+        self._place.update(pack_place(place, at))
         if record is not None:
             yield record
 
@@ -181,14 +184,12 @@ class ReadPieces(KeyedProcessFunction):
         """The first call of a run."""
         if self._place.value() is None:
             ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-            self._first_parts.update(self._parts)
-            self._first_step.update(self._step)
-            self._place.update(((0, 0), None))
-        self._at, packed = self._place.value()
-        self._progress = unpack(packed)
-        self._pieces = Pieces(self._first_parts.value(), longest_line(self._reader))
-        # Checkpoints of older versions have no step.
-        self._step = self._first_step.value() or MOST_PIECE_BYTES
+            self._first_parts.update(pack_parts(self._parts))
+            self._first_step.update(pack_state(STATE_FORMAT, self._step))
+            self._place.update(pack_place((0, 0), Progress()))
+        self._at, self._progress = unpack_place(self._place.value())
+        self._pieces = Pieces(unpack_parts(self._first_parts.value()), longest_line(self._reader))
+        (self._step,) = unpack_state(self._first_step.value(), STATE_FORMAT, "the size of pieces")
 
 
 class ReadLines(KeyedProcessFunction):
@@ -196,30 +197,50 @@ class ReadLines(KeyedProcessFunction):
 
     def __init__(self, reader: LineReader) -> None:
         self._reader = reader
+        self._progress: Progress | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_state(ValueStateDescriptor("progress", PICKLED))
+        self._state = runtime_context.get_state(ValueStateDescriptor("progress", STATE))
 
     def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        packed = self._state.value()
-        if packed is None:
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-        at, record = self._reader.step(unpack(packed), value.encode("latin-1"))
-        self._state.update(pack(at))
+        before = self._progress or self._begin(ctx)
+        self._progress, record = self._reader.step(before, value.encode("latin-1"))
+        self._state.update(pack_place((0, 0), self._progress))
         if record is not None:
             yield record
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        at, record = self._reader.end(unpack(self._state.value()))
-        self._state.update(pack(at))
+        self._progress, record = self._reader.end(self._progress or self._begin(ctx))
+        self._state.update(pack_place((0, 0), self._progress))
         if record is not None:
             yield record
 
+    def _begin(self, ctx: KeyedProcessFunction.Context) -> Progress:
+        """The first call of a run."""
+        found = self._state.value()
+        if found is None:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            return Progress()
+        return unpack_place(found)[1]
 
-def pack(at: Progress) -> tuple[int, int, bytes, int]:
-    """Progress as state keeps it."""
-    return at.lines, at.records, at.partial, at.partial_lines
+
+def pack_place(place: Place, at: Progress) -> bytes:
+    """A place in files, and the progress there, as state keeps them."""
+    return pack_state(STATE_FORMAT, *place, at.lines, at.records, at.partial, at.partial_lines)
 
 
-def unpack(packed: tuple[int, int, bytes, int] | None) -> Progress:
-    return Progress() if packed is None else Progress(*packed)
+def unpack_place(data: bytes) -> tuple[Place, Progress]:
+    """What `pack_place` was given. Raises `ForebayError` like `unpack_state`."""
+    number, offset, *at = unpack_state(data, STATE_FORMAT, "a place in files")
+    return (number, offset), Progress(*at)
+
+
+def pack_parts(parts: Sequence[Part]) -> bytes:
+    """The files that a source reads, as state keeps them; their names need not be UTF-8."""
+    return pack_state(STATE_FORMAT, [(os.fsencode(path), size) for path, size in parts])
+
+
+def unpack_parts(data: bytes) -> tuple[Part, ...]:
+    """What `pack_parts` was given. Raises `ForebayError` like `unpack_state`."""
+    (parts,) = unpack_state(data, STATE_FORMAT, "the names of files")
+    return tuple((os.fsdecode(path), size) for path, size in parts)

@@ -15,18 +15,20 @@ from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import encode
+from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.call_limit import WAIT_S, CallLimit
 from forebay.connectors.posts import TOPICS, post, topic_of
 from forebay.connectors.schedule import Burst, Schedule
 from forebay.connectors.ticks import MAX_COUNT, calls, refuse_older
-from forebay.connectors.types import BYTES, PICKLED
 from forebay.errors import SettingError
+from forebay.flink_types import BYTES, STATE
 from forebay.jvm_task import output_room
 from forebay.records import Event
 
 START_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
+
+STATE_FORMAT = 1
 
 LONGEST_STEP_S = 1.0
 """What a job was held up for longer than this, its posts come late."""
@@ -111,15 +113,17 @@ class GiveDue(KeyedProcessFunction):
         self._seen_s: float | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_state(ValueStateDescriptor("elapsed-and-next", PICKLED))
+        self._state = runtime_context.get_state(ValueStateDescriptor("elapsed-and-next", STATE))
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._context = runtime_context
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
-        at = self._state.value()
-        if at is None:
+        found = self._state.value()
+        if found is None:
             refuse_older(self._context, "tick-and-next")
-        elapsed_s, index = at or (0.0, 0)
+            elapsed_s, index = 0.0, 0
+        else:
+            elapsed_s, index = unpack_state(found, STATE_FORMAT, "the generator's place")
         elapsed_s += self._passed_s()
         self._call.begin()
         wait_s = self._schedule.due_s(index) - elapsed_s if self._left(index) else 0.0
@@ -132,7 +136,7 @@ class GiveDue(KeyedProcessFunction):
             index += 1
             if self._call.reached():
                 break
-        self._state.update((elapsed_s, index))
+        self._state.update(pack_state(STATE_FORMAT, elapsed_s, index))
 
     def _passed_s(self) -> float:
         """Seconds since the last look, on the generator's own clock."""

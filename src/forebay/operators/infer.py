@@ -9,8 +9,9 @@ from pyflink.datastream import DataStream
 
 from forebay.clock import Clock
 from forebay.errors import SettingError
+from forebay.flink_types import BYTES
 from forebay.operators.answering import Call, OpenAnswering
-from forebay.operators.inference import BYTES, DEAD_LETTERS, TIMED, InferenceFunction
+from forebay.operators.inference import DEAD_LETTERS, TIMED, InferenceFunction
 from forebay.operators.keying import EventText, Keying, ToEvent
 from forebay.operators.one_mode import check_environment
 from forebay.operators.pace import Pace
@@ -109,7 +110,7 @@ def attach(
     keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
-    keys = stream.flat_map(keying, Types.PICKLED_BYTE_ARRAY())
+    keys = stream.flat_map(keying, Types.TUPLE([Types.INT(), BYTES]))
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())
     answered = keyed.process(function, TIMED if event_time else BYTES).name(name).uid(name)

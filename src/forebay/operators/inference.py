@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import msgpack
 from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import decode, encode
+from forebay.codec import decode, encode, pack_state, unpack_state
 from forebay.errors import ForebayError
+from forebay.flink_types import BYTES, STATE
 from forebay.jvm_task import is_cancelled
 from forebay.operators.after_round import set_after_round
 from forebay.operators.calls import Answerer, ContinuousCalls
@@ -34,8 +34,6 @@ from forebay.operators.release import Ordering
 from forebay.operators.room_wait import RoomWait
 from forebay.records import DeadLetter, KeyedEvent, Result
 
-BYTES = Types.PICKLED_BYTE_ARRAY()
-"""Python `bytes`. (Primitive arrays do not survive PyFlink's conversion inside the JVM.)"""
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
 """A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
@@ -121,7 +119,7 @@ class InferenceFunction(KeyedProcessFunction):
         self._metrics.tell_oldest()
 
     def _open_state(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_map_state(MapStateDescriptor(IN_FLIGHT, Types.STRING(), BYTES))
+        self._state = runtime_context.get_map_state(MapStateDescriptor(IN_FLIGHT, Types.STRING(), STATE))
 
     def close(self) -> None:
         # Flink closes a function whose opening failed, too.
@@ -203,7 +201,7 @@ class InferenceFunction(KeyedProcessFunction):
         if id in shard.live:
             id = _free_id(id, shard.live)
             item = replace(item, id=id)
-        self._state.put(id, msgpack.packb((STATE_VERSION, shard.next_seq, id, data)))
+        self._state.put(id, pack_state(STATE_VERSION, shard.next_seq, id, data))
         shard.next_seq += 1
         self._hold(shard, id, item.event.time_ms, item.read_ms)
         self._counts.accepted += 1
@@ -321,13 +319,7 @@ class InferenceFunction(KeyedProcessFunction):
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
-    version, *rest = msgpack.unpackb(entry)
-    if version != STATE_VERSION:
-        raise ForebayError(
-            f"the checkpoint holds requests in format {version}, this Forebay reads {STATE_VERSION}: finish "
-            f"them with the version that wrote them, or start over"
-        )
-    seq, id, data = rest
+    seq, id, data = unpack_state(entry, STATE_VERSION, "requests")
     return seq, id, data
 
 

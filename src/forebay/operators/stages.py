@@ -18,9 +18,10 @@ from pyflink.common import Types
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
-from forebay.errors import MalformedRecord
+from forebay.codec import not_pickled, pack_state, unpack_state
+from forebay.flink_types import BYTES, STATE
 from forebay.operators.held_keys import held_keys
-from forebay.operators.inference import BYTES, END_OF_INPUT_MS, SET_BACK_MS
+from forebay.operators.inference import END_OF_INPUT_MS, SET_BACK_MS
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys
 
 STATE_VERSION = 1
@@ -87,8 +88,8 @@ class StageFunction(KeyedProcessFunction):
         self._most_log_bytes = most_log_bytes
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", BYTES))
-        self._log = runtime_context.get_list_state(ListStateDescriptor("since", BYTES))
+        self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
+        self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
         self._held: dict[int, _Held] = {}
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
@@ -158,7 +159,7 @@ class StageFunction(KeyedProcessFunction):
 
     def _compact(self, held: _Held) -> None:
         snapshot = held.stage.to_bytes()
-        self._snapshot.update(msgpack.packb((STATE_VERSION, snapshot)))
+        self._snapshot.update(pack_state(STATE_VERSION, snapshot))
         self._log.clear()
         held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
 
@@ -170,12 +171,13 @@ class StageFunction(KeyedProcessFunction):
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
-            snapshot = _snapshot_of(bytes(found))
+            # Older versions wrote the times of its timers behind a snapshot; Flink keeps those itself.
+            snapshot, *_ = unpack_state(found, STATE_VERSION, "a shard's state")
             held.stage.restore(snapshot)
             held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
-            _done(held.stage, msgpack.unpackb(bytes(packed)))
+            _done(held.stage, msgpack.unpackb(not_pickled(packed, "a shard's inputs")))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A timer that a checkpoint brought back fires at once, and is none of this run's.
         self._wait(held, ctx)
@@ -189,17 +191,6 @@ def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
     if kind == FINISHED:
         return stage.finish()
     return stage.close(value if kind == CLOSED else 0)
-
-
-def _snapshot_of(data: bytes) -> bytes:
-    """A stage's state. Older versions wrote the times of its timers behind it; Flink keeps those itself."""
-    try:
-        version, snapshot, *_ = msgpack.unpackb(data)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise MalformedRecord(f"a shard's state cannot be read: {error}") from None
-    if version != STATE_VERSION:
-        raise MalformedRecord(f"a shard's state is of version {version}; expected {STATE_VERSION}")
-    return bytes(snapshot)
 
 
 def message(key: int, data: bytes) -> bytes:

@@ -17,13 +17,13 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock
 from forebay.codec import decode
 from forebay.errors import SettingError
+from forebay.flink_types import STATE
 from forebay.operators.answering import Call
 from forebay.operators.asking import AskedEvent, OpenAsking
 from forebay.operators.calls import Answerer
 from forebay.operators.counts import CallCounts
 from forebay.operators.infer import DEFAULT_SHARDS, Inferred, attach
 from forebay.operators.inference import (
-    BYTES,
     DEAD_LETTERS,
     END_OF_INPUT_MS,
     ROOM_WAIT_S,
@@ -91,7 +91,7 @@ class StatefulFunction(InferenceFunction):
 
     def _open_state(self, runtime_context: RuntimeContext) -> None:
         def store(name: str) -> Any:
-            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), BYTES))
+            return runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), STATE))
 
         super()._open_state(runtime_context)
         self._stores = Stores(keys=store("keys"), work=self._state, due=store("due"))

@@ -18,16 +18,18 @@ from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import decode, encode
+from forebay.codec import decode, encode, not_pickled
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
-from forebay.operators.inference import BYTES, END_OF_INPUT_MS
+from forebay.flink_types import BYTES, STATE
+from forebay.operators.inference import END_OF_INPUT_MS
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.operators.side_output import side_output
 from forebay.operators.stages import message
 from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)
+WHAT = "the stream's clock"
 
 NO_TIME_MS = -(2**62)
 """Earlier than any time: moves no watermark."""
@@ -64,9 +66,9 @@ class StreamClock(KeyedProcessFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._state = runtime_context.get_map_state(MapStateDescriptor("clocks", Types.STRING(), BYTES))
+        self._state = runtime_context.get_map_state(MapStateDescriptor("clocks", Types.STRING(), STATE))
         # What older versions kept, which knew no partitions.
-        self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", BYTES))
+        self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", STATE))
         self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
@@ -124,10 +126,10 @@ class StreamClock(KeyedProcessFunction):
         time = self._time = StreamTime(self._tolerance)
         first = self._first_state.value()
         if first is not None:
-            time.restore_first(bytes(first))
+            time.restore_first(not_pickled(first, WHAT))
             self._first_state.clear()
             self._save(time)
-        time.restore({name: bytes(data) for name, data in self._state.items()})
+        time.restore({name: not_pickled(data, WHAT) for name, data in self._state.items()})
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         return time
 

@@ -13,7 +13,7 @@ from forebay.detect.topic_stages import TopicStage, text_bytes
 from forebay.detect.topic_values import TopicSettings
 from forebay.embed.base import OpenEmbedder
 from forebay.errors import RecordError
-from forebay.operators.inference import BYTES
+from forebay.flink_types import BYTES
 from forebay.operators.keying import EventText
 from forebay.operators.one_mode import check_environment
 from forebay.operators.shards import flink_keys, shard_of

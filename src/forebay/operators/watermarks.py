@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyflink.datastream import DataStream
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
-from forebay.operators.inference import BYTES
+from forebay.flink_types import BYTES
 
 
 def reassign_watermarks(rows: DataStream, name: str) -> DataStream:

@@ -159,8 +159,8 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
 
 
 def check_traits(spec: PipelineSpec, state: RunState) -> None:
-    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, or
-    with Python in worker processes."""
+    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, with
+    Python in worker processes, or by a version that pickled."""
     if state.traits is not None and state.traits.get("mode", "thread") != "thread":
         raise SettingError(
             "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python runs "
@@ -169,6 +169,11 @@ def check_traits(spec: PipelineSpec, state: RunState) -> None:
         )
     if state.traits is None:
         return
+    if "state" not in state.traits:
+        raise SettingError(
+            "the checkpoint was made by a version of Forebay that kept state as Python pickles, and reading "
+            "those can run code: finish the run with that version, or start over with --fresh"
+        )
     check_order(spec, state.traits)
     for key, value in traits(spec).items():
         if key in state.traits and value != state.traits[key] and key not in free_traits(spec):
@@ -312,7 +317,8 @@ def tidy_logs(folder: Path) -> None:
 def traits(spec: PipelineSpec) -> dict[str, Any]:
     """The settings that a checkpoint is bound to, but for its `free_traits`.
 
-    State of worker processes, which older versions had (`mode`), cannot be read; order within a key, and what
+    State of worker processes, which older versions had (`mode`), cannot be read, nor what they pickled, of
+    which a record says nothing (`state`); order within a key, and what
     an application keeps for it, live as long as the number of shards; positions are those of one source, and
     state is found again by the form of the job.
     """
@@ -324,6 +330,7 @@ def traits(spec: PipelineSpec) -> dict[str, Any]:
         )
     found: dict[str, Any] = {
         "mode": "thread",
+        "state": "bytes",
         "ordering": spec.ordering,
         "shards": spec.shards,
         "sink.type": spec.sink.type,

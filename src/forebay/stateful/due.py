@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from forebay.codec import not_pickled
 from forebay.stateful.program import Clock
 from forebay.stateful.stores import Store
 
@@ -49,7 +50,7 @@ class Due:
         if not name.startswith(HEAD):
             return False
         # Older versions wrote no more than the count: they took all keys of a time at once.
-        clock, time_ms, *counts = msgpack.unpackb(value)
+        clock, time_ms, *counts = msgpack.unpackb(not_pickled(value, "keys' timers"))
         head = self.heads[clock, time_ms] = Head(*counts)
         if head.until:
             self._come[clock, time_ms] = None

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgpack
 
-from forebay.codec import decode
-from forebay.errors import ForebayError
+from forebay.codec import decode, unpack_state
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
 from forebay.stateful.program import Ask, Clock
 
 FORMAT = 3
+WHAT = "keys' state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    version, saved, timers, noted, touched_ms = _checked(data)
+    version, saved, timers, noted, touched_ms = unpack_state(data, FORMAT, WHAT)
     return Memory(
         version, saved, {name: SetTimer(*timer) for name, timer in timers.items()}, noted, touched_ms
     )
@@ -148,7 +148,8 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = _checked(data)
+    seq, key, read_ms, *rest = unpack_state(data, FORMAT, WHAT)
+    event, firing, watermark_ms, ask, calls, outputs, usage, attempts = rest
     return Turn(
         seq,
         key,
@@ -192,14 +193,3 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 def _sampling(values: Mapping[str, Any]) -> Sampling:
     return Sampling(**{**values, "stop": tuple(values["stop"])})
-
-
-def _checked(data: bytes) -> list[Any]:
-    format, *values = msgpack.unpackb(data, strict_map_key=False)
-    rest: list[Any] = values
-    if format != FORMAT:
-        raise ForebayError(
-            f"the checkpoint holds keys' state in format {format}, this Forebay reads {FORMAT}: go on with "
-            f"the version that wrote it, or start over"
-        )
-    return rest

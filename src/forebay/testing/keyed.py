@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +17,8 @@ class Context:
     def get_state(self, descriptor: Any) -> Any:
         name = descriptor.get_name()
         return SimpleNamespace(
-            value=lambda: pickle.loads(self.states[name]) if name in self.states else None,
-            update=lambda value: self.states.update({name: pickle.dumps(value)}),
+            value=lambda: self.states.get(name),
+            update=lambda value: self.states.update({name: bytes_only(value)}),
         )
 
     def get_metrics_group(self) -> Any:
@@ -36,6 +35,13 @@ class Context:
 
     def timer_service(self) -> Any:
         return SimpleNamespace(register_event_time_timer=self.event_timers.add)
+
+
+def bytes_only(value: Any) -> bytes:
+    """What Flink keeps of a value of state: of any other kind it would keep none, or a pickle."""
+    if type(value) is not bytes:
+        raise TypeError(f"expected bytes for state, found {type(value).__name__}")
+    return value
 
 
 class Room:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 from pyflink.datastream import TimeDomain
 
 from forebay.operators.shards import subtask_of
+from forebay.testing.keyed import bytes_only
 
 Timers = list[tuple[int, int]]
 """Time and key, in order: equal times by key."""
@@ -92,15 +92,15 @@ class Context:
         by_key = self._by_key(descriptor)
 
         def update(value: Any) -> None:
-            by_key[self._subtask.key] = pickle.dumps(value)
+            by_key[self._subtask.key] = bytes_only(value)
 
-        return SimpleNamespace(value=lambda: _read(by_key.get(self._subtask.key)), update=update)
+        return SimpleNamespace(value=lambda: by_key.get(self._subtask.key), update=update)
 
     def get_list_state(self, descriptor: Any) -> Any:
         by_key = self._by_key(descriptor)
         return SimpleNamespace(
-            get=lambda: [_read(data) for data in by_key.get(self._subtask.key, ())],
-            add=lambda value: by_key.setdefault(self._subtask.key, []).append(pickle.dumps(value)),
+            get=lambda: list(by_key.get(self._subtask.key, ())),
+            add=lambda value: by_key.setdefault(self._subtask.key, []).append(bytes_only(value)),
             clear=lambda: by_key.pop(self._subtask.key, None),
         )
 
@@ -112,11 +112,11 @@ class Context:
             return found
 
         return SimpleNamespace(
-            get=lambda name: _read(mine().get(name)),
-            put=lambda name, value: mine().__setitem__(name, pickle.dumps(value)),
+            get=lambda name: mine().get(name),
+            put=lambda name, value: mine().__setitem__(name, bytes_only(value)),
             remove=lambda name: mine().pop(name, None),
             contains=lambda name: name in mine(),
-            items=lambda: [(name, _read(data)) for name, data in mine().items()],
+            items=lambda: list(mine().items()),
         )
 
     def get_metrics_group(self) -> Any:
@@ -167,10 +167,6 @@ def set_after_round(context: Any, ctx: Any, time_ms: int) -> None:
 def _set(timers: Timers, time_ms: int, key: int) -> None:
     if (time_ms, key) not in timers:
         insort(timers, (time_ms, key))
-
-
-def _read(data: bytes | None) -> Any:
-    return None if data is None else pickle.loads(data)
 
 
 def _copied(value: Any) -> Any:

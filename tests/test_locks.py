@@ -1,0 +1,156 @@
+"""The locks hold what is asked for, with a hash for each file; no network is needed to see that."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from forebay.engine.launch.environment import CPU_TORCH, ENGINE, LOCKS, STOCK_TORCH
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = ("dev", "plot")
+PYTHONS = ("3.10", "3.11", "3.12")
+PIN = re.compile(
+    r"^(\S+?)==([^\s;]+)(?: ; ([^\\]+))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M
+)
+
+
+def pins(lock: str) -> list[Requirement]:
+    """What a lock pins. Each line but comments is a pin with hashes, or one of its hashes."""
+    lines = re.sub(r"(?m)^ *#.*\n", "", lock)
+    assert PIN.sub("", lines).strip() == "", "a pin without a hash, or an option"
+    return [
+        Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))
+        for name, version, marker, _ in PIN.findall(lines)
+    ]
+
+
+def asked_directly(lock: str, source: str) -> set[str]:
+    """The packages of which the lock says that `source` asks for them."""
+    names, name = set(), ""
+    for line in lock.splitlines():
+        if not line.startswith((" ", "#")):
+            name = line.partition("==")[0]
+        elif source in line.removeprefix("    #").strip().removeprefix("via ").strip():
+            names.add(canonicalize_name(name))
+    return names
+
+
+def disagreements(requirements: list[str], lock: str, source: str, pythons: tuple[str, ...]) -> list[str]:
+    """Where the requirements of `source` and `lock` disagree on Linux x86_64."""
+    found, pinned = [], pins(lock)
+    wanted = [Requirement(each) for each in requirements]
+    for python in pythons:
+        environment = {
+            "python_version": python,
+            "python_full_version": f"{python}.9",
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": "x86_64",
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "extra": "",
+        }
+        of_python = {
+            canonicalize_name(pin.name): next(iter(pin.specifier)).version
+            for pin in pinned
+            if pin.marker is None or pin.marker.evaluate(environment)
+        }
+        for each in wanted:
+            if each.marker is not None and not each.marker.evaluate(environment):
+                continue
+            version = of_python.get(canonicalize_name(each.name))
+            if version is None or not each.specifier.contains(version, prereleases=True):
+                found.append(f"{each} is asked for, Python {python} gets {version}")
+    names = {canonicalize_name(each.name) for each in wanted}
+    found += [
+        f"{name} is pinned for {source} and not asked for" for name in asked_directly(lock, source) - names
+    ]
+    return found
+
+
+def project() -> list[str]:
+    """What the project asks for with the extras of a checkout."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [
+        *asked["dependencies"],
+        *(each for extra in EXTRAS for each in asked["optional-dependencies"][extra]),
+    ]
+
+
+def lines_of(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def test_the_project_is_locked_as_it_asks() -> None:
+    lock = (ROOT / "locks" / "project.txt").read_text()
+    assert disagreements(project(), lock, "forebay (pyproject.toml)", PYTHONS) == []
+
+
+@pytest.mark.parametrize("name", ["build", "tools"])
+def test_tools_are_locked_as_asked(name: str) -> None:
+    lock = (ROOT / "locks" / f"{name}.txt").read_text()
+    assert disagreements(lines_of(ROOT / "locks" / f"{name}.in"), lock, f"-r locks/{name}.in", PYTHONS) == []
+
+
+@pytest.mark.parametrize("name", ["engine", "torch"])
+def test_the_engine_is_locked_as_asked(name: str) -> None:
+    source = f"-r {(LOCKS / f'{name}.in').relative_to(ROOT)}"
+    lock = (LOCKS / f"{name}.txt").read_text()
+    assert disagreements(lines_of(LOCKS / f"{name}.in"), lock, source, PYTHONS[1:]) == []
+
+
+def test_what_builds_the_project_is_locked() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert set(needed) <= set(lines_of(ROOT / "locks" / "build.in"))
+
+
+def test_both_builds_of_torch_are_of_one_version() -> None:
+    (cpu,) = pins((LOCKS / CPU_TORCH).read_text())
+    stock = next(pin for pin in pins((LOCKS / STOCK_TORCH).read_text()) if pin.name == "torch")
+    assert str(cpu.specifier) == f"{stock.specifier}+cpu"
+
+
+def test_what_both_builds_of_torch_share_is_pinned_alike() -> None:
+    engine = {str(pin) for pin in pins((LOCKS / ENGINE).read_text())}
+    names = {Requirement(pin).name for pin in engine}
+    for pin in pins((LOCKS / STOCK_TORCH).read_text()):
+        if pin.name in names and pin.name != "triton":
+            assert str(pin) in engine
+
+
+def test_no_lock_names_a_host() -> None:
+    for lock in (*(ROOT / "locks").iterdir(), *LOCKS.iterdir()):
+        assert "://" not in lock.read_text(), lock.name
+
+
+LOCK = f"a==1.5 \\\n    --hash=sha256:{'0' * 64}\n    # via x (pyproject.toml)\n"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "said"),
+    [
+        (["a>=1"], []),
+        (["a>=2"], ["a>=2 is asked for, Python 3.11 gets 1.5"]),
+        (["a", "b"], ["b is asked for, Python 3.11 gets None"]),
+        ([], ["a is pinned for x (pyproject.toml) and not asked for"]),
+    ],
+)
+def test_a_lock_that_disagrees_is_found(requirements: list[str], said: list[str]) -> None:
+    assert disagreements(requirements, LOCK, "x (pyproject.toml)", ("3.11",)) == said
+
+
+@pytest.mark.parametrize("lock", ["a==1.5\n", "--index-url x\n", LOCK + "b>=1\n"])
+def test_a_pin_without_a_hash_is_found(lock: str) -> None:
+    with pytest.raises(AssertionError):
+        pins(lock)
