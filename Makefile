@@ -4,6 +4,8 @@
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
 #                    before that, the operators alone at thousands of random moments
+# make test-attacks  wrong inputs for all that reads what others wrote, and wrong requests for the gateway:
+#                    more than 100,000, and 10,000
 #
 # PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
 
@@ -15,7 +17,7 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 PYTHON = $(shell for python in $(CANDIDATES); do \
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
 
-.PHONY: setup demo test test-faults lint clean
+.PHONY: setup demo test test-faults test-attacks lint clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -31,6 +33,9 @@ test: setup lint
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment.py
 	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
+
+test-attacks: setup
+	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/gateway/test_openapi.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -304,14 +304,27 @@ class InferenceFunction(KeyedProcessFunction):
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
-    version, *rest = msgpack.unpackb(entry)
+    try:
+        version, *rest = msgpack.unpackb(entry)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _damaged(error) from None
     if version != STATE_VERSION:
         raise ForebayError(
             f"the checkpoint holds requests in format {version}, this Forebay reads {STATE_VERSION}: finish "
             f"them with the version that wrote them, or start over"
         )
-    seq, id, data = rest
+    try:
+        seq, id, data = rest
+    except ValueError as error:
+        raise _damaged(error) from None
     return seq, id, data
+
+
+def _damaged(error: Exception) -> ForebayError:
+    return ForebayError(
+        f"the checkpoint holds requests that cannot be read ({str(error)[:200]}): go on from an older "
+        f"checkpoint, or start over"
+    )
 
 
 def _free_id(id: str, taken: Container[str]) -> str:

@@ -15,6 +15,8 @@ from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
 from forebay.stateful.program import Ask, Clock
 
 FORMAT = 3
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
+"""What reading bytes raises that were not written so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,13 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    version, saved, timers, noted, touched_ms = _checked(data)
-    return Memory(
-        version, saved, {name: SetTimer(*timer) for name, timer in timers.items()}, noted, touched_ms
-    )
+    """What `pack_memory` was given. Raises `ForebayError` for other bytes, or those of another version."""
+    try:
+        version, saved, timers, noted, touched_ms = _checked(data)
+        set_timers = {name: SetTimer(*timer) for name, timer in timers.items()}
+    except DAMAGED as error:
+        raise _damaged(error) from None
+    return Memory(version, saved, set_timers, noted, touched_ms)
 
 
 def pack_turn(turn: Turn) -> bytes:
@@ -148,20 +153,24 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = _checked(data)
-    return Turn(
-        seq,
-        key,
-        read_ms,
-        event,
-        None if firing is None else Firing(*firing),
-        watermark_ms,
-        None if ask is None else _ask(ask),
-        calls,
-        outputs,
-        Usage(*usage),
-        attempts,
-    )
+    """What `pack_turn` was given. Raises `ForebayError` for other bytes, or those of another version."""
+    try:
+        seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = _checked(data)
+        return Turn(
+            seq,
+            key,
+            read_ms,
+            event,
+            None if firing is None else Firing(*firing),
+            watermark_ms,
+            None if ask is None else _ask(ask),
+            calls,
+            outputs,
+            Usage(*usage),
+            attempts,
+        )
+    except DAMAGED as error:
+        raise _damaged(error) from None
 
 
 def _ask_fields(ask: Ask) -> tuple[Any, ...]:
@@ -192,6 +201,13 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 def _sampling(values: Mapping[str, Any]) -> Sampling:
     return Sampling(**{**values, "stop": tuple(values["stop"])})
+
+
+def _damaged(error: Exception) -> ForebayError:
+    return ForebayError(
+        f"the checkpoint holds keys' state that cannot be read ({type(error).__name__}: {str(error)[:200]}): "
+        f"go on from an older checkpoint, or start over"
+    )
 
 
 def _checked(data: bytes) -> list[Any]:
