@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import random
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,11 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.testing.delays import Fixed
-from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.replica import FakeReplica, ReplicaProcess, ReplicaScript
 
 from ..gateway.conftest import Served, before, until  # noqa: TID252
 from ..gateway.test_bad_input import raw  # noqa: TID252
-from .mutations import mutated
+from .mutations import CHANGES, COMMON, MOST_BYTES, WIDE, mutated
 from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, statuses
 
 TOGETHER = 50
@@ -29,7 +34,9 @@ LONGEST_S = 30.0
 """The gateway gives these clients no more than a second or two; the rest is for a busy machine."""
 OWN = frozenset((200, 400, 401, 404, 405, 408, 413, 429, 431, 503))
 """What clients are told; 503 where there are too many of them."""
-GROWTH_BYTES = 96 << 20
+GROWTH_BYTES = 24 << 20
+LIMITS = {"header_s": 0.3, "body_s": 0.3, "idle_s": 1, "request_s": 5.0, "max_body_bytes": 100_000}
+SCRIPT = ReplicaScript(delay=Fixed(0.0), chunks=2)
 
 
 class Attacked:
@@ -47,13 +54,7 @@ class Attacked:
     def answers(self, *clients: Sent) -> list[bytes]:
         """What each of them gets."""
 
-        async def all_of_them() -> list[bytes]:
-            port = self.served.port
-            waits = (asyncio.wait_for(exchange(port, client), LONGEST_S) for client in clients)
-            return await asyncio.gather(*waits)
-
-        found: list[bytes] = asyncio.run(all_of_them())
-        return found
+        return answers_of(self.served.port, clients)
 
     def is_well(self) -> None:
         """Nothing is left of the clients before, and another one is answered."""
@@ -62,6 +63,15 @@ class Attacked:
         assert self.errors == []
         assert self.served.gateway.in_flight == 0
         assert self.served.gateway._room.held == 0
+
+
+def answers_of(port: int, clients: Sequence[Sent]) -> list[bytes]:
+    async def all_of_them() -> list[bytes]:
+        return await asyncio.gather(
+            *(asyncio.wait_for(exchange(port, client), LONGEST_S) for client in clients)
+        )
+
+    return asyncio.run(all_of_them())
 
 
 class Errors(logging.Handler):
@@ -78,12 +88,10 @@ def serving(folder: Any) -> Iterator[Attacked]:
     attacked, stack = Attacked(), AsyncExitStack()
     (folder / "key").write_text("sk-right")
     keys = [{"name": "a", "key": {"file": str(folder / "key")}}]
-    limits = {"header_s": 0.3, "body_s": 0.3, "idle_s": 1, "request_s": 5.0, "max_body_bytes": 100_000}
-    script = ReplicaScript(delay=Fixed(0.0), chunks=2)
 
     async def start() -> None:
         attacked.served, [attacked.replica] = await stack.enter_async_context(
-            before(script, keys=keys, limits=limits)
+            before(SCRIPT, keys=keys, limits=LIMITS)
         )
 
     thread = threading.Thread(target=attacked.loop.run_forever, name="attacked", daemon=True)
@@ -160,19 +168,42 @@ clients = st.builds(
 
 def batches() -> int:
     """How many times `TOGETHER` clients: 10,000 in all with `make test-attacks`, which asks for 2,600."""
-    return 200 if settings.default.max_examples > 1000 else 4
+    return 200 if settings.default.max_examples > 1000 else 2
 
 
 @settings(max_examples=batches(), suppress_health_check=list(HealthCheck))
 @given(together=st.lists(clients, min_size=TOGETHER, max_size=TOGETHER))
-def _batch(attacked: Attacked, sizes: list[int], together: list[Sent]) -> None:
+def test_wrong_requests_are_refused_and_leave_nothing(attacked: Attacked, together: list[Sent]) -> None:
     for client, answer in zip(together, attacked.answers(*together), strict=True):
         assert set(statuses(answer)) <= OWN, (client, answer[:500])
     attacked.is_well()
-    sizes.append(psutil.Process().memory_info().rss)
 
 
-def test_wrong_requests_are_refused_and_leave_nothing(attacked: Attacked) -> None:
-    sizes: list[int] = []
-    _batch(attacked, sizes)
-    assert sizes[-1] - sizes[len(sizes) // 4] < GROWTH_BYTES
+def test_wrong_requests_make_the_gateway_no_larger(tmp_path: Path) -> None:
+    """A process of its own, as hypothesis grows itself."""
+    (tmp_path / "gateway.yaml").write_text(json.dumps({"limits": LIMITS}))
+    dice = random.Random(5)
+    with ReplicaProcess(SCRIPT) as replica:
+        command = [sys.executable, "-m", "forebay", "gateway", "--port", "0", "--engine", replica.url]
+        process = subprocess.Popen(
+            [*command, "--config", tmp_path / "gateway.yaml"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().rsplit(":", 1)[1])
+            sizes = []
+            for _ in range(batches()):
+                answers_of(port, [Sent((any_wrong(dice),)) for _ in range(TOGETHER)])
+                sizes.append(psutil.Process(process.pid).memory_info().rss)
+        finally:
+            process.terminate()
+            process.wait(60)
+    assert max(sizes) - sizes[len(sizes) // 4] < GROWTH_BYTES
+
+
+def any_wrong(dice: random.Random) -> bytes:
+    raw = dice.choice(RIGHT)
+    for _ in range(dice.randrange(6)):
+        a, b = dice.randrange(WIDE), dice.randrange(WIDE)
+        raw = dice.choice(CHANGES)(raw, a, b, (*WORDS, *COMMON))[:MOST_BYTES]
+    return raw
