@@ -214,4 +214,18 @@ def test_a_replica_of_any_size_and_speed_is_kept_full(
     bench.run(20 * count + 200)
     began_s = bench.now_s
     bench.run(4000)
-    assert 4000 / (bench.now_s - began_s) >= 0.9 * count / each_s * (1 - spread * 3 / math.sqrt(4000))
+    # By chance it may have stopped early, and look ten times for more.
+    assert 4000 / (bench.now_s - began_s) >= 0.75 * count / each_s * (1 - spread * 3 / math.sqrt(4000))
+
+
+def test_where_far_more_get_far_more_done_it_climbs_again() -> None:
+    bench = Bench(ConcurrencyLimit(most=1000), slots(8, 1.0))
+    bench.run(500)
+    assert bench.limit.limit <= 16
+    bench.rate = slots(1000, 1.0)
+    began_s, before = bench.now_s, bench.limit.limit
+    while bench.limit.limit < 1000:
+        bench.run(1)
+    steps = math.log(1000 / before, 1.5)
+    # By steps of half as many more, each with three looks at four times the limit, it would take longer.
+    assert bench.now_s - began_s < steps * 3 * 4

@@ -31,6 +31,8 @@ class Load:
     capacity: int = 64
     timeout_s: float = 60.0
     deadline_s: float = 300.0
+    first: int = 0
+    """The number of the first event: how long answers take follows from it."""
     failed: Counter[str] = field(default_factory=Counter)
     """Dead letters by cause."""
     held: int = 0
@@ -46,7 +48,7 @@ class Load:
             deadline_s=self.deadline_s,
         )
         self._engine = FleetEngine(config, clock=self.clock, connect=lambda _: self.replica)
-        self._ids = count()
+        self._ids = count(self.first)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._ask()) for _ in range(self.capacity)]
         return self
@@ -106,6 +108,18 @@ def test_an_engine_that_becomes_fifty_times_slower_is_kept_full_and_nothing_is_t
                 assert await load.run(100.0) >= least, speed
             assert load.thrown_away() <= MOST_THROWN_AWAY
             assert not load.failed
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("first", [200_000, 300_000, 900_000])
+def test_no_look_at_fewer_costs_a_tenth_of_what_a_slow_engine_gets_done(first: int) -> None:
+    async def main() -> None:
+        async with Load(REPLICAS["whole"], first=first) as load:
+            for speed in SPEEDS:
+                load.replica.speed = speed
+                await load.run(SETTLE_S)
+                assert await load.run(100.0) >= GOOD, speed
 
     run_virtual(main())
 

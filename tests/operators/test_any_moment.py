@@ -42,7 +42,7 @@ from forebay.stateful.program import Program
 from forebay.testing.answers import answer_to, echo, request_text, tokens
 from forebay.testing.chain import Chain, Operator
 from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.keyed_state import WallClock, held_keys
+from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
 from forebay.testing.stateful import Remember
 
 Action = tuple[str, int]
@@ -72,6 +72,7 @@ def _outside_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "is_cancelled", lambda: False)
     for module in (inference, stages):
         monkeypatch.setattr(module, "held_keys", held_keys)
+    monkeypatch.setattr(inference, "set_after_round", set_after_round)
     # So that snapshots are taken within a run of some dozens of inputs.
     monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 256)
 

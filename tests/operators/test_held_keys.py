@@ -89,3 +89,23 @@ def test_a_clock_that_is_set_back_keeps_no_shard_waiting(make_runs: Callable[...
     runs.feed([{"n": 8, "text": "", "key": "k8"}])
     wait_until(lambda: len(runs.results()) == 9)
     runs.stop(job)
+
+
+@pytest.mark.parametrize("program", [None, Remember()])
+def test_a_clock_that_is_set_back_while_calls_are_in_flight_holds_no_checkpoint_up(
+    make_runs: Callable[..., Runs], program: Remember | None
+) -> None:
+    runs = make_runs(program=program, follow=True, keyed=True, capacity=32)
+    # To Flink's timers, whose clock is not set, it is as if they fired an hour before their time.
+    back = runs.folder / "gates" / "back"
+    runs.change(clock=SetClock(0, until=back, behind_ms=3_600_000))
+    runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}"} for n in range(8))
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 8)
+    runs.release("back")
+    runs.await_checkpoint(job, more=2)
+    assert runs.results() == []
+    # No record comes any more: what is answered is found all the same.
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 8)
+    runs.stop(job)

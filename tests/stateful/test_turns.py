@@ -27,6 +27,7 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
+from forebay.stateful.stores import DictStore, Stores
 from forebay.stateful.turns import MAX_CALLS, Times
 from forebay.testing.stateful import AskLater, Machine, Remember
 
@@ -503,3 +504,42 @@ def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_fi
     assert rounds == 3
     assert ("event", 1_000) in machine.wakes
     assert [r.answer for r in machine.results] == [f"k{n}" for n in range(3 * PER_CHUNK)]
+
+
+class Counting(DictStore):
+    """Counts what is asked of it; reading it as a whole counts as much as it holds."""
+
+    looks = 0
+
+    def get(self, key: str) -> bytes | None:  # type: ignore[override]
+        self.looks += 1
+        return super().get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self.looks += 1
+        super().put(key, value)
+
+    def remove(self, key: str) -> None:
+        self.looks += 1
+        super().remove(key)
+
+    def items(self) -> Any:
+        self.looks += len(self)
+        return super().items()
+
+
+def test_an_event_and_an_answer_look_at_state_as_often_however_many_wait_under_the_key() -> None:
+    machine = Machine(Scripted(lambda state, event, now: Step(state, ask())))
+    stores = Counting(), Counting(), Counting()
+    machine.stores = Stores(*stores)
+    machine.restart()
+
+    def looks(happens: Callable[[], None]) -> int:
+        before = sum(store.looks for store in stores)
+        happens()
+        return sum(store.looks for store in stores) - before
+
+    machine.event("a", 0)
+    events = {looks(lambda number=number: machine.event("a", number)) for number in range(1, 1000)}  # type: ignore[misc]
+    answers = {looks(lambda: machine.answer("a")) for _ in range(999)}
+    assert len(events) == len(answers) == 1

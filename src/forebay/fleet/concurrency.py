@@ -11,12 +11,14 @@ from typing import Literal
 
 FIRST = 4
 """Requests at a replica of which nothing is known: few, and more than one that hangs."""
-UP, DOWN = 1.5, 0.5
-"""By what the limit is multiplied to see if more are better, or fewer enough."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
+UP, DOWN = 1.5, 0.5
+"""By what the limit is multiplied to see if more are better, or fewer enough."""
 MORE, SAME = 1.06, 0.97
 """By what more must raise the rate to be kept, and by what fewer may lower it."""
+MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
+"""By what more must raise it where fewer are never tried again, and by what for it to climb once more."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
 FULL = 0.75
@@ -30,8 +32,9 @@ OVERDUE = 2.5
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
-LONG_S = 120.0
-"""Fewer are not tried where one look takes longer: it could cost more than it tells."""
+SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
+"""Where one look takes longer than the first, fewer are tried by a smaller step; where it takes longer than
+the last, not at all: it could cost more than it tells."""
 NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
@@ -93,8 +96,9 @@ class ConcurrencyLimit:
 
     At first it grows by one with each answer, which doubles it in the time of one, until a doubling gets no
     more done. From then on it now and then tries half as many more, or half as many, between two looks at
-    the present number. More are kept that get more done, fewer that get no less done. As long as fewer are
-    there than may be, nothing is learned. Moments are passed in. Not thread-safe.
+    the present number. More are kept that get more done, fewer that get no less done; it climbs again where
+    more get far more done. As long as fewer are there than may be, nothing is learned. Moments are passed
+    in. Not thread-safe.
 
     `most`: there are never more. `most_s`: where an answer takes longer, there are fewer by as much.
     """
@@ -178,8 +182,8 @@ class ConcurrencyLimit:
         self._limit = min(self._limit + 1, self._most)
         if not rate.complete:
             return
-        if rate.per_s < RISES * self._climbed_per_s or self._limit >= self._most:
-            rises = rate.per_s >= RISES * self._climbed_per_s
+        rises = rate.per_s >= RISES * self._climbed_per_s
+        if not rises or self._limit >= self._most:
             self._base = self._limit if rises else self._climbed_from
             self._settle(int(self._limit), now_s)
             return
@@ -195,9 +199,9 @@ class ConcurrencyLimit:
         if up:
             tried = min(max(self._limit * UP, self._limit + 1), self._most)
         else:
-            tried = min(max(self._limit * DOWN, least), self._limit)
-            if _wanted(self._limit) > LONG_S * rate.per_s:
-                tried = self._limit
+            look_s = _look_s(self._limit, rate.per_s)
+            down = DOWN if look_s <= SLOW_S else SLOWLY_DOWN if look_s <= LONG_S else 1.0
+            tried = min(max(self._limit * down, least), self._limit)
         if int(tried) == self.limit:
             self._up = not up
         if int(tried) == self.limit or now_s < self._due_s or not self._turn.take(self):
@@ -232,11 +236,22 @@ class ConcurrencyLimit:
             gain = self._tried_per_s / math.sqrt(before * after)
             if max(before, after) > DRIFT * min(before, after):
                 self._settle(there, now_s, self._rest_s)
-            elif gain >= (MORE if self._up else SAME):
+            elif self._up and gain >= MORE_TO_CLIMB:
+                self._base, self._rest_s = self._tried, REST_S
+                self._settle(there, now_s)
+                self._phase = "climb"
+                self._climbed_from = self._tried
+                self._climbed_per_s = self._tried_per_s
+            elif gain >= self._least_gain(before):
                 self._base, self._rest_s = self._tried, REST_S
                 self._settle(there, now_s, 0.0 if self._up else REST_S)
             else:
                 self._keep(0, now_s)
+
+    def _least_gain(self, per_s: float) -> float:
+        if not self._up:
+            return SAME
+        return MORE_FOR_GOOD if _look_s(self._tried, per_s) > LONG_S else MORE
 
     def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
         """The trial changes nothing; the next one goes the other way."""
@@ -248,6 +263,10 @@ class ConcurrencyLimit:
         self._turn.leave(self)
         self._phase, self._limit, self._due_s = "rest", self._base, now_s + rest_s
         self._look(there, now_s)
+
+
+def _look_s(limit: float, per_s: float) -> float:
+    return _wanted(limit) / max(per_s, 1e-9)
 
 
 def _wanted(limit: float) -> float:

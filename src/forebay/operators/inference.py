@@ -16,13 +16,14 @@ from typing import Any
 
 import msgpack
 from pyflink.common import Row, Types
-from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import ForebayError
 from forebay.jvm_task import is_cancelled
+from forebay.operators.after_round import set_after_round
 from forebay.operators.calls import Answerer, ContinuousCalls
 from forebay.operators.counts import NOTHING_READ_MS, CallCounts, FlinkMetrics, OperatorLoad
 from forebay.operators.held import HeldTimes
@@ -105,6 +106,8 @@ class InferenceFunction(KeyedProcessFunction):
         self._counts = CallCounts()
         self._room_wait = RoomWait(self._capacity)
         self._ended = False
+        self._early = False
+        self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._calls = ContinuousCalls(
             partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
@@ -127,6 +130,7 @@ class InferenceFunction(KeyedProcessFunction):
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
+        self._early = False
         shard = self._shards.get(key) or self._recover(key, ctx)
         if data:
             record = decode(data)
@@ -148,6 +152,7 @@ class InferenceFunction(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         key = ctx.get_current_key()
+        self._early = self._is_early(timestamp, ctx)
         shard = self._shards.get(key) or self._recover(key, ctx)
         if timestamp >= END_OF_INPUT_MS:
             yield from self._finish(timestamp, key, shard, ctx)
@@ -263,7 +268,19 @@ class InferenceFunction(KeyedProcessFunction):
         # A timer that is far off, set while the shard was idle, must not stand in for one needed soon.
         if shard.timer_ms is None or wake_ms < shard.timer_ms:
             shard.timer_ms = wake_ms
-            ctx.timer_service().register_processing_time_timer(wake_ms)
+            self._set_wall(wake_ms, ctx)
+
+    def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
+        """Whether Flink fires a timer before its time, as it does where the clock was set back."""
+        return timestamp > self._clock.wall_ms() and ctx.time_domain() == TimeDomain.PROCESSING_TIME
+
+    def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+        """Set a processing-time timer of the key in hand."""
+        if self._early:
+            # Set now, it would fire at once, in a round that goes on for as long as something is awaited.
+            set_after_round(self._context, ctx, time_ms)
+        else:
+            ctx.timer_service().register_processing_time_timer(time_ms)
 
     def _emit(self, key: int, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(key):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -19,7 +20,7 @@ from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.errors import MalformedRecord
 from forebay.operators.held_keys import held_keys
-from forebay.operators.inference import BYTES, END_OF_INPUT_MS
+from forebay.operators.inference import BYTES, END_OF_INPUT_MS, SET_BACK_MS
 from forebay.operators.shards import MAX_PARALLELISM, flink_keys
 
 STATE_VERSION = 1
@@ -91,9 +92,11 @@ class StageFunction(KeyedProcessFunction):
         self._held: dict[int, _Held] = {}
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
+        self._keys = partial(held_keys, runtime_context, "snapshot", "since")
+        self._seen_ms = 0
         if self._wait_ms is not None:
             # The timers that came back may be far off, where the clock was set back since.
-            for key, ctx in held_keys(runtime_context, "snapshot", "since"):
+            for key, ctx in self._keys():
                 self._recover(key, ctx)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
@@ -113,6 +116,7 @@ class StageFunction(KeyedProcessFunction):
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
         if timestamp == held.waits_ms:
             held.waits_ms = None
+            self._look_at_clock(ctx)
             yield from self._apply(held, (WAITED, b""))
         elif timestamp >= END_OF_INPUT_MS:
             yield from self._apply(held, (FINISHED, b""))
@@ -121,9 +125,25 @@ class StageFunction(KeyedProcessFunction):
             yield from self._apply(held, (CLOSED, timestamp + 1))
 
     def _wait(self, held: _Held, ctx: KeyedProcessFunction.Context) -> None:
-        if self._wait_ms is not None and held.waits_ms is None:
-            held.waits_ms = ctx.timer_service().current_processing_time() + self._wait_ms
-            ctx.timer_service().register_processing_time_timer(held.waits_ms)
+        if self._wait_ms is not None:
+            now_ms = self._look_at_clock(ctx)
+            if held.waits_ms is None:
+                self._set_timer(held, now_ms + self._wait_ms, ctx)
+
+    def _look_at_clock(self, ctx: KeyedProcessFunction.Context) -> int:
+        """The time; where it was set back, no shard waits for the time that it was to be."""
+        now_ms: int = ctx.timer_service().current_processing_time()
+        set_back = now_ms < self._seen_ms - SET_BACK_MS
+        self._seen_ms = now_ms
+        if set_back and self._wait_ms is not None:
+            for key, of_key in self._keys():
+                if key in self._held and self._held[key].waits_ms is not None:
+                    self._set_timer(self._held[key], now_ms + self._wait_ms, of_key)
+        return now_ms
+
+    def _set_timer(self, held: _Held, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+        held.waits_ms = time_ms
+        ctx.timer_service().register_processing_time_timer(time_ms)
 
     def _apply(self, held: _Held, entry: tuple[int, Any]) -> Iterator[bytes]:
         outputs = _done(held.stage, entry)

@@ -98,6 +98,7 @@ class StatefulFunction(InferenceFunction):
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
+        self._early = False
         shard = self._shards.get(key) or self._recover(key, ctx)
         if data:
             record = decode(data)
@@ -120,6 +121,7 @@ class StatefulFunction(InferenceFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         if timestamp < END_OF_INPUT_MS:
             key = ctx.get_current_key()
+            self._early = self._is_early(timestamp, ctx)
             shard = self._shards.get(key) or self._recover(key, ctx)
             turns = self._turns[key]
             turns.come("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
@@ -185,14 +187,14 @@ class StatefulFunction(InferenceFunction):
     def _wake(self, key: int, clock: str, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
         timers = ctx.timer_service()
         if clock == "wall":
-            timers.register_processing_time_timer(time_ms)
+            self._set_wall(time_ms, ctx)
         elif (watermark_ms := timers.current_watermark()) < END_OF_INPUT_MS:
             # After the final watermark it would fire at once, and what a program sets each time without end.
             timers.register_event_time_timer(time_ms)
             if time_ms <= watermark_ms:
                 # Flink fires it when the watermark next moves, which is never where the stream has stopped.
                 self._overdue.setdefault(key, []).append(time_ms)
-                timers.register_processing_time_timer(self._clock.wall_ms())
+                self._set_wall(self._clock.wall_ms(), ctx)
 
     def _make_room(self, key: int, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Block while there is no room for an event of the program's key `of`."""

@@ -73,6 +73,7 @@ class _Subtask:
     wakes_s: float = 0.0
     """The processing-time timer that is set, and when it fires, on the clock that nobody sets."""
     key: int = 0
+    later: list[tuple[float, int, int]] = field(default_factory=list)
 
 
 class Chain:
@@ -104,6 +105,8 @@ class Chain:
         self._barriers = 0
         self._snapshots: dict[int, _Snapshot] = {}
         self.newest = restored
+        self.firings = 0
+        """Of processing-time timers, so far."""
         before = 1
         for index, operator in enumerate(operators):
             whole = KeyedState() if restored is None else restored.states[index]
@@ -218,6 +221,7 @@ class Chain:
         self._clock.advance(seconds)
         for stage, subtasks in enumerate(self._stages):
             for number, subtask in enumerate(subtasks):
+                self._set_later(subtask)
                 if subtask.wakes_for_ms is not None and subtask.wakes_s <= self._clock.monotonic_s():
                     self._fire_wall(stage, number)
 
@@ -273,11 +277,19 @@ class Chain:
             assert next(firings) < MOST_FIRINGS, "an operator sets timers without end"
             time_ms, subtask.key = subtask.state.wall.pop(0)
             context = Context(subtask, self._clock, TimeDomain.PROCESSING_TIME)
+            self.firings += 1
             self._give(stage, number, subtask.function.on_timer(time_ms, context))
             # Where the clock was set back, a timer that is set anew fires in the same round, time and again.
             self._clock.advance(0.001)
             self._while_firing()
         subtask.wakes_for_ms = None
+        self._set_wake(subtask)
+
+    def _set_later(self, subtask: _Subtask) -> None:
+        """Set the timers that wait for a round to be over, and whose time has come."""
+        while subtask.later and subtask.later[0][0] <= self._clock.monotonic_s():
+            _, time_ms, subtask.key = subtask.later.pop(0)
+            Context(subtask, self._clock).timer_service().register_processing_time_timer(time_ms)
         self._set_wake(subtask)
 
     def _set_wake(self, subtask: _Subtask) -> None:

@@ -41,14 +41,16 @@ class ManualClock:
 
 @dataclass(frozen=True)
 class SetClock:
-    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there; picklable."""
+    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there, then
+    `behind_ms` behind; picklable."""
 
     ahead_ms: int
     until: Path | None = None
+    behind_ms: int = 0
 
     def monotonic_s(self) -> float:
         return SystemClock().monotonic_s()
 
     def wall_ms(self) -> int:
         is_back = self.until is not None and self.until.exists()
-        return SystemClock().wall_ms() + (0 if is_back else self.ahead_ms)
+        return SystemClock().wall_ms() + (-self.behind_ms if is_back else self.ahead_ms)

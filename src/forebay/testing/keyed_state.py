@@ -71,9 +71,11 @@ class KeyedState:
 
 
 class Subtask(Protocol):
-    """Who has the state: its watermark, and the key in hand."""
+    """Who has the state: its watermark, and the key in hand; `later`: timers that are set once time has come
+    to them, with the moment at which it has, on the clock that nobody sets."""
 
     state: KeyedState
+    later: list[tuple[float, int, int]]
     low_ms: int
     key: int
 
@@ -151,6 +153,15 @@ def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
             yield subtask.key, context
     finally:
         subtask.key = before
+
+
+def set_after_round(context: Any, ctx: Any, time_ms: int) -> None:
+    """A stand-in for `forebay.operators.after_round.set_after_round`."""
+    subtask, clock = context._subtask, context._clock
+    insort(
+        subtask.later,
+        (clock.monotonic_s() + max(0, time_ms - clock.wall_ms()) / 1000, time_ms, subtask.key),
+    )
 
 
 def _set(timers: Timers, time_ms: int, key: int) -> None:
