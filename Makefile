@@ -7,6 +7,8 @@
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
 #                    before that, the operators alone at thousands of random moments
+# make test-attacks  wrong inputs for all that reads what others wrote, and wrong requests for the gateway:
+#                    more than 100,000, and 10,000
 #
 # PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
 
@@ -29,7 +31,7 @@ ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: setup demo test test-faults lint lock sbom audit clean
+.PHONY: setup demo test test-faults test-attacks lint lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -45,6 +47,9 @@ test: setup lint
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/operators/test_any_moment*.py
 	$(BIN)/python -m forebay.bench.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
+
+test-attacks: setup
+	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/gateway/test_openapi.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -17,6 +17,8 @@ from hypothesis import settings
 settings.register_profile("forebay", deadline=None, print_blob=True)
 # For `make test-faults`.
 settings.register_profile("faults", deadline=None, print_blob=True, max_examples=2000)
+# For `make test-attacks`: with forty readers, more than 100,000 inputs.
+settings.register_profile("attacks", deadline=None, print_blob=True, max_examples=2600)
 settings.load_profile("forebay")
 
 

@@ -25,6 +25,9 @@ EVENT = NAMES[KeyedEvent].index("event")
 PICKLE = b"\x80"
 """How a Python pickle begins, and no array of msgpack's."""
 
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
+"""What reading state raises of bytes that were not written as such."""
+
 Record = Event | DeadLetter | Result | KeyedEvent
 
 
@@ -73,17 +76,22 @@ def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
         if type(values) is not list:
             raise TypeError(f"expected an array, found {type(values).__name__}")
         found = values.pop(0)
-    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
-        raise ForebayError(
-            f"the checkpoint's {what} cannot be read ({type(error).__name__}: {error}): the checkpoint is "
-            f"damaged; resume from another one, or start over"
-        ) from None
+    except DAMAGED as error:
+        raise damaged(what, error) from None
     if found != version:
         raise ForebayError(
             f"the checkpoint holds {what} in format {found!r}, this Forebay reads {version}: finish the run "
             f"with the version that wrote it, or start over"
         )
     return values
+
+
+def damaged(what: str, error: Exception) -> ForebayError:
+    """That state, named `what`, is not what was written."""
+    return ForebayError(
+        f"the checkpoint's {what} cannot be read ({type(error).__name__}: {str(error)[:200]}): the "
+        f"checkpoint is damaged; resume from another one, or start over"
+    )
 
 
 def not_pickled(data: bytes, what: str) -> bytes:

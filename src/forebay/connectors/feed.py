@@ -147,10 +147,18 @@ class Mark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Mark:
-        """The mark that `str` gave; an empty one for None."""
+        """The mark that `str` gave; an empty one for None. Raises `ForebayError` for what it did not give."""
         if cursor is None:
             return cls()
-        at, recent = orjson.loads(cursor)
+        try:
+            at, recent = orjson.loads(cursor)
+            if not (at is None or isinstance(at, str)) or not isinstance(recent, list):
+                raise ValueError("neither a place nor digests")
+        except (ValueError, TypeError) as error:
+            raise ForebayError(
+                f"the checkpoint holds a feed's place that cannot be read ({str(error)[:200]}): go on from "
+                "an older checkpoint, or start over"
+            ) from None
         return cls(at, tuple(recent))
 
     def __str__(self) -> str:

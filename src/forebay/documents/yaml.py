@@ -57,6 +57,11 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
         raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
     except RecursionError:
         raise SettingError(f"{name}: nested deeper than {MAX_DEPTH} levels") from None
+    except SettingError:
+        raise
+    except Exception as error:
+        # The parser lets through what Python says of escapes beyond Unicode and the like.
+        raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
     return value, reader.lines
 
 

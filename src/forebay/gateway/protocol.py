@@ -101,7 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_head()
         self._moved = False
         super().data_received(data)
-        if (self._in_head or self._trailing) and not self._moved:
+        if (self._in_head or self._trailing) and not (self._moved or self._said):
             # The piece in which head or trailers begin is not counted: at most 256 KiB are read at once.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:

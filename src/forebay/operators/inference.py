@@ -19,7 +19,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, 
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import decode, encode, pack_state, unpack_state
+from forebay.codec import damaged, decode, encode, pack_state, unpack_state
 from forebay.errors import ForebayError
 from forebay.flink_types import BYTES, STATE
 from forebay.jvm_task import is_cancelled
@@ -49,6 +49,7 @@ SET_BACK_MS = 1000
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
 STATE_VERSION = 1
+REQUESTS = "requests"
 
 
 @dataclass(slots=True)
@@ -319,7 +320,11 @@ class InferenceFunction(KeyedProcessFunction):
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
-    seq, id, data = unpack_state(entry, STATE_VERSION, "requests")
+    values = unpack_state(entry, STATE_VERSION, REQUESTS)
+    try:
+        seq, id, data = values
+    except ValueError as error:
+        raise damaged(REQUESTS, error) from None
     return seq, id, data
 
 

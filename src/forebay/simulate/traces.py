@@ -146,5 +146,8 @@ def _tokens(value: object, name: str) -> int:
 
 
 def _quote(value: object) -> str:
+    if isinstance(value, list | dict):
+        # It may be nested more deeply than Python writes.
+        return "a list" if isinstance(value, list) else "an object"
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")

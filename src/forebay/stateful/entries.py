@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from forebay.codec import decode, unpack_state
+from forebay.codec import DAMAGED, damaged, decode, unpack_state
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
 from forebay.stateful.program import Ask, Clock
 
@@ -120,10 +120,14 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    version, saved, timers, noted, touched_ms = unpack_state(data, FORMAT, WHAT)
-    return Memory(
-        version, saved, {name: SetTimer(*timer) for name, timer in timers.items()}, noted, touched_ms
-    )
+    """What `pack_memory` was given. Raises `ForebayError` like `unpack_state`."""
+    values = unpack_state(data, FORMAT, WHAT)
+    try:
+        version, saved, timers, noted, touched_ms = values
+        set_timers = {name: SetTimer(*timer) for name, timer in timers.items()}
+    except DAMAGED as error:
+        raise damaged(WHAT, error) from None
+    return Memory(version, saved, set_timers, noted, touched_ms)
 
 
 def pack_turn(turn: Turn) -> bytes:
@@ -148,21 +152,25 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    seq, key, read_ms, *rest = unpack_state(data, FORMAT, WHAT)
-    event, firing, watermark_ms, ask, calls, outputs, usage, attempts = rest
-    return Turn(
-        seq,
-        key,
-        read_ms,
-        event,
-        None if firing is None else Firing(*firing),
-        watermark_ms,
-        None if ask is None else _ask(ask),
-        calls,
-        outputs,
-        Usage(*usage),
-        attempts,
-    )
+    """What `pack_turn` was given. Raises `ForebayError` like `unpack_state`."""
+    values = unpack_state(data, FORMAT, WHAT)
+    try:
+        seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values
+        return Turn(
+            seq,
+            key,
+            read_ms,
+            event,
+            None if firing is None else Firing(*firing),
+            watermark_ms,
+            None if ask is None else _ask(ask),
+            calls,
+            outputs,
+            Usage(*usage),
+            attempts,
+        )
+    except DAMAGED as error:
+        raise damaged(WHAT, error) from None
 
 
 def _ask_fields(ask: Ask) -> tuple[Any, ...]:

@@ -104,8 +104,17 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
-        """The state that `to_bytes` was given. Raises `ForebayError` for that of another version."""
-        version, *rest = msgpack.unpackb(data, strict_map_key=False)
+        """The state that `to_bytes` was given. Raises `ForebayError` for other bytes or versions."""
+        try:
+            return cls._of(*msgpack.unpackb(data, strict_map_key=False))
+        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+            raise ForebayError(
+                f"the checkpoint holds summaries that cannot be read ({type(error).__name__}: "
+                f"{str(error)[:200]}): go on from an older checkpoint, or start over"
+            ) from None
+
+    @classmethod
+    def _of(cls, version: int, *rest: Any) -> KeyState:
         if version != VERSION:
             raise ForebayError(
                 f"the checkpoint holds summaries in format {version}, this Forebay reads {VERSION}: finish "

@@ -98,3 +98,14 @@ def test_what_readers_take_without_a_look(schema: Any, raw: bytes, words: str | 
     else:
         with pytest.raises(MalformedRecord, match=words):
             check_value(parsed, names, raw)
+
+
+def test_a_schema_that_makes_a_flood_of_values_out_of_nothing_is_refused() -> None:
+    schema: Any = {"type": "record", "name": "N0", "fields": [{"name": "x", "type": "null"}]}
+    for number in range(1, 30):
+        before = {"name": "b", "type": f"N{number - 1}"}
+        schema = {"type": "record", "name": f"N{number}", "fields": [{"name": "a", "type": schema}, before]}
+    names: dict[str, Any] = {}
+    parsed = parse_schema(schema, named_schemas=names)
+    with pytest.raises(MalformedRecord, match="more values"):
+        check_value(parsed, names, b"")

@@ -15,6 +15,9 @@ from forebay.errors import MalformedRecord
 
 MAX_DECIMAL_BYTES = 1024
 """Far beyond any amount; the time that a decimal takes grows with the square of its digits."""
+MOST_EMPTY = 10_000
+VALUES_PER_BYTE = 4
+"""Some records in each other can name more values, without a byte in them, than a day has time for."""
 WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 NUMBERS = frozenset(("int", "long"))
 TEXTS = frozenset(("string", "bytes"))
@@ -24,7 +27,8 @@ def check_value(schema: Any, names: Mapping[str, Any], data: bytes, start: int =
     """Raise `MalformedRecord` where `data` from `start` on is not exactly one value of `schema`.
 
     `schema` is a parsed one, and `names` has the named types that it speaks of. Refused are also values that
-    are nested deeper than 200 levels, and lists with more items in all than the record has bytes.
+    are nested deeper than 200 levels, lists with more items in all than the record has bytes, and values in
+    all beyond 10,000 and four for each byte.
     """
     walk = _Walk(names, data)
     end = walk.value(schema, start, 0)
@@ -37,9 +41,13 @@ class _Walk:
         self._names = names
         self._data = data
         self._items = 0
+        self._left = MOST_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> int:
         """Where the value that begins at `at` ends."""
+        self._left -= 1
+        if self._left < 0:
+            raise MalformedRecord("its schema makes more values of the record than can be read")
         if isinstance(schema, list):
             branch, at = self._number(at)
             return self.value(_chosen(schema, branch, "union"), at, depth)
