@@ -146,7 +146,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room() -> None:
     turns, shard = Turns(program, Limits(), stores), Shard()
     operator._turns, operator._shards, operator._counts = {0: turns}, {0: shard}, CallCounts()
     operator._low, operator._read, operator._heads, operator._overdue = LowWatermark(), HeldTimes(), {}, {}
-    operator._metrics = type("M", (), {"tell_oldest": lambda self: None})()
+    operator._metrics, operator._early = type("M", (), {"tell_oldest": lambda self: None})(), False
     armed = []
     operator._arm, operator._event_time = lambda shard, ctx: armed.append(shard.live or shard.waits), False
     for n in range(keys):
