@@ -198,3 +198,8 @@ def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
         not_pickled(data, "places")
     with pytest.raises(MalformedRecord):
         decode(data)
+
+
+@given(results)
+def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
+    assert decode([byte - 256 if byte > 127 else byte for byte in encode(result)]) == result

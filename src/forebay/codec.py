@@ -8,6 +8,7 @@ What else operators and sources keep is a msgpack array `[version, value, …]`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -42,12 +43,15 @@ def encode(value: Record) -> bytes:
     return packed
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes | Sequence[int]) -> Any:
     """The record that `encode` was given.
 
+    PyFlink's `execute_and_collect` gives bytes as a list of Java's, from -128 to 127: these are taken, too.
     Raises `MalformedRecord` where `data` is not such bytes.
     """
     try:
+        if not isinstance(data, bytes):
+            data = bytes(number & 255 for number in data)
         tag, *values = msgpack.unpackb(data, strict_map_key=False)
         cls = CLASSES[tag]
         if cls is Result:
