@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from forebay.errors import PipelineFailed, SettingError
 from forebay.operators.flink_rest import FlinkRest
-from forebay.operators.job import MAX_CAUSE_CHARS, root_cause, submit
+from forebay.operators.job import MAX_CAUSE_CHARS, JvmGone, root_cause, submit
 
 JAVA = """org.apache.flink.runtime.JobException: Recovery is suppressed
 	at org.apache.flink.runtime.executiongraph.Handler.handleFailure(Handler.java:180)
@@ -77,7 +77,7 @@ class FromJava(Py4JJavaError):
             PipelineFailed,
             "Flink did not take the job: IllegalConfigurationException: slots: 0",
         ),
-        (Py4JError("gone"), PipelineFailed, r"the JVM that was to run the job is gone \(Py4JError\)"),
+        (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
     ],
 )
 def test_a_job_that_is_not_taken_is_one_sentence(error: Exception, kind: type[Exception], says: str) -> None:

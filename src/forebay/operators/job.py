@@ -39,6 +39,10 @@ FAILED_COMMITS = "failedCommittables"
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
+class JvmGone(PipelineFailed):
+    """The JVM that holds Flink does not answer any more: started anew, the job may succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
@@ -81,14 +85,14 @@ class RunningJob:
     def ended(self) -> str | None:
         """None while the job runs; then "" where it finished, else Flink's cause in one line.
 
-        Raises `PipelineFailed` where the JVM that knows of the job is gone.
+        Raises `JvmGone` where the JVM that knows of the job is.
         """
         try:
             if not self._result.done():
                 return None
             error = self._result.exception()
         except (Py4JError, OSError) as gone:
-            raise PipelineFailed(
+            raise JvmGone(
                 f"the JVM that ran the job is gone ({type(gone).__name__}): was it killed, or out of memory? "
                 f"Its log is in the folder of Flink's logs"
             ) from None
@@ -207,8 +211,8 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
 def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
     """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
 
-    Raises `SettingError` where one of Flink's options has a value that it does not take, and
-    `PipelineFailed` where Flink does not take the job.
+    Raises `SettingError` where one of Flink's options has a value that it does not take,
+    `PipelineFailed` where Flink does not take the job, and `JvmGone` where its JVM is.
     """
     try:
         return RunningJob(env.execute_async(name), rest)
@@ -218,7 +222,7 @@ def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> Runni
             raise SettingError(wrong) from None
         raise PipelineFailed(f"Flink did not take the job: {java_cause(error)}") from None
     except (Py4JError, OSError) as error:
-        raise PipelineFailed(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
+        raise JvmGone(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
 
 
 def wrong_option(error: Py4JJavaError) -> str | None:

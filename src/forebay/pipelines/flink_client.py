@@ -14,6 +14,7 @@ from typing import BinaryIO, NoReturn
 
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.operators.import_ahead import import_ahead
+from forebay.operators.job import JvmGone
 from forebay.operators.jvm import Jvm
 from forebay.pipelines.attempt import Attempt
 from forebay.pipelines.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
@@ -22,7 +23,7 @@ from forebay.pipelines.reports import Checked, Failed, Finished, Look, Lost, Rea
 from forebay.pipelines.snapshot import Snapshot
 from forebay.pipelines.watching import Cancelled, JobLost, Wishes
 
-JVM_GONE_S = 5.0
+JVM_GONE_S = 15.0
 ARCHIVE_AFTER_S = 15.0
 
 
@@ -57,6 +58,10 @@ class FlinkClient:
             self._report(finished)
         except Cancelled:
             pass
+        except JvmGone as error:
+            # Its sockets close before it has ended: the thread that waits for that can say of what.
+            self._jvm.await_end(JVM_GONE_S)
+            self._report(Lost(str(error)))
         except JobLost as error:
             self._report(Lost(str(error)))
         except ForebayError as error:
