@@ -21,10 +21,13 @@ from forebay.bench.tally import Tally
 from forebay.bench.victim import PipelineProcess, expect_gone
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed, SettingError
+from forebay.operators.class_archive import ARCHIVES
 from forebay.settings import Settings
 
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
 SPARE_EVENTS = 1000
+WARM_FOR_KILLS = 12
+"""As many events as for so many kills last until the archive of classes is made."""
 PATIENCE_S = 300.0
 LOOK_S = 0.1
 SETTLE_S = 0.1
@@ -36,7 +39,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
     """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
-    `work`: an empty folder."""
+    `warm`: kill nothing before the run has made the archive of classes that a pipeline has after its first
+    minute. `work`: an empty folder."""
 
     kills: int
     seed: int
@@ -49,6 +53,7 @@ class RecoveryConfig:
     checkpoint_interval_s: float = 1.0
     rescale_to: int | None = 2
     only: KillKind | None = None
+    warm: bool = False
     flink: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -185,7 +190,8 @@ class _Runner:
         self._subject = SUBJECTS[config.app]
         asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
         per_kill = self._subject.events_per_kill or asked
-        count = config.events or per_kill * len(kills) + SPARE_EVENTS
+        lasting = len(kills) + (WARM_FOR_KILLS if config.warm else 0)
+        count = config.events or per_kill * lasting + SPARE_EVENTS
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
@@ -196,7 +202,9 @@ class _Runner:
         killed: list[Killed] = []
         with PipelineProcess(self._file, self._engine.url, self._folder) as process:
             process.start()
-            seen = 0
+            if self._config.warm:
+                self._await_archive(process)
+            seen = self._place.look() if self._config.warm else 0
             for kill in self._kills:
                 if not self._reached(process, seen + kill.after_results, kill.after_s):
                     self._say(f"the input was used up before the {kill.kind} could be killed")
@@ -219,6 +227,11 @@ class _Runner:
                 called_again=None if calls is None else calls.total() - len(calls),
                 ahead=self._place.ahead(),
             )
+
+    def _await_archive(self, process: PipelineProcess) -> None:
+        for _ in _patiently("the archive of classes", process):
+            if list(Settings(process.home, Path()).java.glob(ARCHIVES)) or process.status() is not None:
+                return
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
         """Wait for `results` committed results and then `after_s`; False where the pipeline ended before."""

@@ -29,6 +29,7 @@ class PipelineProcess:
     def __init__(self, pipeline: Path, engine_url: str, work: Path) -> None:
         self._command = [sys.executable, "-m", "forebay", "run", str(pipeline), "--engine", engine_url]
         self._work = work
+        self.home = work / "home"
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
@@ -41,7 +42,7 @@ class PipelineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "FOREBAY_HOME": str(self._work / "home")},
+                env={**os.environ, "FOREBAY_HOME": str(self.home)},
                 start_new_session=True,
             )
 

@@ -92,6 +92,9 @@ def recovery(
     app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
     only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all by turns.")] = None,
     events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
+    warm: Annotated[
+        bool, typer.Option(help="Kill nothing until the run has made its archive of classes, about a minute.")
+    ] = False,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
     json: Json = None,
@@ -114,6 +117,7 @@ def recovery(
             sink=sink.value,
             app=app.value,
             events=events,
+            warm=warm,
             only=None if only is None else only.value,
             flink=_options(flink or []),
         )

@@ -24,6 +24,8 @@ from forebay.private_folder import private_folder
 LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
+ARCHIVES = "flink-*.jsa"
+"""What the names of archives have in common."""
 
 
 @dataclass(frozen=True, slots=True)
