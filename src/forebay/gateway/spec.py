@@ -21,13 +21,9 @@ from forebay.documents.fields import (
 )
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
-from forebay.fleet.config import FleetConfig
-from forebay.fleet.fields import ByUrl, KvEvents, Routing, Urls
-from forebay.fleet.policies import DEFAULT_POLICY
-from forebay.fleet.replicas.base import ReplicaList
-from forebay.fleet.replicas.dns import DnsReplicas
-from forebay.fleet.replicas.file import FileReplicas
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
+from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.gateway.limits import KeyLimits
 from forebay.gateway.relay import RelayRules
 
