@@ -102,7 +102,7 @@ class Runs:
             self.calls.append(ChosenCalls(*given, answer_to=self.answer, clock=self.clock, **more))
             return self.calls[-1]
 
-        patch.setattr(inference, "ContinuousCalls", calls)
+        patch.setattr(inference, "RequestPool", calls)
         patch.setattr(inference, "is_cancelled", lambda: False)
         for module in (inference, stages):
             patch.setattr(module, "held_keys", held_keys)

@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, clock: WallClock) -> list[ChosenCalls
         made.append(ChosenCalls(*given, answer_to=refused, clock=clock, **more))
         return made[-1]
 
-    monkeypatch.setattr(inference, "ContinuousCalls", opened)
+    monkeypatch.setattr(inference, "RequestPool", opened)
     monkeypatch.setattr(inference, "held_keys", held_keys)
     monkeypatch.setattr(inference, "set_after_round", set_after_round)
     return made

@@ -129,7 +129,7 @@ def test_a_job_that_died_before_its_first_checkpoint_is_started_from_where_it_wa
 def test_offsets_mean_nothing_in_another_kafka() -> None:
     for noted, kafka in ((None, "A"), ("A", "A"), ("A", None)):
         check_same_kafka(noted, kafka)
-    with pytest.raises(SettingError, match="calls itself A, this one is B"):
+    with pytest.raises(SettingError, match="Kafka cluster A, this one is B"):
         check_same_kafka("A", "B")
 
 

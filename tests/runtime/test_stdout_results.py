@@ -69,8 +69,8 @@ def test_a_reader_that_went_away_is_noticed_and_holds_nobody_up(ends: Ends) -> N
 def test_standard_output_is_given_back() -> None:
     program = """
 import subprocess, sys
-from forebay.runtime.stdout_results import Printed
-printed = Printed()
+from forebay.runtime.stdout_results import StdoutResults
+printed = StdoutResults()
 with printed.taken():
     subprocess.run([sys.executable, "-c", "print('odd')"], check=True)
 print("mine", flush=True)

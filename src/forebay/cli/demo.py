@@ -50,7 +50,7 @@ def demo(
     *,
     input: Annotated[Path | None, typer.Option(help="JSONL or CSV file of your own events.")] = None,
     engine: Annotated[str | None, typer.Option(help="URL of an engine; otherwise a local one.")] = None,
-    model: Annotated[str | None, typer.Option(help="Which one, where the engine serves several.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
     ] = None,

@@ -164,7 +164,8 @@ def _spec(pipeline: str, given: Mapping[str, Any], out: Path) -> PipelineSpec:
         named = [f"--{name}" for name in WISHES if given[name]]
         if named:
             raise SettingError(
-                f"{', '.join(named)}: only with an application ({', '.join(READY)}); a pipeline file says it"
+                f"{', '.join(named)}: only with an application ({', '.join(READY)}); "
+                f"set it in the pipeline file"
             )
         return load_spec(Path(pipeline))
     if given["source"] is None:

@@ -32,20 +32,21 @@ class TrendsSpec(Model):
     """What is going viral, and why. Needs a source with times."""
 
     type: Literal["trends"]
-    text: FieldPath = Field(TRENDS.text, description="The field with the post, dots for nesting.")
+    text: FieldPath = Field(TRENDS.text, description="Field with the post's text; dots for nesting.")
     late_s: NotNegativeFloat = Field(
-        TRENDS.late_s, description="A post farther behind the stream's clock becomes a dead letter (`late`)."
+        TRENDS.late_s, description="A post further behind the stream's clock becomes a dead letter (`late`)."
     )
     ahead_s: NotNegativeFloat = Field(
-        TRENDS.ahead_s, description="A post farther ahead of its partition becomes a dead letter (`ahead`)."
+        TRENDS.ahead_s,
+        description="A post further ahead of its partition's clock becomes a dead letter (`ahead`).",
     )
-    labels: Switch = Field(TRENDS.labels, description="Whether the model is asked why.")
-    least_nats: PositiveFloat = Field(FIND.least_nats, description="Least evidence that makes a trend.")
+    labels: Switch = Field(TRENDS.labels, description="Ask the model why each trend rises.")
+    least_nats: PositiveFloat = Field(FIND.least_nats, description="Minimum evidence for a trend, in nats.")
     least_ratio: Annotated[float, Strict(), Field(ge=1)] = Field(
-        FIND.least_ratio, description="Least ratio of a term's share of the posts to what it was."
+        FIND.least_ratio, description="Minimum ratio of a term's share of the posts to its earlier share."
     )
     least_posts: PositiveFloat = Field(
-        FIND.least_posts, description="Least posts with a term, old ones weighing less."
+        FIND.least_posts, description="Minimum decayed number of posts with the term."
     )
 
     def settings(self) -> Trends:
@@ -62,15 +63,15 @@ class TopicsSpec(Model):
     """Which topics emerge, and what they are about."""
 
     type: Literal["topics"]
-    text: FieldPath = Field(TOPICS.text, description="The field with the text, dots for nesting.")
+    text: FieldPath = Field(TOPICS.text, description="Field with the text; dots for nesting.")
     embeddings: Embeddings = Field(
         TOPICS.embeddings,
         description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are alike "
         "by their words.",
     )
-    threads: PositiveInt = Field(TOPICS.threads, description="Threads of the embedding.")
+    threads: PositiveInt = Field(TOPICS.threads, description="Threads for the embedding model.")
     wait_s: PositiveFloat = Field(
-        TOPICS.wait_s, description="Longest wait of a text until its batch of 64 is full."
+        TOPICS.wait_s, description="Maximum time a text waits for its batch of 64 to fill."
     )
     topic_shards: PositiveInt = Field(
         TOPICS.topic_shards,
@@ -78,9 +79,11 @@ class TopicsSpec(Model):
         description="Parts of the stream that have topics of their own, by the hash of `key`; they run side "
         "by side.",
     )
-    labels: Switch = Field(TOPICS.labels, description="Whether the model is asked for labels.")
-    birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Texts that make a topic.")
-    idle_s: PositiveFloat = Field(CLUSTERS.idle_s, description="A topic without a text for so long dies.")
+    labels: Switch = Field(TOPICS.labels, description="Ask the model for a label of each topic.")
+    birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Minimum number of texts in a topic.")
+    idle_s: PositiveFloat = Field(
+        CLUSTERS.idle_s, description="End a topic after this long without a new text."
+    )
 
     def settings(self) -> Topics:
         find = TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
@@ -98,12 +101,12 @@ class SessionsSpec(Model):
 
     type: Literal["sessions"]
     text: Annotated[str, Field(min_length=1, max_length=500)] = Field(
-        "text", description="The field with what the user says, dots for nesting."
+        "text", description="Field with the user's text; dots for nesting."
     )
-    system: Annotated[str, Field(min_length=1)] = Field(SYSTEM, description="What the model is told first.")
+    system: Annotated[str, Field(min_length=1)] = Field(SYSTEM, description="System message.")
     budget_tokens: PositiveInt = Field(
         SESSIONS.budget_tokens,
-        description="Longest prompt, in tokens; beyond it old turns are folded.",
+        description="Maximum prompt length in tokens; older turns are summarised to stay below it.",
     )
     idle_s: PositiveFloat | None = Field(
         SESSIONS.idle_s,
@@ -119,8 +122,10 @@ class SummarySpec(Model):
     """Summaries of what is said under each key, window by window. Needs `event_time`."""
 
     type: Literal["summary"]
-    text: FieldPath = Field("text", description="The field with what is said, dots for nesting.")
-    author: FieldPath | None = Field(None, description="The field with who says it; null: nobody is named.")
+    text: FieldPath = Field("text", description="Field with the text; dots for nesting.")
+    author: FieldPath | None = Field(
+        None, description="Field with the author's name; null: authors are not named."
+    )
     window: Literal["tumbling", "sliding", "session", "rolling"] = Field(
         "tumbling",
         description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a silence; "
@@ -128,11 +133,11 @@ class SummarySpec(Model):
     )
     size_s: PositiveFloat = Field(SUMMARIES.size_s, description="Length of tumbling and sliding windows.")
     step_s: PositiveFloat = Field(
-        SUMMARIES.step_s, description="From one sliding window to the next; a whole part of `size_s`."
+        SUMMARIES.step_s, description="Time from one sliding window to the next; must divide `size_s`."
     )
-    gap_s: PositiveFloat = Field(SUMMARIES.gap_s, description="The silence that ends a session.")
+    gap_s: PositiveFloat = Field(SUMMARIES.gap_s, description="Pause that ends a session.")
     every_s: PositiveFloat = Field(
-        SUMMARIES.every_s, description="The longest time from an event to a rolling summary that knows it."
+        SUMMARIES.every_s, description="Maximum time from an event to a rolling summary that includes it."
     )
     late: Literal["next", "side", "correct"] = Field(
         "next",
@@ -140,33 +145,38 @@ class SummarySpec(Model):
         "the dead letters; `correct`: the window's summary is given once more, with it.",
     )
     allowed_s: NotNegativeFloat = Field(
-        SUMMARIES.allowed_s, description="How long a window can be corrected after its close."
+        SUMMARIES.allowed_s, description="How long a closed window can still be corrected."
     )
     correct_s: NotNegativeFloat = Field(
-        SUMMARIES.correct_s, description="From a late event to the correction, in event time."
+        SUMMARIES.correct_s, description="Time from a late event to the correction, in event time."
     )
     work_tokens: PositiveInt = Field(
-        SUMMARIES.work_tokens, description="All calls for a key and window; past it events are sampled."
+        SUMMARIES.work_tokens,
+        description="Token budget of all calls for one key and window; beyond it, events are sampled.",
     )
-    summary_tokens: PositiveInt = Field(SUMMARIES.summary_tokens, description="The longest summary.")
-    chunk_tokens: PositiveInt = Field(SUMMARIES.chunk_tokens, description="Events of one call.")
+    summary_tokens: PositiveInt = Field(
+        SUMMARIES.summary_tokens, description="Maximum length of a summary, in tokens."
+    )
+    chunk_tokens: PositiveInt = Field(SUMMARIES.chunk_tokens, description="Tokens of events in one call.")
     partial_tokens: PositiveInt = Field(
-        SUMMARIES.partial_tokens, description="The longest summary of a chunk, or of several."
+        SUMMARIES.partial_tokens, description="Maximum length of a partial summary, in tokens."
     )
-    fan_in: PositiveInt = Field(SUMMARIES.fan_in, description="How many of those are merged into one.")
+    fan_in: PositiveInt = Field(
+        SUMMARIES.fan_in, description="How many partial summaries are merged in one call."
+    )
     lead_s: NotNegativeFloat = Field(
         SUMMARIES.lead_s,
-        description="So long before a window's end its events so far are summarised: a call's time, or more.",
+        description="Start summarising this long before the window closes; at least the time of one call.",
     )
     ahead_s: NotNegativeFloat = Field(
-        SUMMARIES.ahead_s, description="An event further ahead of the clock goes to the dead letters."
+        SUMMARIES.ahead_s, description="An event further ahead of the stream's clock becomes a dead letter."
     )
     idle_s: PositiveFloat | None = Field(
         None,
         description="So long after a key's last event, on the clock, its windows close though event time "
         "stands still; null: they wait.",
     )
-    seed: AnyInt = Field(0, description="Of the sample.")
+    seed: AnyInt = Field(0, description="Seed of the sample.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> SummarySpec:

@@ -109,7 +109,7 @@ class Timed(Model):
         description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
         "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
     )
-    limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
+    limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter."
     )

@@ -61,8 +61,8 @@ FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
 class MessageSpec(Model):
     """One message of the prompt."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
-    content: PromptText = Field(description="Template of what is said.")
+    role: Literal["system", "user", "assistant"] = Field(description="Role of the message.")
+    content: PromptText = Field(description="Template of the message.")
 
 
 class OutputSpec(Model):
@@ -70,7 +70,7 @@ class OutputSpec(Model):
 
     json_schema: Annotated[dict[str, JsonValue], AfterValidator(_schema)] = Field(
         alias="schema",
-        description="JSON schema (draft 2020-12) that answers must satisfy; the engine is held to it.",
+        description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine.",
     )
 
 
@@ -85,7 +85,7 @@ class EngineSpec(Model):
     )
     file: LocalPath | None = Field(
         None,
-        description="File with the addresses, one per line or a list in YAML or JSON; it may change.",
+        description="File with the addresses, one per line or a list in YAML or JSON; changes are noticed.",
     )
     dns: HttpUrl | None = Field(
         None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
@@ -94,7 +94,7 @@ class EngineSpec(Model):
         None, description="Name of the model; null: the only one that the engine serves."
     )
     api: Literal["chat", "completions"] = Field(
-        "chat", description="Which call of the OpenAI protocol is used."
+        "chat", description="Which endpoint of the OpenAI protocol is used."
     )
     priority: Switch = Field(
         False,
@@ -104,7 +104,7 @@ class EngineSpec(Model):
     kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
-        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
+        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
     )
     api_key: SecretField | None = Field(
         None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."

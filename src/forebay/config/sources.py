@@ -53,10 +53,10 @@ class BurstSpec(Model):
     duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
     factor: PositiveFloat = Field(4.0, description="Rate during the burst as a multiple of `rate`.")
     topic: Literal["outage", "weather", "football", "transit", "food", "music", "school", "pets"] = Field(
-        "outage", description="What the burst's posts speak of."
+        "outage", description="Topic of the burst's posts."
     )
     share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
-        0.8, description="How much of the burst speaks of the topic."
+        0.8, description="Share of the burst's posts that are about the topic."
     )
 
 
@@ -118,7 +118,7 @@ class FeedSource(Timed):
         "as `Authorization`, where the value is: `{env: NAME}` or `{file: PATH}`. They go to the origin of "
         "`url` only: a redirect to another one is refused.",
     )
-    idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after so long without a byte.")
+    idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after this long without a byte.")
 
     @model_validator(mode="before")
     @classmethod
@@ -166,7 +166,7 @@ class DeadLetterSource(Model):
     format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
-    limit: PositiveInt | None = Field(None, description="End after so many records; null: no limit.")
+    limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
     )

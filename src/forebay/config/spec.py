@@ -128,7 +128,7 @@ class PipelineSpec(Model):
     )
     routing: Routing = Field(
         DEFAULT_POLICY,
-        description="How requests are spread over several replicas; docs/fleet.md tells what there is.",
+        description="Routing policy for several replicas; docs/fleet.md lists them.",
     )
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
@@ -147,17 +147,18 @@ class PipelineSpec(Model):
     capacity: PositiveInt = Field(
         64,
         le=100_000,
-        description="Most requests in flight per subtask; how many are at the engine follows from answers.",
+        description="Maximum requests in flight per subtask; admission decides how many are at the engine.",
     )
     shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
     timeout_s: PositiveFloat = Field(
         60.0,
-        description="How long a call may make no progress; longer where such calls were seen to take longer.",
+        description="Maximum time without progress on a call; longer if such calls were seen to take longer.",
     )
     deadline_s: PositiveFloat = Field(
-        300.0, description="Time for one record from its first call, all tries and pauses counted."
+        300.0,
+        description="Maximum time for one record from its first call, including all retries and pauses.",
     )
-    retry: RetrySpec = Field(RetrySpec(), description="Calls after a failed one.")
+    retry: RetrySpec = Field(RetrySpec(), description="Retries of failed calls.")
     ordering: Literal["unordered", "key"] = Field(
         "unordered",
         description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
@@ -165,11 +166,11 @@ class PipelineSpec(Model):
     journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
     sink: Sink = Field(description="Where results go.")
     dead_letters: Annotated[JsonlSink | KafkaSink, Field(discriminator="type")] = Field(
-        description="Where records go that were given up; `<name>-dead-letters` with a sink without path.",
+        description="Where failed records go; `<name>-dead-letters` if the sink has no path.",
         json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
     )
     event_time: EventTimeSpec | None = Field(
-        None, description="Watermarks; null: the pipeline knows no event time. Needs a source with times."
+        None, description="Watermarks; null: no event time. Needs a source with times."
     )
     parallelism: PositiveInt = Field(
         1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."

@@ -23,9 +23,9 @@ class FleetConfig:
 
     `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
     look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
-    times as long as expected, is held to hang. `routing` is a policy's name; the default also holds requests
-    back until a replica has room. There are never more than `capacity` requests at a time, and none should be
-    at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
+    times as long as expected, is considered stalled. `routing` is a policy's name; the default also holds
+    requests back until a replica has room. There are never more than `capacity` requests at a time, and none
+    should be at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
     `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
     and the size of the cache tell. Raises `SettingError` for an unknown policy and another form of
     `kv_events`.

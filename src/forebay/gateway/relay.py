@@ -289,11 +289,11 @@ async def _say_broken_off(send: Send) -> None:
 
 
 class Lost(Exception):
-    """The replica is held to hang."""
+    """The replica is considered stalled."""
 
 
 class UntilLost:
-    """Within it, the current task ends with `Lost` once the replica of `lease` is held to hang."""
+    """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
 
     __slots__ = ("_lease",)
 

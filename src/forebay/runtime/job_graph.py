@@ -62,7 +62,7 @@ BUILDERS: dict[str, Callable[[Any, DataStream, InferenceOptions], InferenceStrea
 }
 """What puts each application into a job, by its `type`."""
 LEAST_STALL_S = 1.0
-"""No replica is held to hang after less silence than this."""
+"""No replica is considered stalled after less silence than this."""
 
 
 @dataclass(frozen=True)

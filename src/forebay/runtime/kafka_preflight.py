@@ -56,7 +56,7 @@ def await_brokers(
 
 
 def kafka_read(spec: PipelineSpec) -> str | None:
-    """What the Kafka that is read calls itself; None where the source is none. Raises `KafkaAway`."""
+    """The id of the Kafka cluster that is read; None where the source is none. Raises `KafkaAway`."""
     if not isinstance(spec.source, KafkaSource):
         return None
     with kafka_admin(spec.source.cluster(), START_TIMEOUT_S) as admin:

@@ -100,7 +100,7 @@ def _served(
         errors = [answer for answer in answers if isinstance(answer, EngineError)]
         error = next((error for error in errors if error.retryable), errors[0])
         if not error.retryable:
-            raise SettingError(f"engine.url: the engine cannot be asked what it serves: {error}")
+            raise SettingError(f"engine.url: the engine did not list its models: {error}")
         waited_s = clock.monotonic_s() - begin_s
         alike[policy.limit(error)] += 1
         delay_s = policy.next_delay_s(
@@ -113,7 +113,7 @@ def _served(
         said = "; ".join(map(str, errors[:MAX_SAID]))
         if delay_s is None:
             raise PipelineFailed(
-                f"the engine cannot be asked what it serves: {said} ({attempt} tries in "
+                f"the engine did not list its models: {said} ({attempt} tries in "
                 f"{waited_s:.0f} s); nothing was started"
             )
         say(f"waiting for the engine, at most {spec.deadline_s:g} s: {said}", waited_s)

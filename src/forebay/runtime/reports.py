@@ -30,7 +30,7 @@ class Checked:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The job is built, and submitted once this has been taken note of: the process of its JVM and its birth,
-    what the Kafka that is read calls itself, and where its topics ended at the first start."""
+    the id of the Kafka cluster that is read, and where its topics ended at the first start."""
 
     jvm: tuple[int, float]
     kafka: str | None = None

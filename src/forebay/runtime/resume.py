@@ -113,7 +113,7 @@ def end_orphan(home: Path, state: RunState) -> RunState:
         end = end_job(FlinkRest(f"http://{state.cluster}"), state.job, ORPHAN_S)
     except LaunchError as error:
         raise SettingError(
-            f"the last run is job {state.job} on a cluster that cannot be asked whether it ended ({error}); "
+            f"the last run is job {state.job} on a cluster that does not answer ({error}); "
             f'make sure that it has, and write "cluster": null into {home / FILE}'
         ) from None
     if end == "FINISHED":
@@ -247,7 +247,7 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
     read now: addresses may change, offsets mean nothing elsewhere."""
     if None not in (noted, kafka) and noted != kafka:
         raise SettingError(
-            f"source.bootstrap: the checkpoint holds offsets of the Kafka that calls itself {noted}, "
+            f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
             f"this one is {kafka}; --fresh starts over"
         )
 

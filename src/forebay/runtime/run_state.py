@@ -56,7 +56,7 @@ class RunState(BaseModel):
     the folder of the record or absolute, None for the beginning; `completed` the newest of its own that was
     seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
     with its birth; `cluster` says where else it ran. `ends` are topics, partitions and the offsets at which
-    they ended when the pipeline was first started. `kafka` is what the Kafka that was read calls itself.
+    they ended when the pipeline was first started. `kafka` is the id of the Kafka cluster that was read.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 

@@ -68,8 +68,8 @@ class StdoutResults:
         """Raise `PipelineFailed` where nobody reads the results any more."""
         if self.closed:
             raise PipelineFailed(
-                "standard output was closed, and the job is cancelled; the same command goes on from the "
-                "newest checkpoint"
+                "standard output was closed, and the job is cancelled; run the same command to "
+                "resume from the newest checkpoint"
             )
 
     def settle(self) -> None:

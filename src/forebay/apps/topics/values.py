@@ -32,7 +32,7 @@ class TopicSettings:
     half_life_s: float = 86_400.0
     """Older texts weigh less in a centre, and make less history."""
     idle_s: float = 172_800.0
-    """A topic without a text for so long dies."""
+    """End a topic after this long without a new text."""
     recent_s: float = 600.0
     """Half-life of what counts as now where a topic's rate is compared with its history."""
     emerging_nats: float = 12.0
