@@ -185,6 +185,15 @@ def subclasses(base: type[ForebayError]) -> set[type[ForebayError]]:
     return {base}.union(*(subclasses(each) for each in base.__subclasses__()))
 
 
+def test_what_the_architecture_points_to_is_there() -> None:
+    table = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where to find what")[2]
+    )
+    files = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(files) > 30
+    assert [file for file in files if not (ROOT / "src" / "forebay" / file).is_file()] == []
+
+
 def test_every_cause_of_a_dead_letter_is_explained() -> None:
     text = (ROOT / "docs" / "how-to" / "dead-letters.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
