@@ -1,6 +1,7 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
-# make test    lint, types, import contracts, all tests, coverage
+# make check   format, lint, types, import contracts, and the tests without Flink, Kafka and vLLM
+# make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
 # make audit   known vulnerabilities of what is installed (needs a network)
@@ -29,9 +30,12 @@ COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-h
 SBOM = $(TOOLS)/bin/cyclonedx-py environment --output-reproducible --output-format JSON
 ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
+# Half of most tests is waiting, so there are more workers than cores.
+WORKERS := 4
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: setup demo test test-faults test-attacks lint lock sbom audit clean
+.PHONY: setup demo check test test-faults test-attacks lint lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -39,10 +43,12 @@ setup: $(READY)
 demo: setup
 	@$(BIN)/forebay demo
 
+check: $(READY) lint
+	$(PYTEST) -m "not flink and not kafka and not vllm"
+
 test: setup lint
-	@echo "All tests: about half an hour on two fast cores, more on slow or busy ones; many start Flink, Kafka or vLLM for real."
-	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage report
+	@echo "All tests: about a quarter of an hour on two fast cores; many start Flink, Kafka or vLLM for real."
+	$(PYTEST) --cov
 
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py

@@ -22,6 +22,33 @@ settings.register_profile("attacks", deadline=None, print_blob=True, max_example
 settings.load_profile("forebay")
 
 
+def pytest_configure() -> None:
+    """The JVMs of tests end before what their second compiler makes pays: without it they take half the time
+    of the processor."""
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
+    one worker, those of a JVM or a broker one by one, all others by file. Long ones come first."""
+    for item in items:
+        if "kafka_home" in getattr(item, "fixturenames", ()):
+            item.add_marker("kafka")
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        if _has(item, "vllm"):
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+        elif not _has(item, "flink", "kafka", "xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    items.sort(key=lambda item: (not _has(item, "vllm"), not _has(item, "flink", "kafka")))
+
+
+def _has(item: pytest.Item, *marks: str) -> bool:
+    return any(item.get_closest_marker(mark) for mark in marks)
+
+
 @pytest.fixture(scope="session")
 def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's JVM writes; the first test that starts it decides, so all name this folder."""
@@ -110,7 +137,8 @@ def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A node that all tests share; one that kills it must start it again."""
     from forebay.testing.kafka import local_kafka
 
-    with local_kafka(kafka_home, tmp_path_factory.mktemp("kafka")) as node:
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with local_kafka(kafka_home, tmp_path_factory.mktemp("kafka"), settings) as node:
         yield node
 
 

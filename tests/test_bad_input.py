@@ -15,7 +15,8 @@ import pytest
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import CallReport, ReplicaProcess, ReplicaScript
 
-pytestmark = pytest.mark.flink
+# One run, or one node, for all of them.
+pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("bad_input")]
 
 KEY = "sk-very-secret-0123456789"
 SCHEMA = {

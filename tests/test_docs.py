@@ -26,7 +26,7 @@ from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ENGINE = "http://127.0.0.1:8100"
 """Where the documentation's Python finds its engine; a fake replica takes its place here."""
 MODEL = "smollm2-135m-instruct"
@@ -124,6 +124,8 @@ def test_commands_exist(place: str, words: list[str]) -> None:
             return
         assert words[2].startswith(("forebay.", "benchmarks."))
         subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)
+    elif name == "pytest":
+        assert all((ROOT / word).exists() for word in words[1:] if word.startswith("tests"))
     elif words[:2] == ["pip", "install"]:
         extra = re.fullmatch(r"forebay\[([\w-]+)\]", words[2])
         assert extra
@@ -176,7 +178,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_all_pages_are_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    for page in PAGES[1:]:
+    for page in PAGES[2:]:
         name = page.relative_to(ROOT / "docs").as_posix()
         assert name == "README.md" or f"({name})" in index, f"{name} is not in docs/README.md"
 

@@ -22,6 +22,9 @@ from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.waiting import wait_until
 
+# One run for all of them.
+pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("closed")]
+
 PLANTED = "import pathlib\npathlib.Path({mark!r}).write_text('ran')\nraise ImportError\n"
 REFUSALS = (
     b"\x15",
@@ -87,7 +90,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
             run.process.wait(100)
 
 
-@pytest.mark.flink
 def test_every_port_is_on_the_loopback_interface(attacked: Attacked) -> None:
     assert {address for address, _ in attacked.ports().values()} == {"127.0.0.1"}
 
@@ -103,7 +105,6 @@ def _said(port: int, words: bytes) -> bytes:
             return b""
 
 
-@pytest.mark.flink
 def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
     """Flink's REST service (a job, a jar, a page), its blob server, and the gateway into the JVM."""
     asked = {
@@ -117,7 +118,6 @@ def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
             assert any(answer.startswith(no) for no in REFUSALS) or answer == b"", (what, answer)
 
 
-@pytest.mark.flink
 def test_no_port_takes_a_certificate_of_somebody_elses(attacked: Attacked) -> None:
     stranger = ssl.create_default_context()
     stranger.check_hostname = False
@@ -135,7 +135,6 @@ def test_no_port_takes_a_certificate_of_somebody_elses(attacked: Attacked) -> No
     assert spoken == 0
 
 
-@pytest.mark.flink
 def test_the_run_itself_has_the_key(attacked: Attacked) -> None:
     keys = TlsKeys(attacked.home / "run" / "flink" / "keys")
     served = []
@@ -145,7 +144,6 @@ def test_the_run_itself_has_the_key(attacked: Attacked) -> None:
     assert [job["status"] for job in served] == ["RUNNING"]
 
 
-@pytest.mark.flink
 def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> None:
     assert list(attacked.marks.iterdir()) == []
     (java,) = [part for part in attacked.parts if part.name() == "java"]
@@ -154,7 +152,6 @@ def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> N
     assert Path(java.cwd()) != attacked.planted
 
 
-@pytest.mark.flink
 def test_what_a_run_writes_is_private(attacked: Attacked) -> None:
     """Results and state by the mode of their files, logs and keys by that of their folder."""
     made = [*(attacked.folder / "out").rglob("*"), *(attacked.folder / ".forebay").rglob("*")]

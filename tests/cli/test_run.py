@@ -58,6 +58,7 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
     assert str(error).startswith("--json: expected a sink of files or a topic, found stdout")
 
 
+@pytest.mark.flink
 def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

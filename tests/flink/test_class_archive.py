@@ -60,6 +60,7 @@ def test_other_jars_have_another_archive(archive: ClassArchive) -> None:
     assert archive.path != before
 
 
+@pytest.mark.flink
 def test_what_killed_runs_left_is_removed(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
     archive.options()

@@ -27,6 +27,26 @@ else:
     threading.Thread(target=start).start()
 time.sleep(600)
 """
+HALT = """
+import sys
+from pathlib import Path
+from py4j.protocol import Py4JError
+from pyflink.java_gateway import get_gateway
+from forebay.operators.jvm import start_jvm
+
+start_jvm(Path(sys.argv[1]), heap_mb=256)
+try:
+    get_gateway().jvm.java.lang.Runtime.getRuntime().halt(3)
+except Py4JError:
+    print("cut off")
+"""
+
+
+@pytest.mark.flink
+def test_a_call_that_the_jvms_end_cuts_off_is_an_error_and_no_traceback_besides(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HALT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("cut off\n", "")
 
 
 @pytest.mark.flink

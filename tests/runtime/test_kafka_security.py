@@ -31,7 +31,8 @@ from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.topics import consume_committed, make_topic, produce
 from forebay.testing.waiting import wait_until
 
-pytestmark = pytest.mark.flink
+# One run, or one node, for all of them.
+pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("kafka_security")]
 
 PASSWORD = "hush-hush-4711"
 SHADED = "org.apache.flink.kafka.shaded."

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from forebay.engine.launch.processes import wait_gone
 from forebay.testing.kafka import FENCING
 from forebay.testing.topics import WAIT_S, consume
 from forebay.testing.waiting import wait_until
 
 PRODUCERS = 12
+OWNER = """
+import sys
+from pathlib import Path
+from forebay.testing.kafka import local_kafka
+
+with local_kafka(Path(sys.argv[1]), Path(sys.argv[2])):
+    print("started", flush=True)
+    sys.stdin.read()
+"""
 
 
 class Committing:
@@ -107,3 +121,15 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
         assert len(written) == 1, "a transaction is seen in all of its partitions or in none"
         # What was answered is there; the last may be there without an answer.
         assert written <= {producer.committed, producer.committed + 1}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux's kernel")
+def test_a_node_ends_with_the_process_that_started_it(kafka_home: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(kafka_home), str(tmp_path / "kafka")]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"started\n"
+    (node,) = psutil.Process(owner.pid).children()
+    owner.kill()
+    owner.communicate()
+    assert wait_gone([node], 180.0) == set()

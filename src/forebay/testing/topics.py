@@ -20,6 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 WAIT_S = 180.0
+FETCH_WAIT_MS = 20
 MAX_RECORD_BYTES = 20_000_000
 
 
@@ -69,9 +70,12 @@ def delete_before(bootstrap: str, topic: str, offset: int) -> None:
 
 
 class TopicReader:
-    """Reads what is committed in a topic, from its begin, bit by bit. A topic that is not there is empty."""
+    """Reads what is committed in a topic, from its begin, bit by bit. A topic that is not there is empty.
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    `fetch_wait_ms` is how long the broker waits for more before it says that the end was reached.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, fetch_wait_ms: int = 500) -> None:
         self._topic = topic
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._next: dict[int, int] = {}
@@ -84,6 +88,7 @@ class TopicReader:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
+                "fetch.wait.max.ms": fetch_wait_ms,
                 "log_level": 0,
             }
         )
@@ -185,12 +190,12 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
 def consume(bootstrap: str, topic: str) -> list[Message]:
     """All records of a topic to which nobody writes any more; those of a partition in order. Raises
     `TimeoutError` where a transaction on it stays open."""
-    return TopicReader(bootstrap, topic).rest()
+    return TopicReader(bootstrap, topic, fetch_wait_ms=FETCH_WAIT_MS).rest()
 
 
 def consume_committed(bootstrap: str, topic: str) -> list[Message]:
     """The records of a topic that are committed now, by partition, in order."""
-    return TopicReader(bootstrap, topic).messages()
+    return TopicReader(bootstrap, topic, fetch_wait_ms=FETCH_WAIT_MS).messages()
 
 
 def _timed(messages: Iterable[Message]) -> list[tuple[float, bytes]]:

@@ -7,16 +7,24 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.01
+MAX_PAUSE_S = 0.5
 
 
 def wait_until(
     condition: Callable[[], bool], timeout_s: float = 180.0, *, tell: Callable[[], str] | None = None
 ) -> None:
-    """Return when `condition` holds; raises `AssertionError` after `timeout_s`, saying what `tell` tells."""
+    """Return when `condition` holds; raises `AssertionError` after `timeout_s`, saying what `tell` tells.
+
+    It is looked at every 10 ms; where a look takes longer, the pause after it is as long, up to half a second.
+    """
     pause = threading.Event()
     deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline_s:
+    while True:
+        begin_s = time.monotonic()
+        if condition():
+            return
+        now_s = time.monotonic()
+        if now_s >= deadline_s:
             told = f": {tell()}" if tell else ""
             raise AssertionError(f"the condition did not come true within {timeout_s:g} s{told}")
-        pause.wait(POLL_S)
+        pause.wait(min(max(POLL_S, now_s - begin_s), MAX_PAUSE_S))

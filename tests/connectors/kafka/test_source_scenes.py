@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.flink
+# One run, or one node, for all of them.
+pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("source_scenes")]
 DAY_MS = 1_700_000_000_000
 
 
