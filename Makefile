@@ -2,6 +2,7 @@
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the tests without Flink, Kafka and vLLM
 # make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
+# make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
 # make audit   known vulnerabilities of what is installed (needs a network)
@@ -35,7 +36,7 @@ WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: setup demo check test test-faults test-attacks lint lock sbom audit clean
+.PHONY: setup demo check test test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -62,6 +63,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)
+	$(BIN)/zensical build --strict --clean
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready

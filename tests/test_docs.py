@@ -176,6 +176,24 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
+def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+    zensical = Path(sys.executable).with_name("zensical")
+    if not zensical.exists():
+        pytest.skip("zensical is for Python 3.11 and newer")
+    for name in ("docs", "zensical.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    built = subprocess.run(
+        [zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    site = tmp_path / "build" / "site"
+    pages = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
+    assert {Path("index.html") if page.stem == "README" else page for page in pages} <= {
+        page.relative_to(site) for page in site.rglob("*.html")
+    }
+    assert (site / "search.json").stat().st_size > 10_000
+
+
 def test_all_pages_are_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in PAGES[2:]:
