@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +78,7 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Stream events through Flink and a model, and show what came out."""
+    from forebay.documents.fields import secret_variables
     from forebay.pipelines.demo import DemoOptions, plan_demo
     from forebay.pipelines.demo_run import run_demo
     from forebay.pipelines.demo_topics import LOCAL, check_kafka
@@ -104,7 +105,9 @@ def demo(
         model=model,
         api_key=None if api_key_env is None else SecretRef(env=api_key_env),
     )
-    check_secrets(plan_demo(options).spec, here=True)
+    spec = plan_demo(options).spec
+    settings = replace(settings, secret_variables=secret_variables(spec))
+    check_secrets(spec, here=True)
     if engine is None:
         announce_install(settings, console)
         console.print(STARTS, highlight=False, soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,6 +97,7 @@ def _run(
     launcher: FlinkLauncher,
     settings: Settings,
 ) -> None:
+    from forebay.documents.fields import secret_variables
     from forebay.pipelines.ready import READY
     from forebay.pipelines.run import Engine, RunOptions, run_pipeline
     from forebay.pipelines.spec import StdoutSink
@@ -107,6 +109,7 @@ def _run(
         raise SettingError(
             "--json: expected a sink of files or a topic, found stdout; standard output holds the results"
         )
+    settings = replace(settings, secret_variables=secret_variables(spec))
     errors = Console(stderr=True)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +55,10 @@ class ClassArchive:
             return (f"-XX:SharedArchiveFile={self.path}",)
         return (f"-XX:DumpLoadedClassList={self._list()}",)
 
-    def make(self) -> bool:
+    def make(self, environment: Mapping[str, str]) -> bool:
         """Make the archive of what the JVM that this process has started has loaded until now; blocks for
-        half a minute or longer. Returns whether it is there now; where it cannot be made, a later run tries.
+        half a minute or longer. The process that makes it gets `environment`. Returns whether it is there
+        now; where it cannot be made, a later run tries.
         """
         made = self.path
         if made.is_file():
@@ -75,6 +76,7 @@ class ClassArchive:
                 self._dump(whole, written),
                 check=True,
                 timeout=DUMP_TIMEOUT_S,
+                env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -53,10 +53,12 @@ class LocalKafka:
         folder: Path,
         settings: Mapping[str, str] | None = None,
         listeners: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._jars = _jars(home)
         self._folder = folder
         self._settings = dict(settings or {})
+        self._environment = environment
         self.port, self._controller, *others = free_ports(2 + len(listeners))
         self._listeners = dict(zip(listeners, others, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +94,9 @@ class LocalKafka:
         with self.log.open("ab") as log:
             if not (self._data / "meta.properties").is_file():
                 words = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-                done = subprocess.run(self._java(*words), stdout=log, stderr=log, check=False)
+                done = subprocess.run(
+                    self._java(*words), stdout=log, stderr=log, check=False, env=self._environment
+                )
                 if done.returncode:
                     raise LaunchError(f"Kafka could not make its folder; see {self.log}")
             self._process = subprocess.Popen(
@@ -100,6 +104,7 @@ class LocalKafka:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
                 start_new_session=True,
             )
         self._await_start()
@@ -142,6 +147,7 @@ class LocalKafka:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
                 start_new_session=True,
             )
 
@@ -228,10 +234,15 @@ class LocalKafka:
 
 @contextmanager
 def local_kafka(
-    home: Path, folder: Path, settings: Mapping[str, str] | None = None, listeners: Sequence[str] = ()
+    home: Path,
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    listeners: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalKafka]:
-    """A running node; it is stopped in the end, its data stay in `folder`."""
-    node = LocalKafka(home, folder, settings, listeners)
+    """A running node; it is stopped in the end, its data stay in `folder`. Its processes have `environment`;
+    None: this process's."""
+    node = LocalKafka(home, folder, settings, listeners, environment)
     node.start()
     try:
         yield node

@@ -17,8 +17,10 @@ from forebay.settings import Settings
 
 # A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.
 PYTHON = f"""#!{sys.executable} -I
-import pathlib, shutil, sys
+import os, pathlib, shutil, sys
 
+if "ENGINE_KEY" in os.environ:
+    sys.exit("a secret that nothing here needs")
 asked, home = " ".join(sys.argv[1:]), pathlib.Path(@HOME@)
 with (home / "asked").open("a") as file:
     file.write(asked.replace("\\n", " ") + "\\n")
@@ -50,7 +52,11 @@ def failing(settings: Settings, *parts: str) -> None:
     settings.python.with_name("failing").write_text("\n".join(parts))
 
 
-def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
+def test_the_first_way_that_works_is_taken_and_kept(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     assert not environment_ready(settings)
     ensure_environment(settings, Silent())
     assert environment_ready(settings)

@@ -21,6 +21,7 @@ LOCKS = Path(__file__).with_name("locks")
 build for CPUs, which PyPI does not have, and `torch.txt` the stock one with CUDA."""
 ENGINE, CPU_TORCH, STOCK_TORCH = "engine.txt", "torch-cpu.txt", "torch.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PIP = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
 WAITING = "Waiting for another process that sets up the engine"
 NEEDED_BYTES = 8 * 2**30
 
@@ -136,6 +137,7 @@ class _Installer:
                 [self.settings.python, "-I", "-m", "venv", self.settings.engine_env],
                 self.log,
                 detail=detail,
+                environment=self.settings.child_environment(),
                 keep_fds=(self.lock,),
             )
 
@@ -157,7 +159,7 @@ class _Installer:
             [engine_python(self.settings), "-I", *arguments],
             self.log,
             detail=detail,
-            extra_env={"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"},
+            environment=self.settings.child_environment(PIP),
             keep_fds=(self.lock,),
         )
 
