@@ -11,13 +11,14 @@ from forebay.errors import SettingError
 
 
 def private_folder(path: Path) -> Path:
-    """Make `path` a folder of mode 0700, with missing parents, or see to it that it is one; returns `path`.
+    """Make `path` and missing parents folders of mode 0700, or see to it that `path` is one; returns `path`.
 
     Raises `SettingError` where it is a link, no folder, or belongs to somebody else: whoever made it could
     read what is put there, or have it written to another place.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for missing in reversed([parent for parent in path.parents if not parent.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):

@@ -12,7 +12,7 @@ import pytest
 from forebay.engine.launch import Silent, environment
 from forebay.engine.launch.environment import engine_python, ensure_environment, environment_ready
 from forebay.engine.launch.files import locked
-from forebay.errors import SetupError
+from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
 
 # A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.
@@ -69,6 +69,16 @@ def test_the_first_way_that_works_is_taken_and_kept(
     assert not any("--index-url" in step for step in steps)
     ensure_environment(settings, Silent())
     assert asked(settings) == steps, "what is ready is not made again"
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_engine_that_others_may_have_put_there_is_not_run(settings: Settings, inner: bool) -> None:
+    ensure_environment(settings, Silent())
+    steps = asked(settings)
+    (settings.engine_env if inner else settings.home).chmod(0o777)
+    with pytest.raises(SettingError, match=r"others may write to .*chmod go-w"):
+        ensure_environment(settings, Silent())
+    assert asked(settings) == steps
 
 
 def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:

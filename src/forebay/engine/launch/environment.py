@@ -14,6 +14,7 @@ from forebay.engine.launch.commands import run_logged
 from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
+from forebay.private_folder import check_nobody_else_writes
 from forebay.settings import Settings
 
 LOCKS = Path(__file__).with_name("locks")
@@ -60,8 +61,11 @@ def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Make the environment unless it is ready; blocks for minutes when it is not.
 
     A half-made one, of an interrupted set-up or of another lock, is made anew. Two set-ups at once wait
-    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log.
+    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log, and `SettingError`
+    where others may write to the folders that hold it.
     """
+    for folder in (settings.home, settings.engine_env):
+        check_nobody_else_writes(folder)
     if environment_ready(settings):
         return
     with locked(settings.home / "engine.lock", lambda: progress.step(WAITING)) as lock:
