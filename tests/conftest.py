@@ -37,7 +37,7 @@ class Pipelines:
 
     def spec(self, **document: Any) -> Any:
         """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.pipelines.load import parse_spec
+        from forebay.config.load import parse_spec
 
         usual = {
             "name": "p",
@@ -55,8 +55,8 @@ class Pipelines:
 
     def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
         """Run `spec` to its end; `options` are those of a run."""
-        from forebay.operators.jvm import start_jvm
-        from forebay.pipelines.run import RunOptions, run_pipeline
+        from forebay.flink.jvm import start_jvm
+        from forebay.runtime.run import RunOptions, run_pipeline
         from forebay.settings import Settings
 
         start_jvm(self._logs, heap_mb=768)

@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from forebay.applications import page
+from forebay.apps import page
+from forebay.apps.summaries.page import page as summary_page
+from forebay.apps.summaries.parts import Source, Statement
+from forebay.apps.summaries.results import Summary
 from forebay.cli import main
+from forebay.cli.dead_letter_hint import show_lost
 from forebay.cli.live import LiveLine
-from forebay.cli.lost import show_lost
 from forebay.control_characters import PlainFormatter, replace_controls
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
-from forebay.pipelines.snapshot import Snapshot
-from forebay.summaries.page import page as summary_page
-from forebay.summaries.parts import Source, Statement
-from forebay.summaries.results import Summary
+from forebay.runtime.snapshot import Snapshot
 
 ATTACK = (
     "\x1b]0;owned\x07 \x1b[2J \x9b31m \x00 \r over \x08\x7f \u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c"

@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 import typer
+from benchmarks.__main__ import application as benchmarks
 
-from forebay.applications.summary import WHY
+from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
+from forebay.config.load import parse_spec
 from forebay.documents.load import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
-from forebay.pipelines.load import parse_spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,12 +73,12 @@ YAML = [block for page in PAGES for block in blocks(page, "yaml")]
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
-def parse(words: list[str]) -> None:
-    """Parse a `forebay` command line as the application does, down to the last option; run nothing.
+def parse(words: list[str], app: typer.Typer | None = None) -> None:
+    """Parse a command line of `forebay`, or of `app`, as it does, down to the last option; run nothing.
 
     Raises `WrongCommand` where the application would refuse it.
     """
-    command: Any = typer.main.get_command(application())
+    command: Any = typer.main.get_command(app or application())
     context: Any = None
     try:
         while True:
@@ -118,7 +119,10 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         assert {word for word in words[1:] if "=" not in word} <= set(targets)
         assert all(f"$({variable})" in makefile for variable in variables)
     elif words[:2] == ["python", "-m"]:
-        assert words[2].startswith("forebay.")
+        if words[2] == "benchmarks":
+            parse(words[3:], benchmarks())
+            return
+        assert words[2].startswith(("forebay.", "benchmarks."))
         subprocess.run([sys.executable, "-m", words[2], "--help"], check=True, capture_output=True)
     elif words[:2] == ["pip", "install"]:
         extra = re.fullmatch(r"forebay\[([\w-]+)\]", words[2])
@@ -181,6 +185,15 @@ def subclasses(base: type[ForebayError]) -> set[type[ForebayError]]:
     return {base}.union(*(subclasses(each) for each in base.__subclasses__()))
 
 
+def test_what_the_architecture_points_to_is_there() -> None:
+    table = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where to find what")[2]
+    )
+    files = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(files) > 30
+    assert [file for file in files if not (ROOT / "src" / "forebay" / file).is_file()] == []
+
+
 def test_every_cause_of_a_dead_letter_is_explained() -> None:
     text = (ROOT / "docs" / "how-to" / "dead-letters.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
@@ -194,7 +207,7 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    from forebay.operators.counts import COUNTERS, GAUGES
+    from forebay.flink.metrics import COUNTERS, GAUGES
 
     text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
     told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}

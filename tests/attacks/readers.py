@@ -14,21 +14,24 @@ import msgpack
 import orjson
 from fastavro import schemaless_writer
 
+from forebay.apps.summaries.parts import Chunk, Item, Node, Source, Statement
+from forebay.apps.summaries.state import KeyState, Pane, Work
+from forebay.apps.trends.ticks import TickCounter
 from forebay.codec import decode, encode
+from forebay.config.load import load_spec
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.feed import Mark
+from forebay.connectors.file_chunks import Pieces, longest_line, parts_of
 from forebay.connectors.files import read_header
 from forebay.connectors.formats import Format
 from forebay.connectors.jetstream import _time_us
+from forebay.connectors.json_lines import dead_letter_json
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.registry import Registry
-from forebay.connectors.letters import dead_letter_json
-from forebay.connectors.pieces import Pieces, longest_line, parts_of
 from forebay.connectors.replay import records_of
 from forebay.connectors.rows import LineReader
 from forebay.connectors.sse import SseDecoder
-from forebay.connectors.times import EventTime
 from forebay.detect.stream_time import StreamTime, Tolerance
-from forebay.detect.ticks import TickCounter
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
 from forebay.engine.journal import _decode
@@ -37,13 +40,12 @@ from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
 from forebay.engine.protocol import DONE, AnswerReader
 from forebay.engine.sse import SseParser
 from forebay.fleet.cache_events.message import read_message
-from forebay.fleet.replicas.file import read_replicas
+from forebay.fleet.replicas.discovery import read_replicas
+from forebay.flink.inference import STATE_VERSION, _unpack
 from forebay.gateway.body import read_asked
 from forebay.gateway.spec import load_gateway
-from forebay.operators.inference import STATE_VERSION, _unpack
-from forebay.pipelines.load import load_spec
-from forebay.pipelines.run_state import FILE, read_state
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
+from forebay.runtime.run_state import FILE, read_state
 from forebay.simulate.calibrate import read_run
 from forebay.simulate.traces import read_trace
 from forebay.stateful.entries import (
@@ -55,8 +57,6 @@ from forebay.stateful.entries import (
     unpack_memory,
     unpack_turn,
 )
-from forebay.summaries.parts import Chunk, Item, Node, Source, Statement
-from forebay.summaries.state import KeyState, Pane, Work
 
 Read = Callable[[bytes], object]
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from forebay.errors import LaunchError
-from forebay.operators.flink_rest import FlinkRest
-from forebay.operators.tls_keys import TlsKeys
+from forebay.flink.rest import FlinkRest
+from forebay.flink.tls_keys import TlsKeys
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.waiting import wait_until

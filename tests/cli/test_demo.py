@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.cli.demo_screen import show
+from forebay.demo.outbreak import Outbreak
+from forebay.demo.plan import Example, Right, Slice, Summary
 from forebay.errors import SettingError
-from forebay.pipelines.demo import Example, Right, Slice, Summary
-from forebay.pipelines.demo_outbreak import Outbreak
-from forebay.pipelines.snapshot import Snapshot
+from forebay.runtime.snapshot import Snapshot
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 

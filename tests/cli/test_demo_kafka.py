@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from forebay.cli import application
 from forebay.cli.demo import with_value
 from forebay.connectors.jars import KAFKA
+from forebay.demo import kafka as demo_kafka
 from forebay.errors import SettingError
-from forebay.pipelines import demo_topics
 from forebay.settings import Settings
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -75,10 +75,10 @@ def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
         given.update(environment)
         yield SimpleNamespace(bootstrap="127.0.0.1:9")
 
-    monkeypatch.setattr(demo_topics, "local_kafka", start)
+    monkeypatch.setattr(demo_kafka, "local_kafka", start)
     monkeypatch.setenv("LLM_API_KEY", "sk-secret")
     settings = Settings(tmp_path, Path(), kafka_home=tmp_path, secret_variables=frozenset({"LLM_API_KEY"}))
-    with demo_topics.demo_kafka(demo_topics.LOCAL, settings, tmp_path):
+    with demo_kafka.demo_kafka(demo_kafka.LOCAL, settings, tmp_path):
         assert "PATH" in given
     assert "LLM_API_KEY" not in given
 

@@ -64,7 +64,7 @@ def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("forebay.pipelines.run.run_pipeline", stopped)
+    monkeypatch.setattr("forebay.runtime.run.run_pipeline", stopped)
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
     ended = CliRunner().invoke(
         application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]

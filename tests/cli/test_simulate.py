@@ -1,11 +1,14 @@
-"""`forebay simulate` and `forebay bench routing` from the command line."""
+"""`forebay simulate` and `python -m benchmarks routing` from the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
+import typer
+from benchmarks.__main__ import application as benchmarks
 from typer.testing import CliRunner
 
 from forebay.cli import application
@@ -17,8 +20,8 @@ TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
 )
 
 
-def run(*args: str, status: int = 0) -> str:
-    result = CliRunner().invoke(application(), args, catch_exceptions=True)
+def run(*args: str, status: int = 0, app: Callable[[], typer.Typer] = application) -> str:
+    result = CliRunner().invoke(app(), args, catch_exceptions=True)
     if isinstance(result.exception, SettingError):
         raise result.exception
     assert result.exit_code == status, result.output
@@ -57,7 +60,7 @@ def test_settings_that_are_wrong_are_said(tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(TRACE + "2023-11-16,1\n")
     with pytest.raises(SettingError, match="line 202: expected 3 columns"):
-        run("bench", "routing", "--trace", str(bad))
+        run("routing", "--trace", str(bad), app=benchmarks)
     with pytest.raises(SettingError, match="arrivals"):
         run("simulate", "--rate", "0")
 
@@ -65,8 +68,8 @@ def test_settings_that_are_wrong_are_said(tmp_path: Path) -> None:
 def test_policies_are_compared_on_a_trace(tmp_path: Path) -> None:
     trace, out = tmp_path / "trace.csv", tmp_path / "out.json"
     trace.write_text(TRACE)
-    args = ["bench", "routing", "--trace", str(trace), "--replicas", "2", "--load", "0.6", "--json", str(out)]
-    run(*args, "--policy", "least_requests")
+    args = ["routing", "--trace", str(trace), "--replicas", "2", "--load", "0.6", "--json", str(out)]
+    run(*args, "--policy", "least_requests", app=benchmarks)
     assert [one["load"] for one in orjson.loads(out.read_bytes())["policies"]["least_requests"]] == [0.6]
 
 

@@ -28,7 +28,7 @@ class Jobs:
     """Builds environments that keep their checkpoints and output under one folder, and runs jobs in them."""
 
     def __init__(self, folder: Path, logs: Path) -> None:
-        from forebay.operators.environment import FlinkConfig
+        from forebay.flink.environment import FlinkConfig
 
         self.out = folder / "out"
         self.checkpoints = folder / "checkpoints"
@@ -37,13 +37,13 @@ class Jobs:
         )
 
     def environment(self, **changes: Any) -> Any:
-        from forebay.operators.environment import flink_environment
+        from forebay.flink.environment import flink_environment
 
         return flink_environment(replace(self.config, **changes))
 
     def rest(self, port: int) -> Any:
         """The REST service of an environment whose `rest.port` is `port`."""
-        from forebay.operators.environment import embedded_rest
+        from forebay.flink.environment import embedded_rest
 
         return embedded_rest(self.config, port)
 

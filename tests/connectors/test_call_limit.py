@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from forebay.connectors.call_limit import CallLimit
+from forebay.connectors.python_source import CallLimit
 from forebay.testing.clock import ManualClock
 from forebay.testing.keyed import Room
 

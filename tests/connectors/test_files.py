@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.codec import decode
+from forebay.connectors.file_chunks import Pieces, longest_line, parts_of
 from forebay.connectors.files import ReadPieces
 from forebay.connectors.formats import Format
-from forebay.connectors.pieces import Pieces, longest_line, parts_of
 from forebay.connectors.replay import records_of
 from forebay.connectors.rows import LineReader
-from forebay.connectors.types import END_OF_INPUT_MS
+from forebay.flink.types import END_OF_TIME_MS
 from forebay.testing.keyed import Context
 
 LINES = st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"]))
@@ -53,7 +53,7 @@ def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_the
         with (folder / data.draw(st.sampled_from(["000", "0005", "zzz"]))).open("ab") as file:
             file.write(b"\nmore")
     assert function is not None
-    got += [decode(each) for each in function.on_timer(END_OF_INPUT_MS, context)]
+    got += [decode(each) for each in function.on_timer(END_OF_TIME_MS, context)]
     assert got == everything
 
 
@@ -63,8 +63,8 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Pa
     function = ReadPieces(parts_of(tmp_path, reader), reader, 64)
     function.open(context)
     assert list(function.process_element(0, context)) == []
-    assert context.event_timers == {END_OF_INPUT_MS}
+    assert context.event_timers == {END_OF_TIME_MS}
     again = ReadPieces(parts_of(tmp_path, reader), reader, 64)
     again.open(Context(context.states))
-    (letter,) = again.on_timer(END_OF_INPUT_MS, context)
+    (letter,) = again.on_timer(END_OF_TIME_MS, context)
     assert decode(letter).raw == b'1,"open'

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
-from forebay.connectors.times import EventTime
 from forebay.records import DeadLetter, Event
 
 CSV = Format("csv", columns=("id", "text"))

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors import generator
-from forebay.connectors.call_limit import WAIT_S
-from forebay.connectors.generator import START_MS, Generator, GiveDue, generator_source
+from forebay.connectors.generator import START_MS, Burst, Generator, GiveDue, generator_source
 from forebay.connectors.posts import EVERYDAY, TOPICS, post
-from forebay.connectors.schedule import Burst
+from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError
 from forebay.testing.clock import ManualClock
 from forebay.testing.keyed import Context, PlannedCalls, Room

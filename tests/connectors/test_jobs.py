@@ -14,23 +14,21 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.connectors import generator, polled
-from forebay.connectors.event_time import with_event_time
+from forebay.connectors import feed_source, generator
+from forebay.connectors.event_time import EventTime, with_event_time
 from forebay.connectors.feed import Backoff, FeedRefused, Received
+from forebay.connectors.feed_source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.generator import Burst, Generator, generator_source
 from forebay.connectors.jetstream import JetstreamFeed
-from forebay.connectors.letters import dead_letter_json
-from forebay.connectors.polled import LIMIT_REACHED, Polled, polled_source
-from forebay.connectors.replay import Pace, replay_source
-from forebay.connectors.schedule import Burst
+from forebay.connectors.json_lines import dead_letter_json
+from forebay.connectors.replay import ReplaySpeed, replay_source
 from forebay.connectors.sse import SseFeed
-from forebay.connectors.times import EventTime
 from forebay.errors import LaunchError
-from forebay.operators.environment import newest_checkpoint
-from forebay.operators.job import submit
-from forebay.operators.ports import free_port
+from forebay.flink.environment import newest_checkpoint
+from forebay.flink.job import submit
+from forebay.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 from forebay.testing.waiting import wait_until
@@ -96,7 +94,7 @@ class Slowly:
 
 
 def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
-    from forebay.flink_types import BYTES
+    from forebay.flink.types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
@@ -200,7 +198,7 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
     source.write_bytes(b"\n".join([*records[:100], b"broken", *records[100:]]))
     env = jobs.environment()
     config = Files(source, Format(time=EventTime("at", "unix_s")))
-    jobs.write(replay_source(env, config, Pace(speed=20)))
+    jobs.write(replay_source(env, config, ReplaySpeed(speed=20)))
     lines = jobs.run(env)
     assert raws(lines) == [*records[:100], b"broken", *records[100:]]
 
@@ -208,7 +206,7 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
 def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
     jobs: Any, tmp_path: Path
 ) -> None:
-    from forebay.flink_types import BYTES
+    from forebay.flink.types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
@@ -221,7 +219,7 @@ def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
     def build(**changes: Any) -> Any:
         env = jobs.environment(**changes)
         config = Files(source, Format("csv", time=EventTime("at", "unix_s")))
-        replayed = replay_source(env, config, Pace())
+        replayed = replay_source(env, config, ReplaySpeed())
         jobs.write(replayed.map(Slowly(gate), BYTES).set_parallelism(1))
         return env
 
@@ -315,18 +313,18 @@ class FailsAtTheEnd:
 def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
     jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forebay.operators.environment import Restart
+    from forebay.flink.environment import Restart
 
     gate = tmp_path / "gate"
 
-    class AtTheEnd(polled.Poll):
+    class AtTheEnd(feed_source.Poll):
         """Opens the gate once no call follows."""
 
         def on_timer(self, timestamp: int, ctx: Any) -> Iterator[bytes]:
             gate.touch()
             yield from super().on_timer(timestamp, ctx)
 
-    monkeypatch.setattr(polled, "Poll", AtTheEnd)
+    monkeypatch.setattr(feed_source, "Poll", AtTheEnd)
     port = free_port()
     env = jobs.environment(
         options={"rest.port": str(port), "rest.bind-port": str(port)}, restart=Restart(attempts=0)
@@ -355,8 +353,8 @@ class FailOnce:
 
 
 def test_a_feed_gives_each_event_once_when_the_job_fails_and_restarts(jobs: Any, tmp_path: Path) -> None:
-    from forebay.flink_types import BYTES
-    from forebay.operators.environment import Restart
+    from forebay.flink.environment import Restart
+    from forebay.flink.types import BYTES
 
     total = 1500
     with serve(FeedServer([{"n": n} for n in range(total)])) as server:

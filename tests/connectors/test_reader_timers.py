@@ -14,20 +14,19 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode
-from forebay.connectors import files, polled, replay
-from forebay.connectors.call_limit import CallLimit
+from forebay.connectors import feed_source, files, replay
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.feed import Received
+from forebay.connectors.feed_source import Polled, polled_source
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.polled import Polled, polled_source
-from forebay.connectors.replay import Pace, replay_source
-from forebay.connectors.ticks import calls
-from forebay.connectors.times import EventTime
+from forebay.connectors.python_source import CallLimit, calls
+from forebay.connectors.replay import ReplaySpeed, replay_source
 from forebay.errors import ForebayError, LaunchError
-from forebay.flink_types import BYTES
-from forebay.jvm_task import is_cancelled
-from forebay.operators.job import RunningJob, submit
-from forebay.operators.ports import free_port
+from forebay.flink.job import RunningJob, submit
+from forebay.flink.jvm_task import is_cancelled
+from forebay.flink.types import BYTES
+from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
@@ -150,10 +149,10 @@ READERS: dict[str, tuple[Any, str, Callable[[Any, Path], Any]]] = {
     "replay": (
         replay,
         "Replay",
-        lambda env, folder: replay_source(env, Files(folder.parent / "in", FORM), Pace()),
+        lambda env, folder: replay_source(env, Files(folder.parent / "in", FORM), ReplaySpeed()),
     ),
     "feed": (
-        polled,
+        feed_source,
         "Poll",
         lambda env, folder: polled_source(env, Polled(Rows(folder / "ended"), FORM, limit=len(ROWS) + 1)),
     ),

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors import replay
-from forebay.connectors.call_limit import WAIT_S
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.file_chunks import parts_of
 from forebay.connectors.files import Files, line_reader
 from forebay.connectors.formats import Format
-from forebay.connectors.pieces import parts_of
-from forebay.connectors.replay import Pace, Replay, records_of, replay_source
+from forebay.connectors.python_source import WAIT_S
+from forebay.connectors.replay import Replay, ReplaySpeed, records_of, replay_source
 from forebay.connectors.rows import LineReader
-from forebay.connectors.times import EventTime
-from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import ForebayError, SettingError
+from forebay.flink.types import END_OF_TIME_MS
 from forebay.testing.clock import ManualClock
 from forebay.testing.keyed import Context, PlannedCalls, Room
 
@@ -31,7 +31,7 @@ class Run:
         self,
         path: Path,
         reader: LineReader,
-        pace: Pace | None = None,
+        pace: ReplaySpeed | None = None,
         *,
         states: dict[str, bytes] | None = None,
         room: Room | None = None,
@@ -42,7 +42,7 @@ class Run:
         self.room = room or Room()
         self._takes_s = takes_s
         self.function = Replay(
-            parts_of(path, reader), reader, pace or Pace(), clock=self.clock, sleep=self.clock.pause
+            parts_of(path, reader), reader, pace or ReplaySpeed(), clock=self.clock, sleep=self.clock.pause
         )
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(replay, "output_room", lambda _: self.room)
@@ -51,14 +51,14 @@ class Run:
     def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
         """When each record of a call left, and the record."""
         left = []
-        given = self.function.on_timer(END_OF_INPUT_MS, self.context) if end else None
+        given = self.function.on_timer(END_OF_TIME_MS, self.context) if end else None
         for data in given or self.function.process_element(0, self.context):
             left.append((self.clock.monotonic_s(), decode(data).raw))
             self.clock.advance(self._takes_s)
         return left
 
 
-def replayed(path: Path, pace: Pace, late_s: float = 0.0) -> list[tuple[float, bytes]]:
+def replayed(path: Path, pace: ReplaySpeed, late_s: float = 0.0) -> list[tuple[float, bytes]]:
     run = Run(path, LineReader("f", FORM), pace, takes_s=late_s)
     left = run.call()
     while run.function._next is not None:
@@ -69,15 +69,17 @@ def replayed(path: Path, pace: Pace, late_s: float = 0.0) -> list[tuple[float, b
 def test_records_leave_at_their_times(tmp_path: Path) -> None:
     lines = [b'{"at": 100}', b'{"at": 100.5}', b"bad", b'{"at": 99}', b'{"at": 103}', b'{"at": 9999}']
     (tmp_path / "f").write_bytes(b"\n".join(lines))
-    left = replayed(tmp_path / "f", Pace(speed=2, longest_gap_s=10))
+    left = replayed(tmp_path / "f", ReplaySpeed(speed=2, longest_gap_s=10))
     assert [raw for _, raw in left] == lines
     assert [at_s for at_s, _ in left] == pytest.approx([0, 0.25, 0.25, 0.25, 2.25, 12.25])
 
 
 def test_what_was_late_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"".join(b'{"at": %d}\n' % n for n in range(4)))
-    assert [at_s for at_s, _ in replayed(tmp_path / "f", Pace(), late_s=1.5)] == [0, 1.5, 3, 4.5]
-    assert [at_s for at_s, _ in replayed(tmp_path / "f", Pace(), late_s=0.5)] == pytest.approx([0, 1, 2, 3])
+    assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=1.5)] == [0, 1.5, 3, 4.5]
+    assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=0.5)] == pytest.approx(
+        [0, 1, 2, 3]
+    )
 
 
 def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tmp_path: Path) -> None:
@@ -159,8 +161,8 @@ def test_the_calls_that_are_planned_are_enough(
     planned = PlannedCalls()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(replay, "calls", planned)
-        replay_source(None, Files(folder, FORM), Pace(speed=7))
-    run = Run(folder, LineReader(folder.name, FORM), Pace(speed=7), room=Room(*room), takes_s=0.001)
+        replay_source(None, Files(folder, FORM), ReplaySpeed(speed=7))
+    run = Run(folder, LineReader(folder.name, FORM), ReplaySpeed(speed=7), room=Room(*room), takes_s=0.001)
     left = [each for _ in range(planned.count) for each in run.call()]
     assert [raw for _, raw in left] == lines
     assert planned.count <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
@@ -169,12 +171,12 @@ def test_the_calls_that_are_planned_are_enough(
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"{}")
     with pytest.raises(SettingError, match="follow"):
-        replay_source(None, Files(tmp_path / "f", FORM, follow=True), Pace())
+        replay_source(None, Files(tmp_path / "f", FORM, follow=True), ReplaySpeed())
     with pytest.raises(SettingError, match="recorded time"):
-        replay_source(None, Files(tmp_path / "f"), Pace())
+        replay_source(None, Files(tmp_path / "f"), ReplaySpeed())
     for wrong in ({"speed": 0}, {"speed": float("nan")}, {"longest_gap_s": -1}):
         with pytest.raises(SettingError):
-            Pace(**wrong)
+            ReplaySpeed(**wrong)
 
 
 def test_csv_headers(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.codec import decode
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
-from forebay.connectors.letters import dead_letter_json
+from forebay.connectors.json_lines import dead_letter_json
 from forebay.connectors.rows import MAX_ROW_LINES, LineReader, Progress, quote_open
-from forebay.connectors.times import EventTime
 from forebay.records import DeadLetter, Event
 
 COLUMNS = ("id", "text")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.schedule import Burst, Schedule
+from forebay.connectors.generator import Burst, Schedule
 from forebay.errors import SettingError
 
 

@@ -12,23 +12,23 @@ from typing import Any
 import orjson
 import pytest
 
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.feed import Backoff
+from forebay.connectors.feed_source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import Generator, generator_source
-from forebay.connectors.lines import result_lines
-from forebay.connectors.polled import LIMIT_REACHED, Polled, polled_source
-from forebay.connectors.replay import Pace, replay_source
+from forebay.connectors.json_lines import result_lines
+from forebay.connectors.replay import ReplaySpeed, replay_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.sse import SseFeed
-from forebay.connectors.times import EventTime
 from forebay.engine.prompt import PromptTemplate
 from forebay.errors import LaunchError
-from forebay.operators.answering import Call
-from forebay.operators.environment import newest_checkpoint
-from forebay.operators.infer import infer
-from forebay.operators.job import RunningJob, submit
-from forebay.operators.ports import free_port
+from forebay.flink.environment import newest_checkpoint
+from forebay.flink.infer import infer
+from forebay.flink.job import RunningJob, submit
+from forebay.flink.request_handler import InferenceSpec
+from forebay.ports import free_port
 from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.feeds import FeedServer, serve
@@ -68,14 +68,16 @@ class Scene:
             return generator_source(env, Generator(TOTAL, rate_per_s=1e6))
         files = Files(self._folder / "in.jsonl", Format(time=EventTime("at", "unix_s")))
         return (
-            replay_source(env, files, Pace(speed=1e6)) if self._kind == "replay" else file_source(env, files)
+            replay_source(env, files, ReplaySpeed(speed=1e6))
+            if self._kind == "replay"
+            else file_source(env, files)
         )
 
     def start(self, **changes: Any) -> RunningJob:
         port = free_port()
         ports = {"rest.port": str(port), "rest.bind-port": str(port)}
         env = self._jobs.environment(options={**FRESH, **ports}, **changes)
-        call = Call(
+        call = InferenceSpec(
             engine=GatedEngineFactory(self._folder, ScriptedEngineFactory(Fixed(0.0))),
             model="scripted",
             prompt=PromptTemplate("((hold:gate)) {{ event }}"),

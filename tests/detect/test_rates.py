@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forebay.detect.rates import EventClock, Pace, decay, ratio, rise
+from forebay.detect.rates import ArrivalPace, EventClock, decay, ratio, rise
 
 counts = st.floats(0, 1e6)
 exposures = st.floats(1e-3, 1e9)
@@ -46,7 +46,7 @@ def test_something_new_is_measured_by_the_streams_history() -> None:
 
 
 def test_history_is_without_the_present() -> None:
-    pace = Pace()
+    pace = ArrivalPace()
     pace.add(10, 0, 1000, 100_000)
     assert (pace.recent, pace.history) == (10, 0)
     pace.add(0, 5000, 1000, 100_000)

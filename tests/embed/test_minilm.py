@@ -11,8 +11,7 @@ import pytest
 
 from forebay.embed.base import OpenMiniLM
 from forebay.embed.minilm import MiniLM, gelu
-from forebay.embed.model import find_embedding_model
-from forebay.embed.safetensors import read_tensors
+from forebay.embed.model import find_embedding_model, read_tensors
 from forebay.errors import SetupError
 from forebay.settings import load_settings
 

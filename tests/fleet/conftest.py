@@ -12,7 +12,7 @@ import pytest
 
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.fleet.replicas.health import HealthRules
 from forebay.records import Request
 from forebay.testing.delays import Fixed

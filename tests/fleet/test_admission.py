@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.admission import NEVER_DUE_S, Admission
-from forebay.fleet.at_once import AtOnce
-from forebay.fleet.base import Demand, Dispatcher
-from forebay.fleet.policies import make_policy
+from forebay.fleet.dispatch import Dispatcher, RoutingRequest
+from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.policy_registry import make_policy
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 
 
 def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> Fleet:
@@ -25,14 +25,14 @@ def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> F
     return one
 
 
-def names(sent: list[tuple[str, Ticket]]) -> list[str]:
+def names(sent: list[tuple[str, ReplicaCharge]]) -> list[str]:
     return [name for name, _ in sent]
 
 
 def test_a_replica_gets_work_for_one_more_step() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=0.25))
     for name in "abcd":
-        admission.add(name, Demand(100), 0.0)
+        admission.add(name, RoutingRequest(100), 0.0)
     assert names(admission.ready(0.0)) == ["a", "b", "c"], "after the second, 0.2 s are queued"
     assert len(admission) == 1
     assert admission.wake_s == pytest.approx(0.05)
@@ -43,7 +43,7 @@ def test_a_replica_gets_work_for_one_more_step() -> None:
 def test_until_something_is_known_of_a_replica_nothing_is_held_back() -> None:
     admission: Admission[int] = Admission(fleet(hold_s=math.inf))
     for number in range(50):
-        admission.add(number, Demand(5000), 0.0)
+        admission.add(number, RoutingRequest(5000), 0.0)
     assert len(admission.ready(0.0)) == 50
     assert admission.wake_s == math.inf
 
@@ -51,9 +51,9 @@ def test_until_something_is_known_of_a_replica_nothing_is_held_back() -> None:
 def test_a_first_token_makes_room_before_it_was_expected() -> None:
     one = fleet()
     admission: Admission[str] = Admission(one)
-    admission.add("a", Demand(1000), 0.0)
+    admission.add("a", RoutingRequest(1000), 0.0)
     [(_, ticket)] = admission.ready(0.0)
-    admission.add("b", Demand(100), 0.1)
+    admission.add("b", RoutingRequest(100), 0.1)
     assert admission.ready(0.1) == []
     assert admission.wake_s == pytest.approx(0.9)
     one.first_token(ticket, 0.4)
@@ -64,12 +64,12 @@ def test_order_is_due_moment_then_priority_then_arrival() -> None:
     one = fleet(hold_s=10.0)
     one.set_available(0, False)
     admission: Admission[str] = Admission(one)
-    admission.add("no due moment", Demand(1), 0.0)
-    admission.add("later", Demand(1, due_s=9.0), 0.0)
-    admission.add("urgent second", Demand(1, due_s=5.0, priority=1), 0.0)
-    admission.add("urgent third", Demand(1, due_s=5.0, priority=1), 0.0)
-    admission.add("urgent first", Demand(1, due_s=5.0, priority=0), 0.0)
-    admission.add("by deadline", Demand(1, deadline_s=4.0), 0.0)
+    admission.add("no due moment", RoutingRequest(1), 0.0)
+    admission.add("later", RoutingRequest(1, due_s=9.0), 0.0)
+    admission.add("urgent second", RoutingRequest(1, due_s=5.0, priority=1), 0.0)
+    admission.add("urgent third", RoutingRequest(1, due_s=5.0, priority=1), 0.0)
+    admission.add("urgent first", RoutingRequest(1, due_s=5.0, priority=0), 0.0)
+    admission.add("by deadline", RoutingRequest(1, deadline_s=4.0), 0.0)
     assert admission.ready(0.0) == [], "nowhere to send them"
     one.set_available(0, True)
     order = ["by deadline", "urgent first", "urgent second", "urgent third", "later", "no due moment"]
@@ -78,10 +78,10 @@ def test_order_is_due_moment_then_priority_then_arrival() -> None:
 
 def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=0.001))
-    admission.add("running", Demand(1000), 0.0)
+    admission.add("running", RoutingRequest(1000), 0.0)
     assert names(admission.ready(0.0)) == ["running"]
-    admission.add("patient", Demand(100), 0.0)
-    admission.add("new", Demand(100, due_s=NEVER_DUE_S + 1), NEVER_DUE_S - 99)
+    admission.add("patient", RoutingRequest(100), 0.0)
+    admission.add("new", RoutingRequest(100, due_s=NEVER_DUE_S + 1), NEVER_DUE_S - 99)
     one = admission._fleet
     one.first_token(one._queues[0][0], NEVER_DUE_S - 99)
     assert names(admission.ready(NEVER_DUE_S - 99)) == ["patient"]
@@ -90,10 +90,10 @@ def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None
 def test_what_is_past_its_deadline_is_given_up_and_costs_nothing() -> None:
     one = fleet()
     admission: Admission[str] = Admission(one)
-    admission.add("a", Demand(1000), 0.0)
+    admission.add("a", RoutingRequest(1000), 0.0)
     admission.ready(0.0)
-    admission.add("b", Demand(100, deadline_s=0.5, tenant="t"), 0.0)
-    admission.add("c", Demand(100, deadline_s=3.0), 0.0)
+    admission.add("b", RoutingRequest(100, deadline_s=0.5, tenant="t"), 0.0)
+    admission.add("c", RoutingRequest(100, deadline_s=3.0), 0.0)
     assert admission.ready(0.5) == []
     assert admission.expired() == []
     assert names(admission.ready(0.95)) == ["c"]
@@ -106,7 +106,7 @@ def test_the_expired_are_found_even_while_no_replica_is_there() -> None:
     one = fleet()
     one.set_available(0, False)
     admission: Admission[str] = Admission(one)
-    admission.add("a", Demand(100, deadline_s=1.0), 0.0)
+    admission.add("a", RoutingRequest(100, deadline_s=1.0), 0.0)
     assert admission.ready(2.0) == []
     assert admission.expired() == ["a"]
     assert len(admission) == 0
@@ -114,8 +114,8 @@ def test_the_expired_are_found_even_while_no_replica_is_there() -> None:
 
 def test_what_can_no_longer_be_on_time_yields_to_what_can() -> None:
     admission: Admission[str] = Admission(fleet())
-    admission.add("hopeless", Demand(1000, due_s=0.9), 0.0)
-    admission.add("in time", Demand(1000, due_s=1.1), 0.0)
+    admission.add("hopeless", RoutingRequest(1000, due_s=0.9), 0.0)
+    admission.add("in time", RoutingRequest(1000, due_s=1.1), 0.0)
     assert names(admission.ready(0.0)) == ["in time"]
     assert names(admission.ready(0.95)) == ["hopeless"]
 
@@ -124,10 +124,10 @@ def test_a_request_waits_for_its_cache_as_long_as_that_pays() -> None:
     one = fleet(2)
     admission: Admission[str] = Admission(one)
     prefix = tuple(range(10))
-    one.finish(one.take(0, Demand(1000, prefix), one.nothing, 0.0), 0.0)
-    one.take(0, Demand(500), one.nothing, 0.0)
+    one.finish(one.take(0, RoutingRequest(1000, prefix), one.nothing, 0.0), 0.0)
+    one.take(0, RoutingRequest(500), one.nothing, 0.0)
     for name in "abcdef":
-        admission.add(name, Demand(1200, prefix), 0.0)
+        admission.add(name, RoutingRequest(1200, prefix), 0.0)
     # A cached prompt takes 0.2 s behind 0.5 s, 0.7 s, 0.9 s …; elsewhere it takes 1.2 s.
     sent = admission.ready(0.0)
     assert [(name, ticket.replica) for name, ticket in sent] == [("d", 1)]
@@ -138,10 +138,10 @@ def test_one_noisy_tenant_does_not_starve_the_others() -> None:
     one = fleet(hold_s=0.05)
     admission: Admission[str] = Admission(one)
     for number in range(100):
-        admission.add(f"noisy {number}", Demand(100, due_s=1000.0, tenant="noisy"), 0.0)
+        admission.add(f"noisy {number}", RoutingRequest(100, due_s=1000.0, tenant="noisy"), 0.0)
     [(_, ticket)] = admission.ready(0.0)
-    admission.add("quiet 0", Demand(100, due_s=1000.2, tenant="quiet"), 0.0)
-    admission.add("quiet 1", Demand(100, due_s=1000.2, tenant="quiet"), 0.0)
+    admission.add("quiet 0", RoutingRequest(100, due_s=1000.2, tenant="quiet"), 0.0)
+    admission.add("quiet 1", RoutingRequest(100, due_s=1000.2, tenant="quiet"), 0.0)
     order: list[str] = []
     for at in range(1, 7):
         one.first_token(ticket, at * 0.1)
@@ -157,17 +157,17 @@ def test_one_noisy_tenant_does_not_starve_the_others() -> None:
 def test_memory_keeps_a_request_back_until_another_has_ended() -> None:
     one = fleet(kv_tokens=1000)
     admission: Admission[str] = Admission(one)
-    admission.add("a", Demand(600), 0.0)
+    admission.add("a", RoutingRequest(600), 0.0)
     [(_, ticket)] = admission.ready(0.0)
     one.first_token(ticket, 0.6)
-    admission.add("b", Demand(600), 0.6)
+    admission.add("b", RoutingRequest(600), 0.6)
     assert admission.ready(0.6) == []
     one.finish(ticket, 5.0, output_tokens=10)
     assert names(admission.ready(5.0)) == ["b"]
 
 
 @st.composite
-def demands(draw: st.DrawFn) -> list[tuple[float, Demand]]:
+def demands(draw: st.DrawFn) -> list[tuple[float, RoutingRequest]]:
     found = []
     now_s = 0.0
     for _ in range(draw(st.integers(1, 40))):
@@ -176,20 +176,22 @@ def demands(draw: st.DrawFn) -> list[tuple[float, Demand]]:
         due_s = now_s + draw(st.sampled_from([0.1, 1.0, 5.0, math.inf]))
         tenant = draw(st.sampled_from([None, "a", "b"]))
         prompt = 100 * len(blocks) + draw(st.integers(1, 900))
-        found.append((now_s, Demand(prompt, blocks, None, due_s, math.inf, draw(st.integers(0, 2)), tenant)))
+        found.append(
+            (now_s, RoutingRequest(prompt, blocks, None, due_s, math.inf, draw(st.integers(0, 2)), tenant))
+        )
     return found
 
 
 @pytest.mark.parametrize("kind", ["admission", "at once"])
 @given(demands(), st.integers(1, 4), st.sampled_from([1200.0, 4000.0, math.inf]))
 def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
-    kind: str, coming: list[tuple[float, Demand]], count: int, kv_tokens: float
+    kind: str, coming: list[tuple[float, RoutingRequest]], count: int, kv_tokens: float
 ) -> None:
     one = fleet(count, kv_tokens)
     dispatcher: Dispatcher[int] = (
-        Admission(one) if kind == "admission" else AtOnce(one, make_policy("expected_ttft"))
+        Admission(one) if kind == "admission" else ImmediateDispatcher(one, make_policy("expected_ttft"))
     )
-    running: list[tuple[float, bool, int, Ticket]] = []
+    running: list[tuple[float, bool, int, ReplicaCharge]] = []
     free_s = [0.0] * count
     seen: list[int] = []
     number = 0
@@ -223,19 +225,19 @@ def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
 def test_a_request_avoids_where_it_failed_while_there_is_another() -> None:
     one = fleet(2, hold_s=1.0)
     admission: Admission[str] = Admission(one)
-    admission.add("a", Demand(100, avoid=(0,)), 0.0)
+    admission.add("a", RoutingRequest(100, avoid=(0,)), 0.0)
     [(_, ticket)] = admission.ready(0.0)
     assert ticket.replica == 1
     one.set_available(1, False)
-    admission.add("b", Demand(100, avoid=(0,)), 0.0)
+    admission.add("b", RoutingRequest(100, avoid=(0,)), 0.0)
     [(_, ticket)] = admission.ready(0.0)
     assert ticket.replica == 0, "there is no other"
 
 
 def test_at_once_avoids_it_too() -> None:
-    dispatcher: Dispatcher[str] = AtOnce(fleet(2), make_policy("least_requests"))
+    dispatcher: Dispatcher[str] = ImmediateDispatcher(fleet(2), make_policy("least_requests"))
     for name in "ab":
-        dispatcher.add(name, Demand(100, avoid=(0,)), 0.0)
+        dispatcher.add(name, RoutingRequest(100, avoid=(0,)), 0.0)
     assert [ticket.replica for _, ticket in dispatcher.ready(0.0)] == [1, 1]
 
 
@@ -244,11 +246,11 @@ def test_what_is_removed_is_not_sent(kind: str) -> None:
     one = fleet(hold_s=10.0)
     one.set_available(0, False)
     dispatcher: Dispatcher[str] = (
-        Admission(one) if kind == "admission" else AtOnce(one, make_policy("random"))
+        Admission(one) if kind == "admission" else ImmediateDispatcher(one, make_policy("random"))
     )
     items = ["a", "b", "c"]
     for name in items:
-        dispatcher.add(name, Demand(100, tenant=name), 0.0)
+        dispatcher.add(name, RoutingRequest(100, tenant=name), 0.0)
     dispatcher.remove(items[1])
     dispatcher.remove("never there")
     assert len(dispatcher) == 2
@@ -262,7 +264,7 @@ def test_what_it_works_on_side_by_side_has_room_whatever_its_prefill() -> None:
     one.set_room(0, math.inf, 5)
     admission: Admission[int] = Admission(one)
     for number in range(20):
-        admission.add(number, Demand(1000), 0.0)
+        admission.add(number, RoutingRequest(1000), 0.0)
     sent = admission.ready(0.0)
     assert [name for name, _ in sent] == [0, 1, 2, 3, 4]
     assert admission.ready(0.1) == []
@@ -275,7 +277,7 @@ def test_there_are_never_more_than_get_the_most_done() -> None:
     one.set_room(0, 3, math.inf)
     admission: Admission[int] = Admission(one)
     for number in range(20):
-        admission.add(number, Demand(1), 0.0)
+        admission.add(number, RoutingRequest(1), 0.0)
     sent = admission.ready(0.0)
     assert len(sent) == 3
     assert admission.wake_s == math.inf, "time alone makes no room"
@@ -292,24 +294,24 @@ def test_the_one_that_has_room_gets_what_the_other_has_none_for() -> None:
     one.set_room(0, 1, math.inf)
     admission: Admission[int] = Admission(one)
     for number in range(6):
-        admission.add(number, Demand(100), 0.0)
+        admission.add(number, RoutingRequest(100), 0.0)
     assert sorted(ticket.replica for _, ticket in admission.ready(0.0)) == [0, 1, 1, 1, 1, 1]
 
 
 def test_without_any_deadline_priority_decides_within_a_second() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=10.0))
-    admission.add("low", Demand(1, priority=2), 0.1)
-    admission.add("high", Demand(1, priority=1), 0.2)
-    admission.add("later", Demand(1, priority=0), 1.3)
+    admission.add("low", RoutingRequest(1, priority=2), 0.1)
+    admission.add("high", RoutingRequest(1, priority=1), 0.2)
+    admission.add("later", RoutingRequest(1, priority=0), 1.3)
     assert names(admission.ready(1.3)) == ["high", "low", "later"]
 
 
 def test_no_report_of_others_stops_the_stream() -> None:
     one = fleet(hold_s=0.1)
-    one.foreign_s[:] = 1e6
+    one.external_s[:] = 1e6
     admission: Admission[str] = Admission(one)
     for name in "ab":
-        admission.add(name, Demand(100), 0.0)
+        admission.add(name, RoutingRequest(100), 0.0)
     [(first, ticket)] = admission.ready(0.0)
     assert first == "a"
     one.first_token(ticket, 0.1)
@@ -321,13 +323,13 @@ def test_one_that_starts_slowly_gets_one_and_the_rest_waits() -> None:
     one.limit[0] = 1
     admission: Admission[str] = Admission(one)
     for name in "ab":
-        admission.add(name, Demand(100), 0.0)
+        admission.add(name, RoutingRequest(100), 0.0)
     assert names(admission.ready(0.0)) == ["a"]
     assert len(admission) == 1
 
 
 def test_deadlines_within_a_second_are_alike_and_priority_decides() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=10.0))
-    admission.add("low", Demand(1, deadline_s=300.1, priority=2), 0.0)
-    admission.add("high", Demand(1, deadline_s=300.2, priority=1), 0.1)
+    admission.add("low", RoutingRequest(1, deadline_s=300.1, priority=2), 0.0)
+    admission.add("high", RoutingRequest(1, deadline_s=300.2, priority=1), 0.1)
     assert names(admission.ready(0.1)) == ["high", "low"]

@@ -25,8 +25,7 @@ from forebay.errors import (
 from forebay.fleet.client import FleetClient
 from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.replicas.file import FileReplicas
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.replicas.health import HealthRules
 from forebay.records import Request
 from forebay.settings import SecretRef
@@ -349,7 +348,7 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
         crowd = [asyncio.ensure_future(_ask_on(other, number)) for number in range(12)]
         fleet = fakes.engine.client.fleet
         row = fleet.names.index(busy.url)
-        await wait_for(lambda: fleet.foreign[row] >= 5)
+        await wait_for(lambda: fleet.external[row] >= 5)
         before = fakes.calls(0), fakes.calls(1)
         for number in range(100, 120):
             await fakes.engine.complete(ask(number), timeout_s=60.0)
@@ -448,7 +447,7 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
         await wait_for(lambda: fakes.calls(0) + fakes.calls(1) == 1)
         rows = fakes.engine.client._members.rows.values()
         [lease] = [lease for member in rows for lease in member.leases]
-        lease.lose("it hangs")
+        lease.mark_stalled("it hangs")
         task.cancel()
         await asyncio.wait((task,), timeout=60.0)
         assert task.cancelled()

@@ -52,8 +52,8 @@ async def test_metrics_that_lie_do_not_stop_the_stream(
         for replica in fakes.replicas:
             replica._metrics = lambda: f"vllm:num_requests_waiting {next(lies)}\n"
         fleet, members = fakes.engine.client.fleet, fakes.engine.client._members
-        await wait_for(lambda: min(fleet.foreign) >= 100)
+        await wait_for(lambda: min(fleet.external) >= 100)
         numbers = iter(range(100, 10_000))
         while all(member.reports.believed for member in members.rows.values()):
             await fakes.engine.complete(ask(next(numbers)), timeout_s=60.0)
-        await wait_for(lambda: min(fleet.foreign) == 0)
+        await wait_for(lambda: min(fleet.external) == 0)

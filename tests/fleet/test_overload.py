@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
+from benchmarks.slowdown import GOOD, MOST_THROWN_AWAY, REPLICAS, SPEEDS
 
-from forebay.bench.slowdown import GOOD, MOST_THROWN_AWAY, REPLICAS, SPEEDS
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.records import Message, Request, Sampling
 from forebay.testing.faults import Faults
 from forebay.testing.replica.inside import InsideReplica

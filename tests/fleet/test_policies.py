@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.base import Demand
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
-from forebay.fleet.policies.session_affinity import SessionAffinity
+from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.policies import SessionAffinity
+from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
@@ -23,25 +23,27 @@ def fleet(count: int = 4, names: list[str] | None = None) -> Fleet:
     return Fleet([ReplicaLimits(name, 16_000, 64) for name in names], block_tokens=BLOCK)
 
 
-def choose(name: str, one: Fleet, demand: Demand, seed: int = 0) -> int:
+def choose(name: str, one: Fleet, demand: RoutingRequest, seed: int = 0) -> int:
     return make_policy(name, seed=seed).choose(demand, one.cached(demand), one, 0.0)
 
 
-def load(one: Fleet, requests: list[int], demand: Demand | None = None) -> None:
+def load(one: Fleet, requests: list[int], demand: RoutingRequest | None = None) -> None:
     for replica, count in enumerate(requests):
         for _ in range(count):
-            one.take(replica, demand or Demand(100), one.nothing, 0.0)
+            one.take(replica, demand or RoutingRequest(100), one.nothing, 0.0)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[int], list[bool], list[Demand]]:
+def situations(draw: st.DrawFn) -> tuple[list[int], list[bool], list[RoutingRequest]]:
     count = draw(st.integers(1, 9))
     loads = draw(st.lists(st.integers(0, 60), min_size=count, max_size=count))
     available = draw(st.lists(st.booleans(), min_size=count, max_size=count).filter(any))
     demands = draw(
         st.lists(
             st.builds(
-                lambda blocks, tail, session: Demand(len(blocks) * BLOCK + tail, tuple(blocks), session),
+                lambda blocks, tail, session: RoutingRequest(
+                    len(blocks) * BLOCK + tail, tuple(blocks), session
+                ),
                 st.lists(st.integers(0, 4), max_size=5, unique=True),
                 st.integers(1, 100),
                 st.sampled_from([None, "", "a", "é\ud800"]),
@@ -56,7 +58,7 @@ def situations(draw: st.DrawFn) -> tuple[list[int], list[bool], list[Demand]]:
 @pytest.mark.parametrize("name", POLICIES)
 @given(situations())
 def test_only_available_replicas_are_chosen_and_always_the_same(
-    name: str, situation: tuple[list[int], list[bool], list[Demand]]
+    name: str, situation: tuple[list[int], list[bool], list[RoutingRequest]]
 ) -> None:
     loads, available, demands = situation
 
@@ -87,16 +89,16 @@ def test_an_unknown_policy_is_refused_with_those_that_there_are() -> None:
 
 def test_round_robin_takes_each_in_its_turn() -> None:
     one, policy = fleet(3), make_policy("round_robin")
-    turns = [policy.choose(Demand(1), one.nothing, one, 0.0) for _ in range(4)]
+    turns = [policy.choose(RoutingRequest(1), one.nothing, one, 0.0) for _ in range(4)]
     one.set_available(1, False)
-    turns += [policy.choose(Demand(1), one.nothing, one, 0.0) for _ in range(3)]
+    turns += [policy.choose(RoutingRequest(1), one.nothing, one, 0.0) for _ in range(3)]
     assert turns == [0, 1, 2, 0, 2, 0, 2]
 
 
 @pytest.mark.parametrize("name", ["random", "power_of_two", "llm_d"])
 def test_random_choices_spread(name: str) -> None:
     one, policy = fleet(4), make_policy(name, seed=3)
-    seen = Counter(policy.choose(Demand(1), one.nothing, one, 0.0) for _ in range(400))
+    seen = Counter(policy.choose(RoutingRequest(1), one.nothing, one, 0.0) for _ in range(400))
     assert set(seen) == {0, 1, 2, 3}
     assert min(seen.values()) > 50
 
@@ -104,19 +106,19 @@ def test_random_choices_spread(name: str) -> None:
 def test_least_requests_counts_those_of_others() -> None:
     one = fleet(3)
     load(one, [2, 1, 3])
-    assert choose("least_requests", one, Demand(10)) == 1
+    assert choose("least_requests", one, RoutingRequest(10)) == 1
     one.report(1, ReplicaLoad(0.0, running=4.0))
-    assert choose("least_requests", one, Demand(10)) == 0
+    assert choose("least_requests", one, RoutingRequest(10)) == 0
 
 
 def test_power_of_two_never_takes_the_fullest() -> None:
     one = fleet(3)
     load(one, [5, 1, 3])
-    assert {choose("power_of_two", one, Demand(10), seed) for seed in range(50)} == {1, 2}
+    assert {choose("power_of_two", one, RoutingRequest(10), seed) for seed in range(50)} == {1, 2}
 
 
 def test_a_session_stays_and_few_move_when_the_fleet_changes() -> None:
-    sessions = [Demand(10, session=f"user {n}") for n in range(2000)]
+    sessions = [RoutingRequest(10, session=f"user {n}") for n in range(2000)]
     before = fleet(10)
     policy = make_policy("session_affinity")
     homes = [policy.choose(demand, before.nothing, before, 0.0) for demand in sessions]
@@ -132,37 +134,37 @@ def test_a_session_stays_and_few_move_when_the_fleet_changes() -> None:
 
 def test_a_session_without_a_name_is_kept_by_its_first_block() -> None:
     one = fleet(8)
-    homes = {choose("session_affinity", one, Demand(40, (7, n))) for n in range(20)}
+    homes = {choose("session_affinity", one, RoutingRequest(40, (7, n))) for n in range(20)}
     assert len(homes) == 1
     load(one, [1, 1, 1, 1, 1, 0, 1, 1])
-    assert choose("session_affinity", one, Demand(40)) == 5
+    assert choose("session_affinity", one, RoutingRequest(40)) == 5
 
 
 def test_expected_ttft_takes_the_cached_replica_until_its_queue_costs_more() -> None:
     one = fleet(2)
     blocks = tuple(range(50))
-    one.take(1, Demand(800, blocks), one.nothing, 0.0)
-    repeat = Demand(820, blocks)
+    one.take(1, RoutingRequest(800, blocks), one.nothing, 0.0)
+    repeat = RoutingRequest(820, blocks)
     assert choose("expected_ttft", one, repeat) == 0, "the prefix is only being computed there"
     one = fleet(2)
-    one.finish(one.take(1, Demand(800, blocks), one.nothing, 0.0), 0.0)
+    one.finish(one.take(1, RoutingRequest(800, blocks), one.nothing, 0.0), 0.0)
     assert choose("expected_ttft", one, repeat) == 1
-    load(one, [0, 1], Demand(5000))
+    load(one, [0, 1], RoutingRequest(5000))
     assert choose("expected_ttft", one, repeat) == 0
 
 
 def test_sglang_goes_by_the_match_or_the_smallest_tree_while_balanced() -> None:
     one, policy = fleet(3), make_policy("sglang")
-    half = Demand(160, tuple(range(10)))
+    half = RoutingRequest(160, tuple(range(10)))
 
-    def pick(demand: Demand) -> int:
+    def pick(demand: RoutingRequest) -> int:
         return policy.choose(demand, one.cached(demand), one, 0.0)
 
     assert pick(half) == 0
     one.take(0, half, one.nothing, 0.0)
-    assert pick(Demand(300, tuple(range(10)))) == 0, "more than half of the prompt"
-    assert pick(Demand(400, tuple(range(10)))) == 1, "less than half: the smallest tree"
-    assert pick(Demand(100)) == 2
+    assert pick(RoutingRequest(300, tuple(range(10)))) == 0, "more than half of the prompt"
+    assert pick(RoutingRequest(400, tuple(range(10)))) == 1, "less than half: the smallest tree"
+    assert pick(RoutingRequest(100)) == 2
     load(one, [34, 2, 2])
     assert pick(half) == 1, "uneven: the shortest queue"
 
@@ -170,50 +172,50 @@ def test_sglang_goes_by_the_match_or_the_smallest_tree_while_balanced() -> None:
 def test_aibrix_goes_by_the_match_unless_that_replica_is_overloaded() -> None:
     one = fleet(3)
     blocks = tuple(range(10))
-    one.finish(one.take(1, Demand(160, blocks), one.nothing, 0.0), 0.0)
-    assert choose("aibrix", one, Demand(160, blocks)) == 1
+    one.finish(one.take(1, RoutingRequest(160, blocks), one.nothing, 0.0), 0.0)
+    assert choose("aibrix", one, RoutingRequest(160, blocks)) == 1
     load(one, [1, 5, 0])
-    assert choose("aibrix", one, Demand(160, blocks)) == 2, "five is above the mean and a deviation"
+    assert choose("aibrix", one, RoutingRequest(160, blocks)) == 2, "five is above the mean and a deviation"
     load(one, [4, 0, 4])
-    assert choose("aibrix", one, Demand(160, blocks)) == 1
+    assert choose("aibrix", one, RoutingRequest(160, blocks)) == 1
     load(one, [10, 0, 1])
-    assert choose("aibrix", one, Demand(160, (77,))) == 1, "uneven by more than eight"
+    assert choose("aibrix", one, RoutingRequest(160, (77,))) == 1, "uneven by more than eight"
 
 
 def test_aibrix_takes_the_longest_match_and_of_equals_the_idler() -> None:
     one = fleet(3)
-    one.finish(one.take(0, Demand(160, (1, 2)), one.nothing, 0.0), 0.0)
-    one.finish(one.take(1, Demand(160, (1, 2, 3)), one.nothing, 0.0), 0.0)
-    assert choose("aibrix", one, Demand(160, (1, 2, 3, 4))) == 1
+    one.finish(one.take(0, RoutingRequest(160, (1, 2)), one.nothing, 0.0), 0.0)
+    one.finish(one.take(1, RoutingRequest(160, (1, 2, 3)), one.nothing, 0.0), 0.0)
+    assert choose("aibrix", one, RoutingRequest(160, (1, 2, 3, 4))) == 1
     load(one, [1, 0, 0])
-    one.finish(one.take(2, Demand(160, (1, 2)), one.nothing, 0.0), 0.0)
-    assert choose("aibrix", one, Demand(160, (1, 2, 9))) == 1
+    one.finish(one.take(2, RoutingRequest(160, (1, 2)), one.nothing, 0.0), 0.0)
+    assert choose("aibrix", one, RoutingRequest(160, (1, 2, 9))) == 1
     load(one, [0, 1, 0])
-    assert choose("aibrix", one, Demand(160, (1, 2, 9))) == 2
+    assert choose("aibrix", one, RoutingRequest(160, (1, 2, 9))) == 2
 
 
 def test_llm_d_weighs_queue_memory_and_prefix() -> None:
     one = fleet(2)
     one.report(0, ReplicaLoad(0.0, 0.0, 0.0, 0.9))
     one.report(1, ReplicaLoad(0.0, 0.0, 5.0, 0.1))
-    assert choose("llm_d", one, Demand(160)) == 0, "0.2 + 2 against 1.8"
+    assert choose("llm_d", one, RoutingRequest(160)) == 0, "0.2 + 2 against 1.8"
     blocks = tuple(range(10))
-    one.take(1, Demand(160, blocks), one.nothing, 0.0)
-    assert choose("llm_d", one, Demand(160, blocks)) == 1, "2.2 against 1.8 + 3"
+    one.take(1, RoutingRequest(160, blocks), one.nothing, 0.0)
+    assert choose("llm_d", one, RoutingRequest(160, blocks)) == 1, "2.2 against 1.8 + 3"
 
 
 def test_dynamo_adds_prefill_and_decode_blocks() -> None:
     one = fleet(2)
-    decoding = one.take(0, Demand(400), one.nothing, 0.0)
+    decoding = one.take(0, RoutingRequest(400), one.nothing, 0.0)
     one.first_token(decoding, 1.0)
-    one.take(1, Demand(150), one.nothing, 1.0)
-    assert choose("dynamo", one, Demand(100)) == 1, "400 decode against 150 prefill and 150 decode"
-    one.take(1, Demand(60), one.nothing, 1.0)
-    assert choose("dynamo", one, Demand(100)) == 0
+    one.take(1, RoutingRequest(150), one.nothing, 1.0)
+    assert choose("dynamo", one, RoutingRequest(100)) == 1, "400 decode against 150 prefill and 150 decode"
+    one.take(1, RoutingRequest(60), one.nothing, 1.0)
+    assert choose("dynamo", one, RoutingRequest(100)) == 0
 
 
 def test_sessions_spread_over_replicas_whose_long_urls_begin_alike() -> None:
     fleet = Fleet([ReplicaLimits(f"https://{'a' * 80}/r{n}") for n in range(4)])
     rule = SessionAffinity()
-    chosen = {rule.choose(Demand(1, session=str(n)), fleet.nothing, fleet, 0.0) for n in range(100)}
+    chosen = {rule.choose(RoutingRequest(1, session=str(n)), fleet.nothing, fleet, 0.0) for n in range(100)}
     assert chosen == {0, 1, 2, 3}

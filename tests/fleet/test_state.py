@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.fleet.base import Demand
+from forebay.fleet.dispatch import RoutingRequest
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import MOST_BLOCKS, STALE_S, Fleet, ReplicaLimits
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 
 SPEED = PrefillSpeed(0.0, 0.001)
@@ -25,18 +25,18 @@ def fleet(count: int = 3, kv_tokens: float = 1e6, max_num_seqs: float = math.inf
     return Fleet(limits, block_tokens=16, speed=SPEED)
 
 
-def take(fleet: Fleet, replica: int, demand: Demand, now_s: float) -> Ticket:
+def take(fleet: Fleet, replica: int, demand: RoutingRequest, now_s: float) -> ReplicaCharge:
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
 def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() -> None:
     one = fleet()
-    seen, unseen = take(one, 0, Demand(500), 0.0), take(one, 0, Demand(500), 0.0)
+    seen, unseen = take(one, 0, RoutingRequest(500), 0.0), take(one, 0, RoutingRequest(500), 0.0)
     one.first_token(seen, 0.5)
     one.assume_first_token(unseen, 60.0)
     assert (one.busy[0], one.decoding[0], queue_of_s(one, 0, 60.0)) == (0, 2, 0.0)
     pace = one.pace[0]
-    again = take(one, 0, Demand(500), 60.0)
+    again = take(one, 0, RoutingRequest(500), 60.0)
     one.first_token(again, 60.5)
     assert one.pace[0] == pytest.approx(pace, rel=0.01)
     for ticket in (seen, unseen, again):
@@ -47,12 +47,12 @@ def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 500)), max_size=60))
 def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, int]]) -> None:
     one = fleet()
-    waiting: list[Ticket] = []
-    decoding: list[Ticket] = []
+    waiting: list[ReplicaCharge] = []
+    decoding: list[ReplicaCharge] = []
     for at, (kind, which, tokens) in enumerate(steps):
         now_s = at * 0.01
         if kind < 2:
-            waiting.append(take(one, which, Demand(tokens), now_s))
+            waiting.append(take(one, which, RoutingRequest(tokens), now_s))
         elif kind == 2 and waiting:
             ticket = waiting.pop(which % len(waiting))
             one.first_token(ticket, now_s)
@@ -78,8 +78,8 @@ def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, 
 
 def test_a_queue_shrinks_while_it_is_worked_on() -> None:
     one = fleet()
-    first = take(one, 1, Demand(1000), 10.0)
-    take(one, 1, Demand(500), 10.2)
+    first = take(one, 1, RoutingRequest(1000), 10.0)
+    take(one, 1, RoutingRequest(500), 10.2)
     assert queue_s(one, 10.0).tolist() == pytest.approx([0, 1.5, 0])
     assert queue_s(one, 10.4).tolist() == pytest.approx([0, 1.1, 0])
     one.first_token(first, 11.0)
@@ -88,7 +88,7 @@ def test_a_queue_shrinks_while_it_is_worked_on() -> None:
 
 def test_a_replica_that_hangs_looks_worse_and_worse() -> None:
     one = fleet()
-    take(one, 0, Demand(1000), 0.0)
+    take(one, 0, RoutingRequest(1000), 0.0)
     assert queue_s(one, 1.0)[0] == pytest.approx(0.0)
     assert queue_s(one, 3.0)[0] == pytest.approx(2.0)
     assert queue_s(one, 60.0)[0] == pytest.approx(59.0)
@@ -97,8 +97,8 @@ def test_a_replica_that_hangs_looks_worse_and_worse() -> None:
 def test_cached_tokens_cost_no_prefill() -> None:
     one = fleet()
     blocks = tuple(range(60))
-    take(one, 2, Demand(1000, blocks), 0.0)
-    demand = Demand(1000, (*blocks[:30], 777))
+    take(one, 2, RoutingRequest(1000, blocks), 0.0)
+    demand = RoutingRequest(1000, (*blocks[:30], 777))
     cached = one.cached(demand)
     assert cached.tolist() == [0, 0, 480]
     assert prefill_s(one, demand, cached).tolist() == pytest.approx([1.0, 1.0, 0.52])
@@ -108,7 +108,7 @@ def test_cached_tokens_cost_no_prefill() -> None:
 
 def test_a_prompt_that_is_cached_as_a_whole_still_costs_a_token() -> None:
     one = fleet()
-    demand = Demand(32, (1, 2))
+    demand = RoutingRequest(32, (1, 2))
     take(one, 0, demand, 0.0)
     assert take(one, 0, demand, 0.0).uncached == 1.0
     assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.001)
@@ -119,14 +119,14 @@ def test_a_slow_replica_is_found_out_by_its_first_tokens() -> None:
     random = Random(3)
     now_s = 0.0
     for _ in range(400):
-        demand = Demand(random.randint(200, 2000))
+        demand = RoutingRequest(random.randint(200, 2000))
         for replica, slowness in ((0, 1.0), (1, 10.0)):
             ticket = take(one, replica, demand, now_s)
             done_s = now_s + slowness * 0.0005 * demand.prompt_tokens
             one.first_token(ticket, done_s)
             one.finish(ticket, done_s + 1, output_tokens=20)
         now_s += 20
-    demand = Demand(1000)
+    demand = RoutingRequest(1000)
     seconds = prefill_s(one, demand, one.cached(demand))
     assert seconds.tolist() == pytest.approx([0.5, 5.0], rel=0.1)
 
@@ -135,10 +135,10 @@ def test_the_shape_of_prefill_times_is_learned_not_only_their_size() -> None:
     one = fleet(1)
     for at in range(400):
         prompt = 100 if at % 2 else 10_000
-        ticket = take(one, 0, Demand(prompt), 20.0 * at)
+        ticket = take(one, 0, RoutingRequest(prompt), 20.0 * at)
         one.first_token(ticket, 20.0 * at + 0.2 + 5e-5 * prompt + 4e-9 * prompt * prompt)
         one.finish(ticket, 20.0 * at + 15)
-    seconds = [float(prefill_s(one, Demand(prompt), one.nothing)[0]) for prompt in (100, 10_000)]
+    seconds = [float(prefill_s(one, RoutingRequest(prompt), one.nothing)[0]) for prompt in (100, 10_000)]
     assert seconds == pytest.approx([0.205, 1.1], rel=0.05)
 
 
@@ -146,12 +146,12 @@ def test_first_tokens_of_one_step_are_one_sample() -> None:
     one = fleet(1)
     now_s = 0.0
     for _ in range(300):
-        tickets = [take(one, 0, Demand(500), now_s) for _ in range(4)]
+        tickets = [take(one, 0, RoutingRequest(500), now_s) for _ in range(4)]
         now_s += 1.0
         for ticket in tickets:
             one.first_token(ticket, now_s)
             one.finish(ticket, now_s)
-    demand = Demand(500)
+    demand = RoutingRequest(500)
     assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.25, rel=0.05)
 
 
@@ -160,7 +160,7 @@ def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
     assert one.hold_s[0] == math.inf
 
     def answered(tpot_s: float) -> None:
-        ticket = take(one, 0, Demand(10), 0.0)
+        ticket = take(one, 0, RoutingRequest(10), 0.0)
         one.first_token(ticket, 1.0)
         one.finish(ticket, 1.0 + 9 * tpot_s, output_tokens=10)
 
@@ -177,33 +177,35 @@ def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
 
 def test_reports_add_what_others_send_until_they_are_old() -> None:
     one = fleet()
-    mine = take(one, 1, Demand(100), 0.0)
+    mine = take(one, 1, RoutingRequest(100), 0.0)
     one.first_token(mine, 0.5)
     one.report(1, ReplicaLoad(1.0, running=5.0, waiting=3.0, kv_cache_usage=0.5))
-    assert one.foreign.tolist() == [0, 7, 0]
+    assert one.external.tolist() == [0, 7, 0]
     one.report(1, ReplicaLoad(0.9, running=50.0))
-    assert one.foreign.tolist() == [0, 7, 0], "an older report than the last is passed over"
+    assert one.external.tolist() == [0, 7, 0], "an older report than the last is passed over"
     one.forget_stale_reports(1.0 + STALE_S)
-    assert one.foreign.tolist() == [0, 7, 0]
+    assert one.external.tolist() == [0, 7, 0]
     one.forget_stale_reports(1.1 + STALE_S)
-    assert one.foreign.tolist() == [0, 0, 0]
+    assert one.external.tolist() == [0, 0, 0]
     assert one.requests.tolist() == [0, 1, 0]
 
 
 def test_prompts_of_others_that_wait_lengthen_a_queue() -> None:
     one = fleet(1)
     for at in range(200):
-        ticket = take(one, 0, Demand(400), at)
+        ticket = take(one, 0, RoutingRequest(400), at)
         one.first_token(ticket, at + 0.4)
         one.finish(ticket, at + 0.8)
     one.report(0, ReplicaLoad(200.0, running=0.0, waiting=5.0))
-    assert queue_s(one, 200.0)[0] == pytest.approx(5 * prefill_s(one, Demand(400), one.nothing)[0], rel=0.2)
+    assert queue_s(one, 200.0)[0] == pytest.approx(
+        5 * prefill_s(one, RoutingRequest(400), one.nothing)[0], rel=0.2
+    )
 
 
 def test_a_report_without_numbers_says_nothing() -> None:
     one = fleet()
     one.report(0, ReplicaLoad(1.0))
-    assert not np.concatenate([one.foreign, one.foreign_s, one.reported_kv]).any()
+    assert not np.concatenate([one.external, one.external_s, one.reported_kv]).any()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_a_request_fits_where_memory_and_places_are_left(
 ) -> None:
     one = fleet(2, kv_tokens, max_num_seqs)
     for _ in range(2):
-        take(one, 0, Demand(100), 0.0)
+        take(one, 0, RoutingRequest(100), 0.0)
     assert fits(one, 100.0, 0) is free
     assert fits(one, 1e9, 1), "an idle replica may be asked for anything"
 
@@ -223,21 +225,21 @@ def test_a_request_fits_where_memory_and_places_are_left(
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
 def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[int, int]]) -> None:
     one = fleet(0)
-    here: dict[int, list[Ticket]] = {}
+    here: dict[int, list[ReplicaCharge]] = {}
     for at, (kind, which) in enumerate(steps):
         now_s = at * 0.1
         if kind == 0:
             number = one.add(ReplicaLimits(f"r{at}", 1e4))
             assert number not in here
             assert one.names[number] == f"r{at}"
-            assert one.requests[number] == one.foreign[number] == one.waiting[number] == 0
+            assert one.requests[number] == one.external[number] == one.waiting[number] == 0
             assert (one.window[number], one.beside[number]) == (math.inf, 0.0)
             assert (one.pace[number], one.hold_s[number]) == (1.0, math.inf)
-            assert one.cached(Demand(32, (1, 2)))[number] == 0
+            assert one.cached(RoutingRequest(32, (1, 2)))[number] == 0
             here[number] = []
         elif here and kind == 1:
             number = sorted(here)[which % len(here)]
-            here[number].append(take(one, number, Demand(32, (1, 2)), now_s))
+            here[number].append(take(one, number, RoutingRequest(32, (1, 2)), now_s))
             one.report(number, ReplicaLoad(now_s, 9.0, 9.0, 0.5))
             one.set_room(number, 7.0, 3.0)
         elif here and kind == 2:
@@ -262,14 +264,14 @@ def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[i
 def test_with_as_many_requests_as_its_limit_a_replica_is_not_available() -> None:
     one = fleet(2)
     one.limit[0] = 1
-    take(one, 0, Demand(10), 0.0)
+    take(one, 0, RoutingRequest(10), 0.0)
     assert list(one.numbers()) == [1]
 
 
 def test_a_request_that_overtakes_shows_that_the_replica_works() -> None:
     one = fleet(1)
-    take(one, 0, Demand(1000), 0.0)
-    second = take(one, 0, Demand(1000), 0.0)
+    take(one, 0, RoutingRequest(1000), 0.0)
+    second = take(one, 0, RoutingRequest(1000), 0.0)
     assert queue_s(one, 11.0)[0] == pytest.approx(11.0), "ten seconds late, and one behind it"
     one.first_token(second, 11.0)
     assert queue_s(one, 11.0)[0] == pytest.approx(0.0, abs=1e-9)

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.config import FleetConfig
-from forebay.operators.ports import free_port
+from forebay.ports import free_port
 from forebay.testing.delays import Fixed
 from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript

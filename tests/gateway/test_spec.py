@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import SettingError
-from forebay.fleet.replicas.dns import DnsReplicas
-from forebay.fleet.replicas.file import FileReplicas
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.gateway.serve import listen, make_gateway
 from forebay.gateway.spec import GatewaySpec, load_gateway
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from forebay.simulate.engine import EngineModel
-from forebay.simulate.sequence import Sequence
+from forebay.simulate.replica import Sequence
 
 
 class _Running:

@@ -10,10 +10,9 @@ import orjson
 import pytest
 
 from forebay.errors import SettingError
-from forebay.simulate.arrivals import Arrivals
 from forebay.simulate.calibrate import MeasuredRun, calibrate, read_run, run_figures, simulate_run
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.models import LLAMA_8B, QWEN_32B
+from forebay.simulate.engine import LLAMA_8B, QWEN_32B, EngineModel
+from forebay.simulate.traces import Arrivals
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "vllm_measured"
 

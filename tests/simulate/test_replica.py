@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.fleet.base import Demand
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import SimulatedReplica, serve
-from forebay.simulate.sequence import Sequence
-from forebay.simulate.step_time import StepTime
+from forebay.fleet.dispatch import RoutingRequest
+from forebay.simulate.engine import EngineModel, StepTime
+from forebay.simulate.replica import Sequence, SimulatedReplica, serve
 
 _spec = importlib.util.spec_from_file_location("stepper", Path(__file__).with_name("stepper.py"))
 assert _spec is not None
@@ -33,7 +31,7 @@ Row = tuple[float, int, int, tuple[int, ...]]
 
 def sequences(rows: list[Row]) -> list[Sequence]:
     return [
-        Sequence(i, arrived_s, Demand(prompt, blocks), output)
+        Sequence(i, arrived_s, RoutingRequest(prompt, blocks), output)
         for i, (arrived_s, prompt, output, blocks) in enumerate(rows)
     ]
 

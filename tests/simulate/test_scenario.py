@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.at_once import AtOnce
-from forebay.fleet.base import Demand
-from forebay.fleet.policies import make_policy
-from forebay.simulate.arrivals import Arrivals
-from forebay.simulate.models import LLAMA_8B, find_model
+from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.policy_registry import make_policy
+from forebay.simulate.engine import LLAMA_8B, find_model
+from forebay.simulate.figures import Slo
+from forebay.simulate.replica import Sequence
 from forebay.simulate.run import Simulation, fleet_of
 from forebay.simulate.scenario import NAMES, Scenario, dispatcher_for
-from forebay.simulate.sequence import Sequence
-from forebay.simulate.slo import Slo
-from forebay.simulate.traces import TraceRequest
+from forebay.simulate.traces import Arrivals, TraceRequest
 
 BUSY = Arrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()
 
@@ -98,8 +97,10 @@ def test_a_request_that_no_replica_can_hold_is_refused() -> None:
 def test_reports_reach_the_fleet() -> None:
     models = [LLAMA_8B] * 2
     fleet = fleet_of(models)
-    simulation = Simulation(models, fleet, AtOnce(fleet, make_policy("round_robin")), report_every_s=0.5)
-    simulation.run([Sequence(i, i * 0.3, Demand(2000), 50) for i in range(20)])
+    simulation = Simulation(
+        models, fleet, ImmediateDispatcher(fleet, make_policy("round_robin")), report_every_s=0.5
+    )
+    simulation.run([Sequence(i, i * 0.3, RoutingRequest(2000), 50) for i in range(20)])
     assert fleet.reported_s.tolist() == pytest.approx([5.4, 5.4])
     assert fleet.reported_kv.min() > 0
 
@@ -107,7 +108,7 @@ def test_reports_reach_the_fleet() -> None:
 def test_the_slo_allows_long_prompts_more() -> None:
     slo = Slo()
     alone_s = LLAMA_8B.alone_s(50_000)
-    request = Sequence(0, 10.0, Demand(50_000, due_s=slo.due_s(10.0, 50_000, LLAMA_8B)), 11)
+    request = Sequence(0, 10.0, RoutingRequest(50_000, due_s=slo.due_s(10.0, 50_000, LLAMA_8B)), 11)
     assert not slo.met(request), "never answered"
     request.first_token_s, request.finished_s = 10.0 + 5 * alone_s + 0.99, 10.0 + 5 * alone_s + 2.99
     assert slo.met(request)
@@ -121,7 +122,7 @@ def test_the_slo_allows_long_prompts_more() -> None:
 def test_a_prompt_alone_takes_what_the_simulator_says(prompt: int) -> None:
     models = [LLAMA_8B]
     fleet = fleet_of(models)
-    request = Sequence(0, 0.0, Demand(prompt), 1)
-    Simulation(models, fleet, AtOnce(fleet, make_policy("round_robin"))).run([request])
+    request = Sequence(0, 0.0, RoutingRequest(prompt), 1)
+    Simulation(models, fleet, ImmediateDispatcher(fleet, make_policy("round_robin"))).run([request])
     assert request.first_token_s == pytest.approx(LLAMA_8B.alone_s(prompt))
     assert not math.isnan(request.finished_s)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from forebay.detect.terms import terms_of
+from forebay.apps.trends.terms import terms_of
 from forebay.testing.bursts import LEAST_BASE_PER_S, MOST_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
 
 PLAN = BurstPlan(seed=3, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000)

@@ -10,8 +10,8 @@ from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
-from forebay.flink_types import STATE
-from forebay.operators.shards import flink_keys
+from forebay.flink.shards import flink_keys
+from forebay.flink.types import STATE
 from forebay.testing.chain import Chain, Operator
 from forebay.testing.keyed_state import WallClock
 

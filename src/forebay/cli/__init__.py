@@ -54,7 +54,12 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the `forebay` command, as `serve` does."""
+    serve(application())
+
+
+def serve(app: typer.Typer) -> None:
+    """Run a command line.
 
     An error that Forebay raises on purpose becomes one message, with status 2 where a setting is wrong and
     else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order. The status is 143 then, and 130
@@ -71,7 +76,7 @@ def main() -> None:
     try:
         # Results, journals, checkpoints and logs hold what people wrote: nobody else reads them by default.
         os.umask(load_settings().umask)
-        application()()
+        app()
     except ForebayError as error:
         _complain(str(error))
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None

@@ -21,7 +21,7 @@ from forebay.errors import SettingError
 from forebay.settings import SecretRef, load_settings
 
 if TYPE_CHECKING:
-    from forebay.pipelines.demo_topics import Topics
+    from forebay.demo.kafka import Topics
 
 STARTS = (
     "Flink and vLLM start on this processor: about half a minute, most of it to load vLLM. Then the "
@@ -50,7 +50,7 @@ def demo(
     *,
     input: Annotated[Path | None, typer.Option(help="JSONL or CSV file of your own events.")] = None,
     engine: Annotated[str | None, typer.Option(help="URL of an engine; otherwise a local one.")] = None,
-    model: Annotated[str | None, typer.Option(help="Which one, where the engine serves several.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
     ] = None,
@@ -78,11 +78,11 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
     """Stream events through Flink and a model, and show what came out."""
+    from forebay.demo.kafka import LOCAL, check_kafka
+    from forebay.demo.plan import DemoOptions, plan_demo
+    from forebay.demo.run import run_demo
     from forebay.documents.fields import secret_variables
-    from forebay.pipelines.demo import DemoOptions, plan_demo
-    from forebay.pipelines.demo_run import run_demo
-    from forebay.pipelines.demo_topics import LOCAL, check_kafka
-    from forebay.pipelines.places import check_secrets
+    from forebay.runtime.preflight import check_secrets
 
     if engine is None and (model is not None or api_key_env is not None):
         raise SettingError(

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from forebay.pipelines.demo import Right, Summary
-    from forebay.pipelines.demo_outbreak import Outbreak
-    from forebay.pipelines.snapshot import Snapshot
+    from forebay.demo.outbreak import Outbreak
+    from forebay.demo.plan import Right, Summary
+    from forebay.runtime.snapshot import Snapshot
 
 BAR_WIDTH = 36
 EXAMPLE_CHARS = 100

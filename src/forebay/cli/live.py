@@ -13,8 +13,7 @@ from rich.text import Text
 
 from forebay.backlog import Backlog
 from forebay.control_characters import replace_controls
-from forebay.pipelines.snapshot import Snapshot
-from forebay.pipelines.throughput import Throughput
+from forebay.runtime.snapshot import Snapshot, Throughput
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from forebay.cli.dead_letter_hint import show_lost
 from forebay.cli.live import LiveLine, report
-from forebay.cli.lost import show_lost
 from forebay.control_characters import replace_controls
 from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
 from forebay.errors import SettingError
-from forebay.pipelines.flink_process import FlinkLauncher
+from forebay.runtime.flink_process import FlinkLauncher
 from forebay.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from forebay.pipelines.ready import Ready
-    from forebay.pipelines.spec import PipelineSpec
+    from forebay.config.presets import Preset
+    from forebay.config.spec import PipelineSpec
 
 WISHES = ("source", "out", "key", "time", "set")
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
@@ -97,10 +97,10 @@ def _run(
     launcher: FlinkLauncher,
     settings: Settings,
 ) -> None:
+    from forebay.config.presets import READY
+    from forebay.config.spec import StdoutSink
     from forebay.documents.fields import secret_variables
-    from forebay.pipelines.ready import READY
-    from forebay.pipelines.run import Engine, RunOptions, run_pipeline
-    from forebay.pipelines.spec import StdoutSink
+    from forebay.runtime.run import Engine, RunOptions, run_pipeline
 
     ready = READY.get(pipeline)
     folder = wishes["out"] or Path("out", pipeline)
@@ -141,15 +141,15 @@ def _run(
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console) -> None:
-    from forebay.operators.checkpoints import newest_of_job
-    from forebay.pipelines.resume import jobs_in
+    from forebay.flink.checkpoints import newest_of_job
+    from forebay.runtime.resume import jobs_in
 
     there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
     where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
     errors.print(f"stopped; run the same command to {where}", highlight=False)
 
 
-def _write_page(ready: Ready | None, folder: Path, errors: Console) -> None:
+def _write_page(ready: Preset | None, folder: Path, errors: Console) -> None:
     if ready is None or ready.page is None:
         return
     from forebay.connectors.sinks import read_jsonl_sink
@@ -160,17 +160,18 @@ def _write_page(ready: Ready | None, folder: Path, errors: Console) -> None:
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], out: Path) -> PipelineSpec:
-    from forebay.pipelines.load import load_spec
-    from forebay.pipelines.ready import READY, Wish, ready_spec
+    from forebay.config.load import load_spec
+    from forebay.config.presets import READY, ApplicationOptions, preset_spec
 
     if pipeline not in READY:
         named = [f"--{name}" for name in WISHES if given[name]]
         if named:
             raise SettingError(
-                f"{', '.join(named)}: only with an application ({', '.join(READY)}); a pipeline file says it"
+                f"{', '.join(named)}: only with an application ({', '.join(READY)}); "
+                f"set it in the pipeline file"
             )
         return load_spec(Path(pipeline))
     if given["source"] is None:
         raise SettingError(f"forebay run {pipeline}: name what to read with --source")
-    wish = Wish(given["source"], out, given["key"], given["time"], given["set"] or ())
-    return ready_spec(pipeline, wish)
+    wish = ApplicationOptions(given["source"], out, given["key"], given["time"], given["set"] or ())
+    return preset_spec(pipeline, wish)

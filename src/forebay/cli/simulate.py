@@ -65,12 +65,13 @@ def run(
     """Serve the requests once per policy and print what came of it. The same seed gives the same figures."""
     if context.invoked_subcommand is not None:
         return
-    from forebay.bench.picture import check_drawing
-    from forebay.bench.routing_picture import draw_runs
-    from forebay.fleet.policies import DEFAULT_POLICY
-    from forebay.simulate.arrivals import Arrivals
-    from forebay.simulate.models import find_model
+    from benchmarks.picture import check_drawing
+    from benchmarks.routing_picture import draw_runs
+
+    from forebay.fleet.policy_registry import DEFAULT_POLICY
+    from forebay.simulate.engine import find_model
     from forebay.simulate.scenario import Scenario, dispatcher_for
+    from forebay.simulate.traces import Arrivals
 
     if json is not None:
         check_writable("--json", json)
@@ -126,7 +127,7 @@ def calibrate(
     """Fit the times of an engine's steps to a measured run; status 1 where a figure is over 10 % off."""
     from forebay.simulate.calibrate import calibrate as fit
     from forebay.simulate.calibrate import read_run
-    from forebay.simulate.models import LLAMA_8B
+    from forebay.simulate.engine import LLAMA_8B
 
     if json is not None:
         check_writable("--json", json)

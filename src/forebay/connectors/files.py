@@ -15,8 +15,7 @@ from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.codec import pack_state, unpack_state
-from forebay.connectors.formats import BOM, Format
-from forebay.connectors.pieces import (
+from forebay.connectors.file_chunks import (
     UNREADABLE,
     Part,
     Pieces,
@@ -27,11 +26,11 @@ from forebay.connectors.pieces import (
     parts_of,
     piece_bytes,
 )
+from forebay.connectors.formats import BOM, Format
+from forebay.connectors.python_source import calls, on_one_key
 from forebay.connectors.rows import LineReader, Progress, quote_open
-from forebay.connectors.ticks import calls, on_one_key
-from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import SettingError
-from forebay.flink_types import BYTES, STATE
+from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 
 LATIN = "ISO-8859-1"
 """Maps each byte to one character and back: what a line holds survives, UTF-8 or not."""
@@ -183,7 +182,7 @@ class ReadPieces(KeyedProcessFunction):
     def _begin(self, ctx: KeyedProcessFunction.Context) -> None:
         """The first call of a run."""
         if self._place.value() is None:
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
             self._first_step.update(pack_state(STATE_FORMAT, self._step))
             self._place.update(pack_place((0, 0), Progress()))
@@ -219,7 +218,7 @@ class ReadLines(KeyedProcessFunction):
         """The first call of a run."""
         found = self._state.value()
         if found is None:
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             return Progress()
         return unpack_place(found)[1]
 

@@ -10,7 +10,7 @@ from typing import Literal
 import orjson
 
 from forebay.codec import encode
-from forebay.connectors.times import EventTime
+from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, RecordError
 from forebay.records import JSON, DeadLetter, Event
 

@@ -12,20 +12,18 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.call_limit import WAIT_S, CallLimit
+from forebay.connectors.file_chunks import Part, Pieces, Place, longest_line, parts_of
 from forebay.connectors.files import Files, line_reader, pack_parts, pack_place, unpack_parts, unpack_place
-from forebay.connectors.pieces import Part, Pieces, Place, longest_line, parts_of
+from forebay.connectors.python_source import WAIT_S, CallLimit, calls, refuse_older
 from forebay.connectors.rows import LineReader, Progress
-from forebay.connectors.ticks import calls, refuse_older
-from forebay.connectors.types import END_OF_INPUT_MS
 from forebay.errors import ForebayError, SettingError
-from forebay.flink_types import BYTES, STATE
-from forebay.jvm_task import is_cancelled, output_room
+from forebay.flink.jvm_task import is_cancelled, output_room
+from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter, Event
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplaySpeed:
     """`speed`: recorded seconds per second. A gap is waited for at most `longest_gap_s`."""
 
     speed: float = 1.0
@@ -60,7 +58,7 @@ class Recorded:
     at: Progress
 
 
-def replay_source(env: StreamExecutionEnvironment, config: Files, pace: Pace) -> DataStream:
+def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
     """The records of `config` as bytes of events or dead letters, in order, each at its recorded time.
 
     Times count from the first record after the start. The sum of the gaps is kept to: what was late because
@@ -120,7 +118,7 @@ class Replay(KeyedProcessFunction):
         self,
         parts: Sequence[Part],
         reader: LineReader,
-        pace: Pace,
+        pace: ReplaySpeed,
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -145,7 +143,7 @@ class Replay(KeyedProcessFunction):
     def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         if self._due is None and self._place.value() is None:
             refuse_older(self._context, "cursor-and-count")
-            ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
             self._place.update(pack_place((0, 0), Progress()))
         yield from self._hand_on()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from forebay.codec import encode
 from forebay.connectors.formats import BOM, Format
-from forebay.connectors.letters import parse_dead_letter
+from forebay.connectors.json_lines import parse_dead_letter
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Event
 

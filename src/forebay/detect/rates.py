@@ -41,7 +41,7 @@ def decay(elapsed_ms: float, half_life_ms: float) -> float:
 
 
 @dataclass(slots=True)
-class Pace:
+class ArrivalPace:
     """How often something came of late and before that: two exponentially decayed counts.
 
     The longer half-life minus the shorter is history without the present: what comes now is not in it yet.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import orjson
 from threadpoolctl import threadpool_limits
 
-from forebay.embed.safetensors import read_tensors
+from forebay.embed.model import read_tensors
 from forebay.embed.wordpiece import WordPiece
 from forebay.errors import SetupError
 

@@ -9,6 +9,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import orjson
+
 from forebay.engine.launch.commands import run_logged
 from forebay.engine.launch.files import check_sha256, locked
 from forebay.engine.launch.progress import Progress
@@ -83,3 +87,25 @@ def unpack(wheel: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, file)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise SetupError(f"{wheel.name} cannot be unpacked: {error}") from None
+
+
+MAX_HEADER_BYTES = 16 << 20
+
+
+def read_tensors(path: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """All float32 tensors of a file by their names.
+
+    Raises `OSError` where it cannot be read, `ValueError` where it is not what it should be.
+    """
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    if not 0 < length <= min(MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"{path.name} is no safetensors file: its header has {length} bytes")
+    header = orjson.loads(data[8 : 8 + length])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] != "F32":
+            continue
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        tensors[name] = np.frombuffer(data[begin:end], np.float32).reshape(entry["shape"]).copy()
+    return tensors

@@ -16,7 +16,7 @@ from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
 from forebay.engine.launch.local import machine_registry, threads_on
 from forebay.engine.launch.machine import Processor, available_memory_gib, read_processor, usable_cores
 from forebay.engine.launch.model import model_ready
-from forebay.engine.launch.ports import free_ports
+from forebay.engine.launch.ports import free_ports_from
 from forebay.engine.launch.registry import Replica
 from forebay.engine.launch.replicas import PORT_BASE
 from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB
@@ -143,7 +143,7 @@ def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
 def check_ports(base: int = PORT_BASE) -> Finding:
     """A port for a replica."""
     try:
-        port = free_ports(base, 1, ())[0]
+        port = free_ports_from(base, 1, ())[0]
     except LaunchError as error:
         return Finding("ports", Verdict.MISSING, str(error), "forebay engine up --port-base PORT")
     return Finding("ports", Verdict.OK, f"{port} is free")

@@ -8,10 +8,10 @@ from typing import Generic
 
 import numpy as np
 
-from forebay.fleet.base import Demand, Item, Vector
+from forebay.fleet.dispatch import Item, RoutingRequest, Vector
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
 from forebay.fleet.state import Fleet
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 
 LOOK_AHEAD = 32
 """How many requests that wait for a busy replica are passed over at most to find one for an idle one."""
@@ -20,7 +20,7 @@ NEVER_DUE_S = 3600.0
 forever."""
 MIN_WAKE_S = 0.001
 
-Waiting = tuple[float, int, int, Item, Demand]
+Waiting = tuple[float, int, int, Item, RoutingRequest]
 """A request in its place: the moment it is ordered by, its priority, its number, and what it is."""
 
 
@@ -58,7 +58,7 @@ class Admission(Generic[Item]):
     def __len__(self) -> int:
         return len(self._waiting) + len(self._late)
 
-    def add(self, item: Item, demand: Demand, now_s: float) -> None:
+    def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None:
         due_s = min(demand.due_s, demand.deadline_s)
         if demand.due_s == math.inf:
             # Deadlines run from arrival: taken exactly, no two are alike, and priority would mean nothing.
@@ -72,8 +72,8 @@ class Admission(Generic[Item]):
         expired, self._expired = self._expired, []
         return expired
 
-    def ready(self, now_s: float) -> list[tuple[Item, Ticket]]:
-        sent: list[tuple[Item, Ticket]] = []
+    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
+        sent: list[tuple[Item, ReplicaCharge]] = []
         if not self._waiting and not self._late:
             self.wake_s, self._closed_until_s = math.inf, -math.inf
             return sent
@@ -144,7 +144,7 @@ class Admission(Generic[Item]):
                     heapify(heap)
                     return
 
-    def _best(self, costs: Vector, demand: Demand) -> int:
+    def _best(self, costs: Vector, demand: RoutingRequest) -> int:
         best = int(costs.argmin())
         if best in demand.avoid:
             others = costs.copy()
@@ -187,14 +187,14 @@ class Admission(Generic[Item]):
         fleet.changed.clear()
         return False
 
-    def _join(self, tenant: str, demand: Demand) -> float:
+    def _join(self, tenant: str, demand: RoutingRequest) -> float:
         """Count a request of the tenant's; gives the seconds that those before it take at its fair share."""
         before = self._tenants.get(tenant, 0)
         self._tenants[tenant] = before + demand.prompt_tokens
         speed_s = self._fleet.fit.speed.token_s / max(len(self._fleet.numbers()), 1)
         return before * speed_s * len(self._tenants)
 
-    def _leave(self, demand: Demand) -> None:
+    def _leave(self, demand: RoutingRequest) -> None:
         if demand.tenant is not None:
             left = self._tenants[demand.tenant] - demand.prompt_tokens
             if left:

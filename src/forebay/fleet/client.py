@@ -24,12 +24,12 @@ from forebay.engine.probe import ServedModel
 from forebay.engine.replica import HttpReplica
 from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
 from forebay.fleet.admission import Admission
-from forebay.fleet.at_once import AtOnce
-from forebay.fleet.base import Demand, Dispatcher
 from forebay.fleet.cache_events.watch import CacheEventCounts
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.lease import Lease
-from forebay.fleet.policies import DEFAULT_POLICY, make_policy
+from forebay.fleet.dispatch import Dispatcher, RoutingRequest
+from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.lease import ReplicaLease
+from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
 from forebay.fleet.replicas.membership import Connect, Membership
 from forebay.fleet.state import Fleet
@@ -55,10 +55,10 @@ class FleetClient:
         self._tokens = TokenEstimate()
         self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
         self.api_key = None if config.api_key is None else read_secret(config.api_key)
-        self._dispatcher: Dispatcher[Placing] = (
+        self._dispatcher: Dispatcher[PendingPlacement] = (
             Admission(self.fleet)
             if config.routing == DEFAULT_POLICY
-            else AtOnce(self.fleet, make_policy(config.routing))
+            else ImmediateDispatcher(self.fleet, make_policy(config.routing))
         )
         self._members = Membership(
             config, self.fleet, self.api_key, self._clock, self._soon, connect=connect or self._over_http
@@ -66,7 +66,7 @@ class FleetClient:
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
-        self._placings: set[Placing] = set()
+        self._placings: set[PendingPlacement] = set()
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no request waits for room any more."""
@@ -105,10 +105,10 @@ class FleetClient:
         tenant: str | None = None,
         session: str | None = None,
         avoid: tuple[int, ...] = (),
-    ) -> Demand:
+    ) -> RoutingRequest:
         """What a request with this prompt asks for; `due_s` and `deadline_s` are seconds from now."""
         now_s = self._clock.monotonic_s()
-        return Demand(
+        return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
             blocks=text_blocks(text),
             session=session,
@@ -119,17 +119,19 @@ class FleetClient:
             avoid=avoid,
         )
 
-    def place(self, demand: Demand, *, deadline: Deadline | None = None, chars: int = 0) -> Placing:
-        """Wait for a replica with room: an async context manager that gives the `Lease`.
+    def place(
+        self, demand: RoutingRequest, *, deadline: Deadline | None = None, chars: int = 0
+    ) -> PendingPlacement:
+        """Wait for a replica with room: an async context manager that gives the `ReplicaLease`.
 
         Entering raises `Overloaded` at the demand's deadline where none had room until then, and
         `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
         only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
         the replica counts teaches how many tokens a text has.
         """
-        return Placing(self, demand, deadline or Deadline(), chars)
+        return PendingPlacement(self, demand, deadline or Deadline(), chars)
 
-    def only(self, lease: Lease) -> bool:
+    def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get what was sent with `lease`."""
         return self._members.only(lease.number)
 
@@ -193,7 +195,7 @@ class FleetClient:
             if len(self._dispatcher):
                 self._soon()
 
-    def _add(self, placing: Placing) -> None:
+    def _add(self, placing: PendingPlacement) -> None:
         self._open()
         now_s = self._clock.monotonic_s()
         self._placings.add(placing)
@@ -201,7 +203,7 @@ class FleetClient:
         self._dispatcher.add(placing, placing.demand, now_s)
         self._soon()
 
-    def _remove(self, placing: Placing) -> None:
+    def _remove(self, placing: PendingPlacement) -> None:
         self._placings.discard(placing)
         self._dispatcher.remove(placing)
         self._soon()
@@ -222,7 +224,9 @@ class FleetClient:
             self._placings.discard(placing)
             member = self._members.rows[ticket.replica]
             placing.grant(
-                Lease(member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks)
+                ReplicaLease(
+                    member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks
+                )
             )
         for placing in self._dispatcher.expired():
             placing.expire()
@@ -233,7 +237,7 @@ class FleetClient:
         if not len(self._dispatcher):
             self.on_idle()
 
-    def _changed(self, lease: Lease) -> None:
+    def _changed(self, lease: ReplicaLease) -> None:
         member = self._members.rows.get(lease.number)
         if member is not None:
             self._members.sync(member)
@@ -243,7 +247,7 @@ class FleetClient:
     def _over_http(self, url: str) -> HttpReplica:
         return HttpReplica(url, api_key=self.api_key, clock=self._clock)
 
-    def _learn(self, chars: int, lease: Lease) -> None:
+    def _learn(self, chars: int, lease: ReplicaLease) -> None:
         if lease.usage is not None and chars:
             self._tokens.learn(chars, lease.usage.prompt_tokens)
             self.fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
@@ -255,19 +259,19 @@ class FleetClient:
         return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
 
 
-class Placing:
+class PendingPlacement:
     """A request that waits for a replica, and then has one."""
 
-    def __init__(self, client: FleetClient, demand: Demand, deadline: Deadline, chars: int) -> None:
+    def __init__(self, client: FleetClient, demand: RoutingRequest, deadline: Deadline, chars: int) -> None:
         self.demand = demand
         self.deadline = deadline
         self._client = client
         self._chars = chars
-        self._lease: Lease | None = None
-        self._granted: asyncio.Future[Lease] | None = None
+        self._lease: ReplicaLease | None = None
+        self._granted: asyncio.Future[ReplicaLease] | None = None
         self._began_s = 0.0
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> ReplicaLease:
         loop = asyncio.get_running_loop()
         client = self._client
         self._granted = loop.create_future()
@@ -298,7 +302,7 @@ class Placing:
         lease.release()
         self._client._learn(self._chars, lease)
 
-    def grant(self, lease: Lease) -> None:
+    def grant(self, lease: ReplicaLease) -> None:
         """The dispatcher found a replica."""
         assert self._granted is not None
         if self._granted.done():

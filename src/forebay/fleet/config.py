@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from forebay.documents.fields import HttpUrl, wrong
 from forebay.errors import SettingError
-from forebay.fleet.cache_events.endpoint import check_form
-from forebay.fleet.policies import DEFAULT_POLICY, make_policy
-from forebay.fleet.replicas.base import ReplicaList
+from forebay.fleet.cache_events.subscriber import check_form
+from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.replicas.discovery import MAX_REPLICAS, ReplicaList
 from forebay.fleet.replicas.health import RULES, HealthRules
 from forebay.settings import SecretRef
 
@@ -19,9 +23,9 @@ class FleetConfig:
 
     `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
     look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
-    times as long as expected, is held to hang. `routing` is a policy's name; the default also holds requests
-    back until a replica has room. There are never more than `capacity` requests at a time, and none should be
-    at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
+    times as long as expected, is considered stalled. `routing` is a policy's name; the default also holds
+    requests back until a replica has room. There are never more than `capacity` requests at a time, and none
+    should be at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
     `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
     and the size of the cache tell. Raises `SettingError` for an unknown policy and another form of
     `kv_events`.
@@ -45,3 +49,34 @@ class FleetConfig:
             check_form(self.kv_events)
         if not (self.check_s > 0 and self.check_timeout_s > 0 and self.stall_s > 0):
             raise SettingError("fleet: expected check_s, check_timeout_s and stall_s above 0")
+
+
+def _listed(value: Any) -> Any:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _by_url(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str | list) else value
+
+
+def _policy(name: str) -> str:
+    if name not in POLICIES:
+        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}")
+    return name
+
+
+def _kv_events(form: str) -> str:
+    try:
+        return check_form(form)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("kv_events: ")) from None
+
+
+Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
+"""One address, or a list of them."""
+ByUrl = BeforeValidator(_by_url)
+"""A mapping with `url` may be written as that alone."""
+Routing = Annotated[str, AfterValidator(_policy)]
+"""A policy's name."""
+KvEvents = Annotated[str, AfterValidator(_kv_events)]
+"""Where replicas publish the events of their caches; see `forebay.fleet.cache_events.subscriber`."""

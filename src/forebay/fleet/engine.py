@@ -12,9 +12,9 @@ from forebay.engine.deadline import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.lease import MISPLACED, Lease
+from forebay.fleet.lease import MISPLACED, ReplicaLease
 from forebay.fleet.prompts import prompt_text
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.fleet.replicas.membership import Connect
 from forebay.fleet.retries import RetryBudget
 from forebay.records import Completion, Request
@@ -126,7 +126,9 @@ class FleetEngine:
             lease.done(completion.usage)
             return completion
 
-    def _blames(self, lease: Lease, error: EngineError, avoid: tuple[int, ...], deadline: Deadline) -> bool:
+    def _blames(
+        self, lease: ReplicaLease, error: EngineError, avoid: tuple[int, ...], deadline: Deadline
+    ) -> bool:
         """Whether a failure is held against the replica."""
         if isinstance(error, ServerFault):
             # What a second one fails at just so lies in the request.
@@ -139,7 +141,7 @@ class FleetEngine:
     async def close(self) -> None:
         await self.client.close()
 
-    async def _call(self, lease: Lease, request: Request, deadline: Deadline) -> Completion:
+    async def _call(self, lease: ReplicaLease, request: Request, deadline: Deadline) -> Completion:
         # The lease knows when no progress is made.
         call = asyncio.get_running_loop().create_task(
             lease.engine.complete(request, timeout_s=math.inf, deadline=deadline, on_content=lease.progress)

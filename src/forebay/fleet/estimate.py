@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.fleet.base import Demand, Vector
+from forebay.fleet.dispatch import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 
 
@@ -22,17 +22,17 @@ def queue_s(fleet: Fleet, now_s: float) -> Vector:
     left: Vector = np.abs(fleet.head_until_s - now_s)
     left *= fleet.busy
     left += fleet.behind_s
-    left += fleet.foreign_s
+    left += fleet.external_s
     return left
 
 
 def queue_of_s(fleet: Fleet, replica: int, now_s: float) -> float:
     """`queue_s` of one replica."""
     head_s = abs(float(fleet.head_until_s[replica]) - now_s) * float(fleet.busy[replica])
-    return head_s + float(fleet.behind_s[replica]) + float(fleet.foreign_s[replica])
+    return head_s + float(fleet.behind_s[replica]) + float(fleet.external_s[replica])
 
 
-def prefill_s(fleet: Fleet, demand: Demand, cached: Vector) -> Vector:
+def prefill_s(fleet: Fleet, demand: RoutingRequest, cached: Vector) -> Vector:
     """Seconds that the prompt's uncached part takes once it is at the head of a replica's queue."""
     speed, prompt = fleet.fit.speed, demand.prompt_tokens
     per_token: Vector = fleet.context * speed.context_s
@@ -70,6 +70,6 @@ def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
     requests = fleet.requests[replica]
     if not requests:
         return True
-    if requests + fleet.foreign[replica] >= fleet.max_num_seqs[replica]:
+    if requests + fleet.external[replica] >= fleet.max_num_seqs[replica]:
         return False
     return bool(fleet.reserved[replica] + tokens <= fleet.kv_tokens[replica])

@@ -22,7 +22,7 @@ from forebay.errors import (
 from forebay.fleet.replicas.member import WHOLE, Member
 from forebay.fleet.replicas.progress import PATIENCE
 from forebay.fleet.state import Fleet
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
@@ -34,7 +34,7 @@ FULL = (Overloaded, RateLimited)
 """What says that there were too many requests."""
 
 
-class Lease:
+class ReplicaLease:
     """The right to send one request to one replica now.
 
     Its holder tells what happens: `first_token` once, `progress` as often as bytes come, then exactly one of
@@ -44,10 +44,10 @@ class Lease:
     def __init__(
         self,
         member: Member,
-        ticket: Ticket,
+        ticket: ReplicaCharge,
         fleet: Fleet,
         clock: Clock,
-        changed: Callable[[Lease], None],
+        changed: Callable[[ReplicaLease], None],
         *,
         blocks: Sequence[int] = (),
     ) -> None:
@@ -209,7 +209,7 @@ class Lease:
             self._member.running.missed(self.sent_s, self._clock.monotonic_s())
             self._member.tell(self._fleet)
 
-    def convict(self, error: EngineError) -> None:
+    def mark_failed(self, error: EngineError) -> None:
         """After a failure without blame: another replica has done what this one failed at, with `error`."""
         self._member.health.failed(self._epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
@@ -223,7 +223,7 @@ class Lease:
         """As `Progress` has it."""
         return self._member.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
-    def lose(self, why: str) -> None:
+    def mark_stalled(self, why: str) -> None:
         """The replica hangs, or left this request lying: tells the holder."""
         if not self.ended:
             self.lost = why

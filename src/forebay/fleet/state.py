@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forebay.fleet.base import Demand, Vector
+from forebay.fleet.dispatch import RoutingRequest, Vector
 from forebay.fleet.prefix_index import PrefixIndex
 from forebay.fleet.speed import PrefillSpeed, SpeedFit, features
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
@@ -47,8 +47,8 @@ ROW: dict[str, float] = {
     "reported_waiting": 0.0,
     "reported_kv": 0.0,
     "reported_s": -math.inf,
-    "foreign": 0.0,
-    "foreign_s": 0.0,
+    "external": 0.0,
+    "external_s": 0.0,
 }
 """The vectors of a fleet, and what each holds of a replica of which nothing is known."""
 
@@ -121,11 +121,11 @@ class Fleet:
         self.reported_waiting: Vector = np.zeros(count)
         self.reported_kv: Vector = np.zeros(count)
         self.reported_s: Vector = np.full(count, -math.inf)
-        self.foreign: Vector = np.zeros(count)
-        self.foreign_s: Vector = np.zeros(count)
+        self.external: Vector = np.zeros(count)
+        self.external_s: Vector = np.zeros(count)
         self.changed: set[int] = set()
         """Replicas whose queue or room has changed other than by `take`; emptied by whoever acts on it."""
-        self._queues: list[deque[Ticket]] = [deque() for _ in replicas]
+        self._queues: list[deque[ReplicaCharge]] = [deque() for _ in replicas]
         self._observed = [1.0] * count
         self._predicted = [1.0] * count
         self._knows_step = [False] * count
@@ -213,16 +213,16 @@ class Fleet:
         finally:
             self.available, self.all_available = before, all_before
 
-    def cached(self, demand: Demand) -> Vector:
+    def cached(self, demand: RoutingRequest) -> Vector:
         """For each replica, how many of the prompt's tokens its prefix cache should hold."""
         if not demand.blocks:
             return self.nothing
         return self.index.match(demand.blocks) * self.block_tokens
 
-    def take(self, replica: int, demand: Demand, cached: Vector, now_s: float) -> Ticket:
+    def take(self, replica: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
         """The request is sent to this replica now."""
         prompt = demand.prompt_tokens
-        ticket = Ticket(replica, prompt, now_s)
+        ticket = ReplicaCharge(replica, prompt, now_s)
         uncached = ticket.uncached = max(1.0, prompt - float(cached[replica]))
         ticket.reserved = uncached + self._output_tokens
         ticket.terms = features(uncached, prompt, float(self.decoding[replica]), float(self.context[replica]))
@@ -245,25 +245,25 @@ class Fleet:
             self.set_available(replica, False)
         return ticket
 
-    def first_token(self, ticket: Ticket, now_s: float) -> None:
+    def first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
         """The first token of this request has come."""
         ticket.first_token_s = now_s
         self._sample(ticket, now_s)
         self._begin_decoding(ticket, now_s)
 
-    def assume_first_token(self, ticket: Ticket, now_s: float) -> None:
+    def assume_first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
         """Nobody sees this request's first token: it is taken to have come, and teaches nothing."""
         ticket.first_token_s = now_s
         self._begin_decoding(ticket, now_s)
 
-    def _begin_decoding(self, ticket: Ticket, now_s: float) -> None:
+    def _begin_decoding(self, ticket: ReplicaCharge, now_s: float) -> None:
         replica = ticket.replica
         self._leave_queue(ticket, now_s)
         self.changed.add(replica)
         self.decoding[replica] += 1
         self.context[replica] += ticket.prompt_tokens
 
-    def finish(self, ticket: Ticket, now_s: float, output_tokens: int = 0) -> None:
+    def finish(self, ticket: ReplicaCharge, now_s: float, output_tokens: int = 0) -> None:
         """The request has ended at its replica; `output_tokens` of an answer, 0 where there was none."""
         replica = ticket.replica
         if math.isnan(ticket.first_token_s):
@@ -287,8 +287,8 @@ class Fleet:
 
     def claimed_s(self, replica: int, waiting: float) -> float:
         """The prefill time of those of `waiting` requests there that are not ours."""
-        foreign = max(0.0, waiting - len(self._queues[replica]))
-        return foreign * self._work_s * float(self.pace[replica])
+        external = max(0.0, waiting - len(self._queues[replica]))
+        return external * self._work_s * float(self.pace[replica])
 
     def report(self, replica: int, load: ReplicaLoad) -> None:
         """What a replica says of its load. One older than the last is passed over."""
@@ -299,13 +299,13 @@ class Fleet:
         self.reported_s[replica] = load.observed_s
         self.reported_waiting[replica] = waiting
         self.reported_kv[replica] = load.kv_cache_usage or 0.0
-        self.foreign[replica] = max(0.0, running + waiting - float(self.requests[replica]))
-        self.foreign_s[replica] = self.claimed_s(replica, waiting)
+        self.external[replica] = max(0.0, running + waiting - float(self.requests[replica]))
+        self.external_s[replica] = self.claimed_s(replica, waiting)
 
     def forget_stale_reports(self, now_s: float) -> None:
         """Reports older than `STALE_S` no longer count: what is left is what we ourselves have in flight."""
         stale = self.reported_s < now_s - STALE_S
-        for values in (self.reported_waiting, self.reported_kv, self.foreign, self.foreign_s):
+        for values in (self.reported_waiting, self.reported_kv, self.external, self.external_s):
             values[stale] = 0.0
         self.changed.update(stale.nonzero()[0].tolist())
 
@@ -313,7 +313,7 @@ class Fleet:
         """The replica has lost its prefix cache."""
         self.index.clear(replica)
 
-    def _leave_queue(self, ticket: Ticket, now_s: float) -> None:
+    def _leave_queue(self, ticket: ReplicaCharge, now_s: float) -> None:
         replica = ticket.replica
         queue = self._queues[replica]
         self.prefill_tokens[replica] -= ticket.uncached
@@ -334,7 +334,7 @@ class Fleet:
         if not queue:
             self.busy[replica] = self.behind_s[replica] = 0.0
 
-    def _sample(self, ticket: Ticket, now_s: float) -> None:
+    def _sample(self, ticket: ReplicaCharge, now_s: float) -> None:
         """Learn from the time between two first tokens; those of one step share one sample."""
         replica = ticket.replica
         began_s, ended_s, terms = self._samples[replica]

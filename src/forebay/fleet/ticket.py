@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-class Ticket:
+class ReplicaCharge:
     """What the fleet keeps of a request from the moment it is sent until it ends.
 
     `uncached` and `reserved` are tokens: those of its prompt that the replica must prefill, and those that it

@@ -15,10 +15,18 @@ from forebay.engine.load import LOAD_REQUEST_HEADER
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
-from forebay.gateway.asgi import RawHeaders, Receive, Scope, Send, json_headers, send_whole
 from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp, forget_cancelling
-from forebay.gateway.headers import headers_up, request_id
+from forebay.gateway.headers import (
+    RawHeaders,
+    Receive,
+    Scope,
+    Send,
+    headers_up,
+    json_headers,
+    request_id,
+    send_whole,
+)
 from forebay.gateway.keys import UNNAMED, KeyRing
 from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
@@ -33,7 +41,7 @@ from forebay.gateway.refusal import (
     too_late,
     unknown_model,
 )
-from forebay.gateway.relay import Call, Cut, Relay, RelayRules
+from forebay.gateway.relay import Cut, Relay, RelayedCall, RelayRules
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.tracing import Tracing
 
@@ -63,7 +71,7 @@ class Exchange:
     began_s: float
     key: str = "unknown"
     outcome: str = "500"
-    call: Call | None = None
+    call: RelayedCall | None = None
     body_read: bool = False
 
     @property
@@ -293,7 +301,7 @@ class Gateway:
             exchange.body_read = True
             asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
-            call = exchange.call = Call(asked, caller.name, exchange.id, headers)
+            call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
             served = self._fleet.models
             if served and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)

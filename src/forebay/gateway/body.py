@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
-from forebay.gateway.asgi import Receive
 from forebay.gateway.guard import HungUp, TimeLimit, TimeOver
+from forebay.gateway.headers import Receive
 from forebay.gateway.refusal import Refusal, no_room, slow_body, too_large
 
 EMBED_PATH = "/v1/embeddings"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from forebay.gateway.asgi import Receive
+from forebay.gateway.headers import Receive
 
 
 class HungUp(Exception):

@@ -29,11 +29,10 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.fleet.client import FleetClient
-from forebay.fleet.lease import Lease
-from forebay.gateway.asgi import Send
+from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.body import Asked
 from forebay.gateway.guard import TimeLimit, TimeOver, forget_cancelling
-from forebay.gateway.headers import headers_down
+from forebay.gateway.headers import Send, headers_down
 from forebay.gateway.refusal import SERVER, Refusal, error_body, no_replica
 from forebay.records import Usage
 
@@ -65,7 +64,7 @@ class RelayRules:
 
 
 @dataclass(slots=True)
-class Call:
+class RelayedCall:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
     `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
@@ -130,10 +129,10 @@ class Relay:
         self._quote = Quoter(fleet.api_key)
         self._on_retry = on_retry
 
-    async def forward(self, call: Call, send: Send) -> None:
+    async def forward(self, call: RelayedCall, send: Send) -> None:
         """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
         tried: dict[str, int] = {}
-        faults: list[tuple[Lease, EngineError]] = []
+        faults: list[tuple[ReplicaLease, EngineError]] = []
         asked, rules = call.asked, self._rules
         for attempt in range(1, rules.attempts + 1):
             demand = self._fleet.demand(
@@ -169,7 +168,7 @@ class Relay:
                                 raise
                             if response.status < 400:
                                 for failed, fault in faults:
-                                    failed.convict(fault)
+                                    failed.mark_failed(fault)
                             return
             except Lost as lost:
                 failure = AttemptTimeout(str(lost))
@@ -194,7 +193,9 @@ class Relay:
     def _others(self, tried: dict[str, int]) -> bool:
         return any(not why and url not in tried for url, why in self._fleet.replicas().items())
 
-    async def _begin(self, lease: Lease, call: Call, *, last: bool) -> tuple[aiohttp.ClientResponse, bytes]:
+    async def _begin(
+        self, lease: ReplicaLease, call: RelayedCall, *, last: bool
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
         """The replica's answer and its first bytes. Raises the `EngineError` of the cause.
 
         A 500 is an answer where it is the `last` attempt: what two replicas fail at lies in the request.
@@ -231,7 +232,12 @@ class Relay:
         raise failure
 
     async def _finish(
-        self, lease: Lease, response: aiohttp.ClientResponse, first: bytes, call: Call, send: Send
+        self,
+        lease: ReplicaLease,
+        response: aiohttp.ClientResponse,
+        first: bytes,
+        call: RelayedCall,
+        send: Send,
     ) -> None:
         """Send the answer as it comes."""
         whole, refused = not call.asked.stream, response.status >= 400
@@ -283,15 +289,15 @@ async def _say_broken_off(send: Send) -> None:
 
 
 class Lost(Exception):
-    """The replica is held to hang."""
+    """The replica is considered stalled."""
 
 
 class UntilLost:
-    """Within it, the current task ends with `Lost` once the replica of `lease` is held to hang."""
+    """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
 
     __slots__ = ("_lease",)
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: ReplicaLease) -> None:
         self._lease = lease
 
     def __enter__(self) -> None:

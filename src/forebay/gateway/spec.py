@@ -21,13 +21,9 @@ from forebay.documents.fields import (
 )
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
-from forebay.fleet.config import FleetConfig
-from forebay.fleet.fields import ByUrl, KvEvents, Routing, Urls
-from forebay.fleet.policies import DEFAULT_POLICY
-from forebay.fleet.replicas.base import ReplicaList
-from forebay.fleet.replicas.dns import DnsReplicas
-from forebay.fleet.replicas.file import FileReplicas
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
+from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.gateway.limits import KeyLimits
 from forebay.gateway.relay import RelayRules
 
@@ -37,7 +33,8 @@ class EngineSpec(Model):
 
     url: Urls = Field((), description="Address of an OpenAI-compatible server, or a list of them.")
     file: LocalPath | None = Field(
-        None, description="File with the addresses, one per line or a list in YAML or JSON; it may change."
+        None,
+        description="File with the addresses, one per line or a list in YAML or JSON; changes are noticed.",
     )
     dns: HttpUrl | None = Field(
         None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
@@ -52,7 +49,7 @@ class EngineSpec(Model):
     kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
-        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: they are not heard.",
+        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
     )
 
     def replicas(self) -> ReplicaList:

@@ -13,11 +13,9 @@ import orjson
 from numpy.typing import NDArray
 
 from forebay.errors import SettingError
-from forebay.fleet.base import Demand
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import SimulatedReplica, serve
-from forebay.simulate.sequence import Sequence
-from forebay.simulate.step_time import StepTime
+from forebay.fleet.dispatch import RoutingRequest
+from forebay.simulate.engine import EngineModel, StepTime
+from forebay.simulate.replica import Sequence, SimulatedReplica, serve
 
 Array = NDArray[np.float64]
 
@@ -100,7 +98,7 @@ def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
     """The same requests through one simulated replica."""
     replica = SimulatedReplica(model)
     requests = [
-        Sequence(at, arrived_s, Demand(prompt), output)
+        Sequence(at, arrived_s, RoutingRequest(prompt), output)
         for at, (arrived_s, prompt, output) in enumerate(
             zip(run.arrived_s.tolist(), run.prompt_tokens, run.output_tokens, strict=True)
         )

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence as Many
 from heapq import heappop, heappush
 
-from forebay.fleet.base import Dispatcher
+from forebay.fleet.dispatch import Dispatcher
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.fleet.ticket import Ticket
+from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import SimulatedReplica
-from forebay.simulate.sequence import Sequence
+from forebay.simulate.replica import Sequence, SimulatedReplica
 
 
 def fleet_of(models: Many[EngineModel]) -> Fleet:
@@ -50,7 +49,7 @@ class Simulation:
         """With `watch_every_s`, how many requests waited in all engines, at the first arrival after each."""
         self._watch_every_s = watch_every_s
         self._watch_s = math.inf if watch_every_s is None else 0.0
-        self._tickets: dict[Sequence, Ticket] = {}
+        self._tickets: dict[Sequence, ReplicaCharge] = {}
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[Sequence]) -> None:

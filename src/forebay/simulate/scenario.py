@@ -7,15 +7,14 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from forebay.fleet.admission import Admission
-from forebay.fleet.at_once import AtOnce
-from forebay.fleet.base import Demand, Dispatcher
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.dispatch import Dispatcher, RoutingRequest
+from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.state import Fleet
 from forebay.simulate.engine import EngineModel
-from forebay.simulate.figures import Figures, figures
+from forebay.simulate.figures import Figures, Slo, figures
+from forebay.simulate.replica import Sequence
 from forebay.simulate.run import Simulation, fleet_of
-from forebay.simulate.sequence import Sequence
-from forebay.simulate.slo import Slo
 from forebay.simulate.traces import TraceRequest
 
 NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
@@ -35,7 +34,7 @@ def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
     if name == DEFAULT_POLICY:
         return Admission
     policy = make_policy(DEFAULT_POLICY if name == NEVER_HELD else name, seed=seed)
-    return lambda fleet: AtOnce(fleet, policy)
+    return lambda fleet: ImmediateDispatcher(fleet, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Scenario:
             self.model.check(one.prompt_tokens, one.output_tokens)
             arrived_s = one.arrived_s * scale
             due_s = self.slo.due_s(arrived_s, one.prompt_tokens, self.model)
-            demand = Demand(one.prompt_tokens, one.blocks, due_s=due_s)
+            demand = RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s)
             made.append(Sequence(index, arrived_s, demand, one.output_tokens))
         return made
 

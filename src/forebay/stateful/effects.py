@@ -16,7 +16,7 @@ from forebay.stateful.program import Ask, Clock, Failure, Output, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StartCall:
     """A call to be made: `item` carries its id, the key and the record; `again` after a restore."""
 
     item: KeyedEvent
@@ -25,7 +25,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Give:
+class Emit:
     """A record that leaves, and its bytes."""
 
     record: Result | DeadLetter
@@ -33,7 +33,7 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class WakeAt:
     """`Turns.come` is to be called once `clock` has reached `time_ms`."""
 
     clock: Clock
@@ -41,7 +41,7 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldWatermark:
     """Something begins that event time must not pass: `name` stays until it is let go. `read_ms` None:
     nothing was read for it."""
 
@@ -51,13 +51,13 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class ReleaseWatermark:
     """What was held is over."""
 
     name: str
 
 
-Effect = Call | Give | Wake | Hold | LetGo
+Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark
 
 
 def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, list[Effect]]:
@@ -65,17 +65,17 @@ def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, 
     given: list[Effect] = []
     for output in step.outputs:
         result = _result(turn, output, carrier)
-        given.append(Give(result, encode(result)))
+        given.append(Emit(result, encode(result)))
         turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
     if step.letter is not None:
         letter = letter_of(turn, step.letter)
-        given.append(Give(letter, encode(letter)))
+        given.append(Emit(letter, encode(letter)))
     return turn, given
 
 
-def hold_of(turn: Turn) -> Hold:
+def hold_of(turn: Turn) -> HoldWatermark:
     """What a turn holds back until it is over."""
-    return Hold(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
+    return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
 
 
 def call_item(turn: Turn) -> KeyedEvent:
@@ -140,6 +140,6 @@ def head_name(time_ms: int) -> str:
 def head(clock: Clock, time_ms: int) -> list[Effect]:
     """The first timer for `time_ms` is set: see to it that it is looked at then, and not passed before."""
     if clock == "wall":
-        return [Wake(clock, time_ms)]
+        return [WakeAt(clock, time_ms)]
     # What a timer leads to may carry its time, which is at most a step before.
-    return [Hold(head_name(time_ms), time_ms - STEP_MS + 1, None), Wake(clock, time_ms)]
+    return [HoldWatermark(head_name(time_ms), time_ms - STEP_MS + 1, None), WakeAt(clock, time_ms)]

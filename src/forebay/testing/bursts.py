@@ -33,7 +33,7 @@ class BurstPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class PlantedBurst:
     """A planted burst. `terms[0]` is the term whose rate rises; the others come with it.
 
     From `onset_s` its posts come at `factor` times the base rate at the top of the shape (`base_per_s` 0: at
@@ -61,7 +61,7 @@ class BurstStream:
         self.words = [_word(index) for index in range(plan.vocabulary)]
         self.bursts = self._plant()
 
-    def _plant(self) -> tuple[Burst, ...]:
+    def _plant(self) -> tuple[PlantedBurst, ...]:
         """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from
         nothing; each of these kinds has all shapes in equal parts.
         """
@@ -84,8 +84,8 @@ class BurstStream:
             company += [f"https://example.org/{index}"] if index % 4 == 0 else []
             length = float(rng.uniform(180, 900))
             found.append(
-                Burst((main, *company), float(onset), float(onset) + length, SHAPES[index // 5 % len(SHAPES)],
-                      factor, base, extra)
+                PlantedBurst((main, *company), float(onset), float(onset) + length,
+                             SHAPES[index // 5 % len(SHAPES)], factor, base, extra)
             )  # fmt: skip
         return tuple(sorted(found, key=lambda burst: burst.onset_s))
 
@@ -117,7 +117,7 @@ class BurstStream:
             ):
                 yield second * 1000 + time_ms, text
 
-    def _burst_post(self, burst: Burst, rng: np.random.Generator) -> str:
+    def _burst_post(self, burst: PlantedBurst, rng: np.random.Generator) -> str:
         picks = np.searchsorted(self._cumulative, rng.random(self.plan.words_per_post - 2)).tolist()
         words = [self.words[min(pick, self.plan.vocabulary - 1)] for pick in picks]
         main, *company = burst.terms

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, OutputTag, TimeDomain
 
-from forebay.operators.shards import subtask_of
+from forebay.flink.shards import subtask_of
 from forebay.testing.keyed_state import Context, KeyedState, WallClock
 
 FIRST_MS, LAST_MS = -(2**63), 2**63 - 1

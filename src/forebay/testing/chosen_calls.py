@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from forebay.operators.calls import Answerer, ContinuousCalls
-from forebay.operators.release import Answer, Ordering
+from forebay.flink.ordering import Answer, Ordering
+from forebay.flink.request_pool import Handler, RequestPool
 from forebay.records import KeyedEvent, Result
 from forebay.testing.keyed_state import WallClock
 
 AnswerTo = Callable[[KeyedEvent], Answer]
 
 
-class ChosenCalls(ContinuousCalls):
-    """`ContinuousCalls` without its thread: slots, room and release are the real ones.
+class ChosenCalls(RequestPool):
+    """`RequestPool` without its thread: slots, room and release are the real ones.
 
     `out` are the calls in flight, in the order of their starts; `answer` answers one. Where the operator
     waits, time passes and the oldest is answered: nothing else could end its wait.
@@ -23,7 +23,7 @@ class ChosenCalls(ContinuousCalls):
 
     def __init__(
         self,
-        open_answerer: Callable[[], Awaitable[Answerer]],
+        open_answerer: Callable[[], Awaitable[Handler]],
         *,
         capacity: int,
         ordering: Ordering = "unordered",

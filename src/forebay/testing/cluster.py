@@ -21,8 +21,8 @@ import pyflink
 from pyflink.pyflink_gateway_server import KEY_ENV_JAVA_OPTS, read_from_config
 
 from forebay.errors import LaunchError
-from forebay.operators.jvm import NATIVE_ACCESS, QUIET
-from forebay.operators.ports import free_ports
+from forebay.flink.jvm import NATIVE_ACCESS, QUIET
+from forebay.ports import free_ports
 
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from forebay.apps.summaries.intake import Arrival
+from forebay.apps.summaries.program import Output, SummaryProgram
+from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.results import Refused, Summary
+from forebay.apps.summaries.state import KeyState
 from forebay.records import Usage
-from forebay.summaries.intake import Arrival
-from forebay.summaries.program import Output, SummaryProgram
-from forebay.summaries.prompt import Ask
-from forebay.summaries.results import Refused, Summary
-from forebay.summaries.state import KeyState
 from forebay.testing.summaries import summarise
 
 END_MS = 2**63 - 1

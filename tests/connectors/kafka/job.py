@@ -9,9 +9,9 @@ from pathlib import Path
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
 from forebay.engine.prompt import PromptTemplate
-from forebay.operators.answering import Call
-from forebay.operators.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
-from forebay.operators.infer import infer
+from forebay.flink.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
+from forebay.flink.infer import infer
+from forebay.flink.request_handler import InferenceSpec
 from forebay.testing.delays import Mixture
 from forebay.testing.engine import ScriptedEngineFactory
 
@@ -32,7 +32,7 @@ def main(order: dict[str, str]) -> None:
     )
     cluster = KafkaCluster(order["bootstrap"])
     source = KafkaSource(cluster, Format(), topics=(order["source"],), group=order["source"])
-    call = Call(
+    call = InferenceSpec(
         ScriptedEngineFactory(Mixture(((0.95, 0.01), (0.05, 0.3)))),
         model="m",
         prompt=PromptTemplate("{{ text }}"),

@@ -22,9 +22,9 @@ from forebay.connectors.event_time import with_event_time
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSource, kafka_source
 from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
-from forebay.operators.environment import FlinkConfig, embedded_rest, flink_environment
-from forebay.operators.job import RunningJob, submit
-from forebay.operators.ports import free_port
+from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
+from forebay.flink.job import RunningJob, submit
+from forebay.ports import free_port
 from forebay.testing.topics import make_topic, produce
 from forebay.testing.waiting import wait_until
 

@@ -18,7 +18,7 @@ ASKED = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from forebay.operators.jvm import start_jvm
+from forebay.flink.jvm import start_jvm
 
 bootstrap, topic, logs, jar, moment = sys.argv[1:]
 start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from fastavro import schemaless_writer
 
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.registry import (
@@ -25,7 +26,6 @@ from forebay.connectors.kafka.registry import (
     require_avro,
 )
 from forebay.connectors.kafka.source import read_record
-from forebay.connectors.times import EventTime
 from forebay.errors import MalformedRecord, SettingError, SetupError
 from forebay.records import DeadLetter, Event
 from forebay.settings import SecretRef

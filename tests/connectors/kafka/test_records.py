@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from forebay.codec import decode, encode
+from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.sink import KafkaSink, record_of, sink_options
 from forebay.connectors.kafka.source import KafkaSource, read_record, source_options
-from forebay.connectors.times import EventTime
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result, Usage
 from forebay.settings import SecretRef

@@ -12,7 +12,7 @@ from forebay.engine.launch.machine import (
     read_processor,
     usable_cores,
 )
-from forebay.engine.launch.ports import free_ports
+from forebay.engine.launch.ports import free_ports_from
 from forebay.errors import LaunchError, SettingError
 
 
@@ -31,13 +31,13 @@ def test_memory_is_bounded_by_the_container(tmp_path: Path) -> None:
 
 
 def test_ports_that_are_taken_are_passed_over() -> None:
-    first = free_ports(20_000, 3, ())
+    first = free_ports_from(20_000, 3, ())
     assert first == sorted(set(first))
-    assert not set(free_ports(20_000, 2, first)) & set(first)
+    assert not set(free_ports_from(20_000, 2, first)) & set(first)
     with pytest.raises(LaunchError, match="only 0 of 1"):
-        free_ports(65_535, 1, {65_535})
+        free_ports_from(65_535, 1, {65_535})
     with pytest.raises(SettingError):
-        free_ports(80, 1, ())
+        free_ports_from(80, 1, ())
 
 
 X86 = """processor\t: 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch.threads import RUNTIME, compute_environment, thread_count
+from forebay.engine.launch.spec import RUNTIME, compute_environment, thread_count
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from forebay.engine.launch.model import is_quantized, more_weights_gib
 from forebay.engine.launch.spec import DEFAULT_WEIGHTS_GIB
-from forebay.engine.launch.weights import is_quantized, more_weights_gib
 
 
 def model(folder: Path, gib: float, **config: Any) -> Path:

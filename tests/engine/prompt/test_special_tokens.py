@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.applications import topics, trends
-from forebay.applications.sessions import FOLDING, Session, Sessions
-from forebay.detect.topic_stages import ShardEvent
-from forebay.detect.topic_values import TopicEvent
-from forebay.detect.trend_values import TrendEvent
+from forebay.apps.sessions.program import FOLDING, Session, Sessions
+from forebay.apps.summaries.parts import Source, Statement, clean, item_of
+from forebay.apps.summaries.prompt import Ask
+from forebay.apps.topics import settings as topics
+from forebay.apps.topics.stages import ShardEvent
+from forebay.apps.topics.values import TopicEvent
+from forebay.apps.trends import settings as trends
+from forebay.apps.trends.values import TrendEvent
 from forebay.engine.prompt import PromptTemplate, escape_special_tokens
 from forebay.records import Event, Message
 from forebay.stateful.program import Moment
-from forebay.summaries.parts import Source, Statement, item_of
-from forebay.summaries.prompt import Ask
-from forebay.summaries.text import clean
 
 SPECIAL = (
     *("<|im_start|>", "<|im_end|>", "<|endoftext|>"),  # ChatML: Qwen, SmolLM
@@ -134,12 +134,12 @@ def question(template: PromptTemplate, event: Event | None) -> tuple[Message, ..
 
 def trend_prompts(text: str) -> list[tuple[Message, ...]]:
     event = TrendEvent("born", 1, text, (text, text), 5, 1, 5, 1.0, 0.1, 20.0, texts=(text, text))
-    return [question(trends.PROMPT, trends.question(event))]
+    return [question(trends.PROMPT, trends.to_prompt_event(event))]
 
 
 def topic_prompts(text: str) -> list[tuple[Message, ...]]:
     event = TopicEvent("born", 1, 5, 8, texts=(text, text))
-    return [question(topics.PROMPT, topics.question(ShardEvent(0, event)))]
+    return [question(topics.PROMPT, topics.to_prompt_event(ShardEvent(0, event)))]
 
 
 def summary_prompts(text: str) -> list[tuple[Message, ...]]:

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from forebay.errors import SettingError, SetupError
-from forebay.fleet.cache_events.endpoint import cache_endpoint, require_zmq
+from forebay.fleet.cache_events.subscriber import cache_endpoint, require_zmq
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import FixedReplicas
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.fleet.cache_events.horizon import MAX_SAMPLED, WITNESSES, CacheHorizon
 from forebay.fleet.cache_events.message import CacheEvent, CacheMessage, Cleared, Removed, Stored
+from forebay.fleet.cache_events.watch import MAX_SAMPLED, WITNESSES, CacheHorizon
 
 
 class Publisher:

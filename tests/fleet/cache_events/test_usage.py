@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.fleet.cache_events.usage import MAX_BLOCKS, BlockUsage
+from forebay.fleet.cache_events.watch import MAX_BLOCKS, BlockUsage
 
 
 def test_blocks_are_taken_by_their_last_use() -> None:

@@ -13,10 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.replicas.base import MAX_REPLICAS, checked
-from forebay.fleet.replicas.dns import DnsReplicas
-from forebay.fleet.replicas.file import MAX_BYTES, FileReplicas, read_replicas
-from forebay.fleet.replicas.fixed import FixedReplicas
+from forebay.fleet.replicas.discovery import (
+    MAX_BYTES,
+    MAX_REPLICAS,
+    DnsReplicas,
+    FileReplicas,
+    FixedReplicas,
+    checked,
+    read_replicas,
+)
 
 TWO = ("http://a:8000", "http://b:8000")
 

@@ -8,8 +8,8 @@ import pytest
 
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
-from forebay.fleet.base import Demand
 from forebay.fleet.concurrency import FIRST
+from forebay.fleet.dispatch import RoutingRequest
 from forebay.fleet.replicas.health import RULES
 from forebay.fleet.replicas.member import Member
 from forebay.fleet.replicas.reports import UNPROVEN_S
@@ -43,24 +43,24 @@ def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> N
     for now_s in range(5):
         member.heard(fleet, busy(now_s), COUNTERS, now_s)
         fleet.forget_stale_reports(now_s)
-    assert fleet.foreign_s[0] == pytest.approx(5.0)
+    assert fleet.external_s[0] == pytest.approx(5.0)
     now_s = STALE_S + 0.1
     member.heard(fleet, busy(now_s), COUNTERS, now_s)
     fleet.forget_stale_reports(now_s)
-    assert (fleet.foreign_s[0], fleet.foreign[0]) == (0.0, 0.0)
+    assert (fleet.external_s[0], fleet.external[0]) == (0.0, 0.0)
 
 
 def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: Fleet) -> None:
     member = member_of(fleet)
     for second in range(int(UNPROVEN_S) + 3):
         member.heard(fleet, busy(second, 50.0 + second), COUNTERS, second)
-        assert bool(fleet.foreign_s[0]) == (second <= UNPROVEN_S)
+        assert bool(fleet.external_s[0]) == (second <= UNPROVEN_S)
 
 
 def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
     member = member_of(fleet)
     member.heard(fleet, busy(1.0), None, 1.0)
-    assert fleet.foreign_s[0] == pytest.approx(5.0)
+    assert fleet.external_s[0] == pytest.approx(5.0)
 
 
 def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
@@ -95,7 +95,7 @@ def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> N
     member.began()
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
-        fleet.take(0, Demand(10), fleet.nothing, 0.0)
+        fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.testing.replica.cache import PrefixCache
+from forebay.testing.replica.work import PrefixCache
 
 
 def test_leading_blocks_seen_before_are_cached() -> None:

@@ -77,7 +77,7 @@ class KafkaAdmin:
         return {str(name): found.get(name).partitions().size() for name in found}
 
     def cluster_id(self) -> str:
-        """What this Kafka calls itself, whichever of its brokers is asked."""
+        """The id of this Kafka cluster, the same from each of its brokers."""
         return str(self._ask(self._client.describeCluster().clusterId()))
 
     def longest_transaction_ms(self) -> int:

@@ -86,7 +86,7 @@ class LagProbe:
         try:
             return self._count(admin)
         except (Py4JError, OSError) as gone:
-            raise KafkaAway(f"Kafka cannot be asked what waits: {type(gone).__name__}") from None
+            raise KafkaAway(f"Kafka did not report its backlog: {type(gone).__name__}") from None
 
     def _count(self, admin: KafkaAdmin) -> int:
         topics = self._topics(admin)

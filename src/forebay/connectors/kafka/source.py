@@ -15,7 +15,7 @@ from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
 from forebay.errors import MalformedRecord, SettingError
-from forebay.flink_types import BYTES
+from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"

@@ -1,7 +1,6 @@
 """The local engine: its environment, its default model, and replicas that never outlive their owner."""
 
 from forebay.engine.launch.dtype import NumberType
-from forebay.engine.launch.ending import end_kept
 from forebay.engine.launch.local import (
     EngineOptions,
     LocalEngine,
@@ -11,7 +10,7 @@ from forebay.engine.launch.local import (
     machine_registry,
 )
 from forebay.engine.launch.progress import ConsoleProgress, Progress, Silent
-from forebay.engine.launch.registry import Registry, Replica
+from forebay.engine.launch.registry import Registry, Replica, end_kept
 from forebay.engine.launch.replicas import Replicas, is_healthy
 from forebay.engine.launch.spec import parse_cores
 

@@ -18,7 +18,7 @@ from forebay.engine.launch.environment import engine_python, recipe
 from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.machine import Processor
 from forebay.engine.launch.progress import Progress
-from forebay.engine.launch.threads import compute_environment
+from forebay.engine.launch.spec import compute_environment
 from forebay.errors import LaunchError
 from forebay.settings import Settings
 

@@ -18,7 +18,7 @@ from forebay.engine.launch.machine import (
     read_processor,
     usable_cores,
 )
-from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model
+from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model, is_quantized, more_weights_gib
 from forebay.engine.launch.ports import check_port
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
@@ -29,10 +29,9 @@ from forebay.engine.launch.spec import (
     ReplicaSpec,
     kv_cache_share_gib,
     share_cores,
+    thread_count,
     vllm_launch,
 )
-from forebay.engine.launch.threads import thread_count
-from forebay.engine.launch.weights import is_quantized, more_weights_gib
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 

@@ -29,7 +29,7 @@ def check_port(port: int) -> None:
         raise SettingError(f"port {port} is outside 1024 to 65535")
 
 
-def free_ports(base: int, count: int, taken: Collection[int]) -> list[int]:
+def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
     """The first `count` free ports from `base` up, none of them in `taken`.
 
     Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` where too few are free.

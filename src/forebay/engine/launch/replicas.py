@@ -12,14 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import overload
 
-from forebay.child_python import module_command
+from forebay.child_processes import module_command
 from forebay.engine.launch.commands import tail
 from forebay.engine.launch.dtype import NumberType
-from forebay.engine.launch.ending import GRACE_S, end_processes
-from forebay.engine.launch.ports import free_ports
+from forebay.engine.launch.ports import free_ports_from
 from forebay.engine.launch.processes import birth_s, kill
 from forebay.engine.launch.progress import Progress, Silent
-from forebay.engine.launch.registry import Registry, Replica
+from forebay.engine.launch.registry import GRACE_S, Registry, Replica, end_processes
 from forebay.engine.launch.spec import LOOPBACK, Launch
 from forebay.engine.launch.supervisor import Order
 from forebay.errors import LaunchError
@@ -98,7 +97,7 @@ class Replicas(Sequence[str]):
         """
         with self._registry.changing() as registered:
             taken = {replica.port for replica in registered.values()}
-            for share, port in zip(shares, free_ports(port_base, len(shares), taken), strict=True):
+            for share, port in zip(shares, free_ports_from(port_base, len(shares), taken), strict=True):
                 replica = self._spawn(port, share)
                 self._replicas.append(replica)
                 registered[replica.id] = replica

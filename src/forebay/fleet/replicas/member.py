@@ -20,7 +20,7 @@ from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
 
 if TYPE_CHECKING:
-    from forebay.fleet.lease import Lease
+    from forebay.fleet.lease import ReplicaLease
 
 UNSEEN_S = 30.0
 """How long an answer in one piece is awaited before metrics that stand still count as silence."""
@@ -70,7 +70,7 @@ class Member:
         """Whether it must be asked again what it serves."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
-        self.leases: set[Lease] = set()
+        self.leases: set[ReplicaLease] = set()
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
@@ -83,7 +83,7 @@ class Member:
         self._whole_share: float | None = None
         self._has_begun = False
         self._shows_work = False
-        self._seen: tuple[ReplicaCounters, float | None, set[Lease]] | None = None
+        self._seen: tuple[ReplicaCounters, float | None, set[ReplicaLease]] | None = None
 
     @property
     def engine(self) -> ReplicaEngine:

@@ -12,8 +12,7 @@ from forebay.engine.failures import Quoter
 from forebay.engine.probe import NO_LIST, ServedModel
 from forebay.engine.replica import Replica
 from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
-from forebay.fleet.cache_events.endpoint import cache_endpoint
-from forebay.fleet.cache_events.subscriber import CacheSubscriber
+from forebay.fleet.cache_events.subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.cache_events.watch import CacheWatch
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.replicas.member import Member
@@ -159,14 +158,14 @@ class Membership:
                     self._lose_all(member, silent_s)
                     break
                 if silent_s:
-                    lease.lose(f"{member.url} made no progress on a request for {silent_s:.1f} s")
+                    lease.mark_stalled(f"{member.url} made no progress on a request for {silent_s:.1f} s")
 
     def _lose_all(self, member: Member, silent_s: float) -> None:
         why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
         now_s = self._clock.monotonic_s()
         self._note_shut(member, lambda: member.health.shut(why, now_s))
         for lease in list(member.leases):
-            lease.lose(why)
+            lease.mark_stalled(why)
 
     def forget_evicted(self) -> None:
         """Forget the prefix blocks that replicas have evicted since, by their own events."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import orjson
 
 from forebay.errors import LaunchError
-from forebay.operators.ports import free_port
+from forebay.ports import free_port
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.replica.work import WorkReport

@@ -13,9 +13,8 @@ from forebay.errors import AttemptTimeout, ModelNotFound, Overloaded, RateLimite
 from forebay.records import Completion, ReplicaLoad, Request, Timing, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.engine import ERRORS
-from forebay.testing.replica.bucket import Bucket
 from forebay.testing.replica.script import ReplicaScript
-from forebay.testing.replica.work import Work, WorkReport
+from forebay.testing.replica.work import Bucket, Work, WorkReport
 
 
 class InsideReplica:

@@ -15,11 +15,9 @@ from forebay.records import Usage
 from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
 from forebay.testing.faults import STATUSES
 from forebay.testing.replica import wire
-from forebay.testing.replica.bucket import Bucket
-from forebay.testing.replica.cache import PrefixCache
 from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.wire import Answered, Asked
-from forebay.testing.replica.work import Work, WorkReport
+from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0

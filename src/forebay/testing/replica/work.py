@@ -1,13 +1,62 @@
-"""The work of a scripted replica, which takes as long as its speed makes it, also when that changes."""
+"""A token bucket, as servers have it that limit the rate of calls."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
+
+
+class Bucket:
+    """Holds `most` tokens and gets `per_s` of them; None: there are always some. Moments are passed in."""
+
+    def __init__(self, per_s: float | None, most: int) -> None:
+        self._per_s = per_s
+        self._most = most
+        self._tokens = float(most)
+        self._at_s = 0.0
+
+    def take(self, now_s: float) -> float:
+        """Take a token: 0, or where there is none the seconds until there is one."""
+        if self._per_s is None:
+            return 0.0
+        self._tokens = min(self._most, self._tokens + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._per_s
+        self._tokens -= 1
+        return 0.0
+
+
+class PrefixCache:
+    """Blocks of text, each known by itself and all text before it; least recently used out first."""
+
+    def __init__(self, block_chars: int, max_blocks: int) -> None:
+        self._block_chars = block_chars
+        self._max_blocks = max_blocks
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def take(self, text: str) -> int:
+        """How many leading characters of `text` are cached; from now on all its whole blocks are."""
+        if not self._max_blocks:
+            return 0
+        chain = 0
+        cached = 0
+        hit = True
+        for start in range(0, len(text) - self._block_chars + 1, self._block_chars):
+            chain = hash((chain, text[start : start + self._block_chars]))
+            hit = hit and chain in self._blocks
+            if hit:
+                cached += self._block_chars
+            self._blocks[chain] = None
+            self._blocks.move_to_end(chain)
+        while len(self._blocks) > self._max_blocks:
+            self._blocks.popitem(last=False)
+        return cached
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""`python -m benchmarks NAME`: what measures Forebay's own claims, run from the root of the checkout."""
+
+from __future__ import annotations
+
+import typer
+
+from benchmarks.cli.applications import applications
+from benchmarks.cli.faults import faults
+from benchmarks.cli.gateway_bench import gateway_bench
+from benchmarks.cli.overhead import overhead
+from benchmarks.cli.recovery import kafka, recovery
+from benchmarks.cli.routing import overload, routing
+from benchmarks.cli.slowdown import slowdown
+from forebay.cli import serve
+
+
+def application() -> typer.Typer:
+    """The command line with all its commands."""
+    app = typer.Typer(
+        help="Measure what Forebay promises.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown):
+        app.command()(measure)
+    app.command(name="gateway")(gateway_bench)
+    return app
+
+
+if __name__ == "__main__":
+    serve(application())

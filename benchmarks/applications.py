@@ -1,0 +1,140 @@
+"""The stateful applications, measured on real data and on streams with planted events."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.chats import measure_chats
+from benchmarks.river_baselines import MISSING, is_installed
+from benchmarks.sessions import SessionsPlan, measure_sessions
+from benchmarks.topics import measure_topics, read_labelled
+from benchmarks.trends import find_trends, measure_trends
+from forebay.apps.trends.finder import TrendSettings
+from forebay.embed.minilm import MiniLM
+from forebay.embed.model import ensure_embedding_model
+from forebay.engine.launch import Progress
+from forebay.errors import SettingError, SetupError
+from forebay.settings import Settings
+from forebay.testing.bursts import BurstPlan
+
+APPLICATIONS = ("topics", "trends", "summary", "sessions")
+TOPIC_FILES = ("mstream_tweets.jsonl", "mstream_news_t.jsonl")
+FIGHT_FILE = "tweets_fight_2017.jsonl"
+CHATS = "irc_ubuntu"
+EMBEDDING_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationsOptions:
+    """What is measured. `files`: labelled files to score instead of those of `data`. `engine`: summaries come
+    from the engine at this URL, otherwise from a simulated one; sessions are measured on it, too."""
+
+    apps: Sequence[str] = APPLICATIONS
+    data: Path | None = None
+    files: Sequence[Path] = ()
+    seed: int = 1
+    engine: str | None = None
+    plan: BurstPlan = field(default_factory=BurstPlan)
+
+
+def measure_applications(
+    options: ApplicationsOptions, settings: Settings, progress: Progress, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """One document with a part per application; `skipped` names what was not measured, and why.
+
+    Takes some minutes. Raises `SettingError` where a file that was named cannot be read.
+    """
+    skipped: dict[str, str] = {}
+    report: dict[str, Any] = {"seed": options.seed}
+    if "topics" in options.apps:
+        report["topics"] = _topics(options, settings, progress, say, skipped)
+    if "trends" in options.apps:
+        plan = BurstPlan(**{**_fields(options.plan), "seed": options.seed})
+        report["trends"] = measure_trends(plan, say=say)
+        fight = options.data / FIGHT_FILE if options.data else None
+        if fight is not None and fight.is_file():
+            report["trends"]["fight"] = fight_trends(fight)
+        else:
+            skipped[FIGHT_FILE] = "not there; --data names its folder"
+    if "summary" in options.apps:
+        chats = options.data / CHATS if options.data else None
+        if chats is not None and chats.is_dir():
+            report["summary"] = measure_chats(chats, options.engine, skipped, say)
+        else:
+            skipped[CHATS] = "not there; --data names its folder"
+    if "sessions" in options.apps:
+        report["sessions"] = measure_sessions(SessionsPlan(seed=options.seed), options.engine, skipped, say)
+    return {**report, "skipped": skipped}
+
+
+def _fields(plan: BurstPlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+
+
+def _topics(
+    options: ApplicationsOptions,
+    settings: Settings,
+    progress: Progress,
+    say: Callable[[str], None],
+    skipped: dict[str, str],
+) -> dict[str, Any]:
+    files = list(options.files)
+    if not files:
+        for name in TOPIC_FILES:
+            path = options.data / name if options.data else None
+            if path is not None and path.is_file():
+                files.append(path)
+            else:
+                skipped[name] = "not there; --data names its folder"
+    streams = [read_labelled(path) for path in files]
+    if streams and not is_installed():
+        skipped["river"] = MISSING
+    if not streams:
+        return {}
+    try:
+        model = MiniLM(ensure_embedding_model(settings, progress), threads=EMBEDDING_THREADS)
+    except SetupError as error:
+        skipped.update((stream.name, f"no embedding model: {error}") for stream in streams)
+        return {}
+    return {stream.name: measure_topics(stream, model.embed, say=say, river=True) for stream in streams}
+
+
+def fight_trends(path: Path) -> list[dict[str, Any]]:
+    """The trends of a file of JSON lines with `created_at` and `text`, in the order of their onset."""
+    posts = []
+    try:
+        for line in path.read_bytes().splitlines():
+            row = orjson.loads(line)
+            moment = datetime.datetime.fromisoformat(row["created_at"].replace("Z", "+00:00"))
+            posts.append((int(moment.timestamp() * 1000), row["text"] or ""))
+    except (OSError, orjson.JSONDecodeError, KeyError, ValueError) as error:
+        raise SettingError(
+            f"{path} cannot be read: expected JSON lines with created_at and text: {error}"
+        ) from None
+    posts.sort(key=lambda post: post[0])
+    events = list(find_trends(posts, TrendSettings()))
+    merged = {event.trend for event in events if event.kind == "merged"}
+    born = {event.trend: event.time_ms for event in events if event.kind == "born"}
+    return [
+        {
+            "name": event.name,
+            "terms": event.terms[:6],
+            "onset": _clock(event.onset_ms),
+            "seen": _clock(born[event.trend]),
+            "peak": _clock(event.peak_ms),
+            "end": _clock(event.time_ms),
+            "peak_per_s": round(event.rate_per_s, 2),
+        }
+        for event in sorted(events, key=lambda each: each.onset_ms)
+        if event.kind == "ended" and event.trend not in merged
+    ]
+
+
+def _clock(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc).strftime("%H:%M:%S")

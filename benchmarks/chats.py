@@ -1,0 +1,67 @@
+"""Summaries of real chats, from a simulated engine whose speed was measured or from a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.irc import read_channels
+from benchmarks.stage import RealStage, SimulatedStage, Stage
+from benchmarks.summaries import Channels, measure_summaries
+from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
+from forebay.engine.client import HttpEngineFactory
+from forebay.engine.probe import list_models
+from forebay.errors import EngineError, SettingError
+from forebay.simulate.engine import LLAMA_8B
+
+SPEED = 120.0
+"""How many times faster than recorded a real engine hears the chats."""
+LONGEST_MS = 7 * HOUR_MS
+"""A real engine hears no chat longer than that: three minutes and a half at that speed, three times over."""
+LEAD_S = 60.0
+REAL_LEAD_S = 3.0
+"""At that speed a minute would be most of a window."""
+TIMEOUT_S = 120.0
+
+
+def measure_chats(
+    folder: Path, engine: str | None, skipped: dict[str, str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The figures of hourly summaries of each chat of `folder`, all on one engine at a time of theirs.
+
+    Without an `engine` in simulated time, seconds for all; with one some ten minutes. Raises `SettingError`
+    where the engine does not answer or serves several models.
+    """
+    channels: Channels = read_channels(folder)
+    windows = Windows.tumbling(HOUR_MS)
+    if engine is None:
+        plan = SummaryPlan(windows, lead_ms=round(LEAD_S * 1000))
+        report = measure_summaries(channels, lambda: SimulatedStage(LLAMA_8B), plan, say)
+        return {"engine": f"simulated: {LLAMA_8B.name}", "speed": 1.0, **report}
+    model = _model(engine)
+    for name in [name for name, said in channels.items() if _length_ms(said) > LONGEST_MS]:
+        skipped[f"{folder.name}/{name}"] = f"longer than {LONGEST_MS // HOUR_MS} h, for a real engine"
+    channels = {name: said for name, said in channels.items() if _length_ms(said) <= LONGEST_MS}
+    # The lead is time for a call, and a call is no faster where the chat is.
+    plan = SummaryPlan(windows, lead_ms=round(REAL_LEAD_S * 1000 * SPEED))
+
+    def open_stage() -> Stage:
+        return RealStage(HttpEngineFactory(engine), model, speed=SPEED, timeout_s=TIMEOUT_S)
+
+    return {"engine": model, "speed": SPEED, **measure_summaries(channels, open_stage, plan, say)}
+
+
+def _length_ms(said: Any) -> int:
+    return int(said[-1].time_ms - said[0].time_ms) if said else 0
+
+
+def _model(url: str) -> str:
+    try:
+        names = [model.name for model in asyncio.run(list_models(url))]
+    except EngineError as error:
+        raise SettingError(f"--engine: {error}") from None
+    if len(names) != 1:
+        raise SettingError(f"--engine: expected an engine that serves one model, found {', '.join(names)}")
+    return names[0]

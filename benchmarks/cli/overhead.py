@@ -1,0 +1,81 @@
+"""`python -m benchmarks overhead`: what the pipeline costs, beside the engine alone and AsyncFunction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.files import check_writable
+
+
+def overhead(
+    *,
+    engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
+) -> None:
+    """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
+    from benchmarks.overhead import OverheadOptions, measure_overhead
+    from benchmarks.picture import check_drawing, draw_added
+
+    if json is not None:
+        check_writable("--json", json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+
+        def note(part: str) -> None:
+            status.update(part)
+            if not console.is_terminal:
+                console.print(part, highlight=False)
+
+        report = measure_overhead(OverheadOptions(engine=engine, quick=quick), note)
+    if json is not None:
+        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    if plot is not None:
+        lines = {name: part["added_ms"] for name, part in report.items() if _is_system(part)}
+        draw_added(plot, lines, "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine)
+    console.print(_table("", report))
+    for name, part in report.items():
+        if isinstance(part, dict) and any(_is_system(inner) for inner in part.values()):
+            console.print(_table(name, part))
+        elif isinstance(part, dict) and not _is_system(part):
+            console.print_json(orjson.dumps({name: part}).decode())
+
+
+def _is_system(part: Any) -> bool:
+    return isinstance(part, dict) and "added_ms_p50" in part
+
+
+def _table(title: str, report: dict[str, Any]) -> Table:
+    table = Table(
+        "system",
+        "events/s",
+        "tokens/s",
+        "added p50 ms",
+        "p99 ms",
+        "checkpoint p99 ms",
+        "in flight",
+        title=title,
+    )
+    for name, part in report.items():
+        if _is_system(part):
+            checkpoint = part["checkpoint_ms_p99"]
+            table.add_row(
+                name,
+                f"{part['events_per_s']:.1f}",
+                f"{part['tokens_per_s']:.0f}",
+                f"{part['added_ms_p50']:.1f}",
+                f"{part['added_ms_p99']:.1f}",
+                "–" if checkpoint is None else f"{checkpoint:.0f}",
+                f"{part['in_flight_mean']:.1f}",
+            )
+    return table

@@ -1,0 +1,175 @@
+"""`python -m benchmarks recovery` and `kafka`."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.files import check_writable
+from forebay.engine.launch import ConsoleProgress
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from benchmarks.recovery import Recovery
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+
+class Engines(str, Enum):
+    """What answers."""
+
+    fake = "fake"
+    vllm = "vllm"
+
+
+class Sinks(str, Enum):
+    """Where results go; events come from the same."""
+
+    files = "files"
+    kafka = "kafka"
+
+
+class Kinds(str, Enum):
+    """What is killed."""
+
+    job = "job"
+    engine = "engine"
+    jvm = "jvm"
+    flink = "flink"
+    command = "command"
+    broker = "broker"
+
+
+class Apps(str, Enum):
+    """What runs."""
+
+    main = "main"
+    sessions = "sessions"
+    summary = "summary"
+    topics = "topics"
+    trends = "trends"
+
+
+def recovery(
+    *,
+    kills: Annotated[int, typer.Option(min=1, help="How many kills.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the kills' kinds and moments.")] = 1,
+    engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
+    sink: Annotated[
+        Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
+    ] = Sinks.files,
+    app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
+    only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all by turns.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
+    warm: Annotated[
+        bool, typer.Option(help="Kill nothing until the run has made its archive of classes, about a minute.")
+    ] = False,
+    work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
+    flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
+    json: Json = None,
+) -> None:
+    """Kill a running pipeline again and again; status 1 unless every event gave exactly one result."""
+    from benchmarks.recovery import RecoveryConfig, measure_recovery
+
+    if json is not None:
+        check_writable("--json", json)
+    if only is Kinds.broker and sink is not Sinks.kafka:
+        raise SettingError("--only broker: expected --sink kafka with it, found --sink files")
+    console = Console(stderr=True)
+
+    def measure(work: Path) -> Recovery:
+        config = RecoveryConfig(
+            kills=kills,
+            seed=seed,
+            work=work,
+            engine=engine.value,
+            sink=sink.value,
+            app=app.value,
+            events=events,
+            warm=warm,
+            only=None if only is None else only.value,
+            flink=_options(flink or []),
+        )
+        return measure_recovery(
+            config,
+            load_settings(),
+            progress=ConsoleProgress(console),
+            say=lambda line: console.print(line, highlight=False, soft_wrap=True),
+        )
+
+    if work_dir is None:
+        with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
+            found = measure(Path(folder))
+    else:
+        try:
+            work_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"--work-dir: {work_dir} cannot be made: {error.strerror}") from None
+        if any(work_dir.iterdir()):
+            raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
+        found = measure(work_dir.resolve())
+    if json is not None:
+        json.write_bytes(orjson.dumps(found.document(), option=orjson.OPT_INDENT_2) + b"\n")
+    show_recovery(found, Console())
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def kafka(
+    *,
+    records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
+    events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
+    json: Json = None,
+) -> None:
+    """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
+    from benchmarks.kafka import KafkaOptions, measure_kafka
+
+    if json is not None:
+        check_writable("--json", json)
+    console = Console(stderr=True)
+    report = measure_kafka(
+        KafkaOptions(records=records, events=events),
+        load_settings(),
+        lambda part: console.print(part, highlight=False),
+    )
+    if json is not None:
+        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    Console().print_json(orjson.dumps(report).decode())
+
+
+def show_recovery(found: Recovery, console: Console) -> None:
+    """The figures as tables, and one line that says how it went."""
+    document = found.document()
+    counts = Table("events", "results", "lost", "duplicated", "dead letters", "reissued", "kills", box=None)
+    names = ("events", "results", "lost", "duplicated", "dead_letters", "reissued")
+    counts.add_row(*(str(document[name]) for name in names), f"{document['kills']} of {found.run.planned}")
+    console.print(counts)
+    times = Table("killed", "times", "next result p50", "max", box=None)
+    spreads = {**document["next_result_s"]["by_kind"], "all": document["next_result_s"]}
+    for kind, spread in spreads.items():
+        if "p50" in spread:
+            times.add_row(
+                kind,
+                str(document["by_kind"].get(kind, document["kills"])),
+                f"{spread['p50']:.1f} s",
+                f"{spread['max']:.1f} s",
+            )
+    console.print(times)
+    verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
+    wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
+    console.print(f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}", highlight=False)
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    options = dict(option.partition("=")[::2] for option in given)
+    if "" in options.values():
+        raise SettingError(f"--flink: expected KEY=VALUE, found {' '.join(given)}")
+    return options

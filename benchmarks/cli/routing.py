@@ -1,0 +1,157 @@
+"""`python -m benchmarks routing` and `overload`: the fleet's decisions, in the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.files import check_writable
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from benchmarks.routing import RoutingReport
+
+Trace = Annotated[Path, typer.Option(help="Requests in Mooncake's or Azure's format.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+Replicas = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
+Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
+Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
+
+
+def routing(
+    *,
+    trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
+    replicas: Replicas = 8,
+    load_sweep: Annotated[
+        bool, typer.Option("--load-sweep", help="From idle to 1.3 × capacity, instead of 0.7 and 0.9.")
+    ] = False,
+    load: Annotated[list[float] | None, typer.Option(help="A share of capacity; may be repeated.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Which to compare; default: all.")] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A calibrated engine: llama-8b (default) or qwen-32b. Or, without --trace, URLs of real "
+            "engines, to be measured themselves; may be repeated."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    json: Json = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures, as PNG, SVG or PDF.")] = None,
+) -> None:
+    """Compare routing policies on a trace; status 1 where the default is not the best as promised."""
+    if trace is None:
+        _routing_of_engines(engine or [], policy or [], seed, json)
+        return
+    from benchmarks.picture import check_drawing
+    from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
+    from benchmarks.routing_picture import draw_routing
+    from forebay.simulate.engine import find_model
+    from forebay.simulate.scenario import Scenario
+    from forebay.simulate.traces import read_trace
+
+    if json is not None:
+        check_writable("--json", json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    if engine and len(engine) > 1:
+        raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
+    model = find_model(engine[0] if engine else "llama-8b")
+    scenario = Scenario(read_trace(trace), model, replicas, seed=seed)
+    loads = tuple(load) if load else SWEEP if load_sweep else TWO_LOADS
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        report = measure_routing(scenario, loads, policy or default_policies(), status.update)
+    if json is not None:
+        json.write_bytes(orjson.dumps(report.document(), option=orjson.OPT_INDENT_2) + b"\n")
+    if plot is not None:
+        draw_routing(plot, report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
+    _show(report, Console())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: Path | None) -> None:
+    """Status 1 where the default is not as far ahead of round robin as promised."""
+    import asyncio
+
+    from benchmarks.engines import EnginesOptions, measure_engines, passed
+
+    if len(urls) < 2:
+        raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
+    if json is not None:
+        check_writable("--json", json)
+    options = EnginesOptions(seed=seed)
+    if policies:
+        options = replace(options, policies=tuple(policies))
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        found = asyncio.run(measure_engines(urls, options, status.update))
+    if json is not None:
+        json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    table = Table(box=None)
+    names = ("requests", "ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "requests_per_s", "hit_share")
+    for column in ("policy", *names):
+        table.add_column(column, no_wrap=True)
+    for policy, figures in found["policies"].items():
+        table.add_row(policy, *("–" if figures[n] is None else _short(figures[n]) for n in names))
+    Console().print(table)
+    if not passed(found):
+        raise typer.Exit(1)
+
+
+def overload(
+    *,
+    trace: Trace,
+    replicas: Replicas = 8,
+    engine: Engine = "llama-8b",
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Offer twice the capacity for two minutes, then half of it, to admission and to constant capacities."""
+    from benchmarks.overload import measure_overload
+    from forebay.simulate.engine import find_model
+    from forebay.simulate.scenario import Scenario
+    from forebay.simulate.traces import read_trace
+
+    if json is not None:
+        check_writable("--json", json)
+    found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
+    if json is not None:
+        json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    ways: dict[str, dict[str, Any]] = found["ways"]
+    table = Table(box=None)
+    for column in ("figure", *ways):
+        table.add_column(column, no_wrap=True)
+    for name in next(iter(ways.values())):
+        table.add_row(name, *(_short(way[name]) for way in ways.values()))
+    Console().print(table)
+
+
+def _show(report: RoutingReport, console: Console) -> None:
+    for figure, title in (("goodput", "goodput by load"), ("ttft_mean_s", "mean TTFT (s) by load")):
+        table = Table(title=title, title_justify="left", box=None)
+        table.add_column("policy", no_wrap=True)
+        for load in report.loads:
+            table.add_column(f"{load:g}", no_wrap=True, justify="right")
+        for name, found in report.policies.items():
+            table.add_row(name, *(_short(getattr(one, figure)) for one in found))
+        console.print(table)
+    console.print(
+        f"capacity {report.capacity_per_s:.2f} requests/s; a decision takes "
+        + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in report.decision_us.items()),
+        highlight=False,
+    )
+
+
+def _short(value: float) -> str:
+    """At most five characters of any figure below a hundred thousand."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"

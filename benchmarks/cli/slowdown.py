@@ -1,0 +1,89 @@
+"""`python -m benchmarks slowdown`: an engine that becomes ten and fifty times slower, and fast again."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.files import check_writable
+from forebay.settings import load_settings
+
+
+class Kind(str, Enum):
+    """How the scripted replica answers."""
+
+    streaming = "streaming"
+    whole = "whole"
+    long = "long"
+    long_whole = "long whole"
+    shared = "shared"
+    shared_whole = "shared whole"
+
+
+def slowdown(
+    *,
+    replica: Annotated[
+        list[Kind] | None,
+        typer.Option(help="How the scripted replica answers; may be repeated. Default: streaming, whole."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Forty seconds per speed, not two minutes.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back; status 1 where too little is answered."""
+    from benchmarks.slowdown import SlowdownOptions, measure_slowdown
+
+    if json is not None:
+        check_writable("--json", json)
+    console = Console(stderr=True)
+    runs: list[dict[str, Any]] = []
+    for kind in replica or (Kind.streaming, Kind.whole):
+        step_s = 40.0 if quick else 120.0
+        with tempfile.TemporaryDirectory(prefix="forebay-slowdown-") as folder:
+            run = measure_slowdown(
+                SlowdownOptions(replica=kind.value, step_s=step_s),
+                Path(folder),
+                load_settings(),
+                lambda part: console.print(part, highlight=False),
+            )
+        runs.append(run)
+        if json is not None:
+            json.write_bytes(orjson.dumps({"runs": runs}, option=orjson.OPT_INDENT_2) + b"\n")
+        _show(run, Console())
+    if not all(run["passed"] for run in runs):
+        raise typer.Exit(1)
+
+
+def _show(run: dict[str, Any], console: Console) -> None:
+    table = Table(
+        "speed",
+        "goodput",
+        "answers/s",
+        "calls",
+        "thrown away",
+        "retries",
+        "held mean",
+        "held max",
+        title=run["replica"],
+        box=None,
+    )
+    for step in run["steps"]:
+        table.add_row(
+            f"{step['speed']:g}",
+            f"{step['goodput']:.2f}",
+            f"{step['answers_per_s']:.2f}",
+            *(str(step[name]) for name in ("calls", "thrown_away", "retries", "held_mean", "held_max")),
+        )
+    console.print(table)
+    letters = ", ".join(f"{count} {cause}" for cause, count in run["dead_letters"].items()) or "none"
+    console.print(
+        f"{run['results']} results, {run['doubled']} twice; dead letters: {letters}; thrown away "
+        f"{run['thrown_away']} of {run['calls']} calls ({100 * run['thrown_away_share']:.1f} %)",
+        highlight=False,
+    )

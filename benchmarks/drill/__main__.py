@@ -1,0 +1,225 @@
+"""`python -m benchmarks.drill`: play random scenarios for as long as told.
+
+Exit status 1 where one of them failed; its scenario is printed, and made smaller first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+from rich.console import Console
+
+from benchmarks.drill.play import Outcome, Surroundings, play
+from benchmarks.drill.scenario import Application, FaultKind, Range, Scenario, SinkKind, SourceKind, draw
+from benchmarks.drill.shim import compiler
+from benchmarks.drill.shrink import shrink
+from benchmarks.places import kafka_to_start
+from forebay.errors import SettingError
+from forebay.settings import Settings, load_settings
+from forebay.testing.kafka import local_kafka
+
+
+@dataclass
+class Drill:
+    """What a drill has found so far."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    smallest: list[Scenario] = field(default_factory=list)
+
+    @property
+    def made(self) -> int:
+        return sum(len(outcome.made) for outcome in self.outcomes)
+
+    def document(self, seconds: float) -> dict[str, Any]:
+        """The whole drill as JSON values."""
+        wrong = [outcome for outcome in self.outcomes if not outcome.right]
+        return {
+            "passed": not wrong,
+            "scenarios": len(self.outcomes),
+            "faults": self.made,
+            "by_kind": dict(
+                Counter(kind for outcome in self.outcomes for kind in outcome.made).most_common()
+            ),
+            **{f"by_{name}": self._by(name) for name in ("application", "source", "sink", "parallelism")},
+            "starts": sum(outcome.starts for outcome in self.outcomes),
+            "seconds": round(seconds, 1),
+            "failed": [outcome.document() for outcome in wrong],
+            "smallest": [orjson.loads(scenario.to_json()) for scenario in self.smallest],
+        }
+
+    def _by(self, name: str) -> dict[str, dict[str, int]]:
+        """Scenarios and faults by a field of the scenario."""
+        found: dict[str, dict[str, int]] = {}
+        for outcome in self.outcomes:
+            of = found.setdefault(
+                str(getattr(outcome.scenario, name)), {"scenarios": 0, "faults": 0, "failed": 0}
+            )
+            of["scenarios"] += 1
+            of["faults"] += len(outcome.made)
+            of["failed"] += not outcome.right
+        return found
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a drill."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drill", description=__doc__)
+    parser.add_argument("--seconds", type=float, help="begin no scenario after so long")
+    parser.add_argument(
+        "--faults", type=int, help="begin none after so many faults; 20 where neither is given"
+    )
+    parser.add_argument("--seed", type=int, help="the first scenario's; a random one otherwise")
+    parser.add_argument("--scenario", help="play this one alone: a file with its JSON, - for standard input")
+    parser.add_argument(
+        "--tries", type=int, default=12, help="how often a failing one is played to shrink it"
+    )
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds without any move that fail it")
+    parser.add_argument("--keep", type=Path, help="a folder for the files of those that failed")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    for name, kind in (("application", Application), ("source", SourceKind), ("sink", SinkKind)):
+        parser.add_argument(
+            f"--{name}", action="append", choices=get_args(kind), help="only this; repeatable"
+        )
+    parser.add_argument("--kind", action="append", choices=get_args(FaultKind), help="only such faults")
+    parser.add_argument("--without", action="append", choices=get_args(FaultKind), help="no such faults")
+    return parser.parse_args(arguments)
+
+
+def range_of(options: argparse.Namespace, *, kafka: bool) -> Range:
+    """What the options let scenarios be drawn from."""
+    everything = Range(kafka=kafka, shim=compiler() is not None)
+    kinds = tuple(options.kind or everything.faults)
+    return replace(
+        everything,
+        applications=tuple(options.application or everything.applications),
+        sources=tuple(options.source or everything.sources),
+        sinks=tuple(options.sink or everything.sinks),
+        faults=tuple(kind for kind in kinds if kind not in (options.without or ())),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    begin_s = time.monotonic()
+    drill = Drill()
+    with ExitStack() as stack:
+        work = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-drill-")))
+        try:
+            around = _surroundings(options, load_settings(), work, console, stack)
+            session = _Session(drill, work, around, options.tries, console)
+            if options.scenario is not None:
+                session.one(_read_scenario(options.scenario))
+            else:
+                session.many(options, range_of(options, kafka=around.kafka is not None))
+        except KeyboardInterrupt:
+            console.print("stopped")
+        except SettingError as error:
+            console.print(str(error), style="red")
+            return 2
+    document = drill.document(time.monotonic() - begin_s)
+    if options.json:
+        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    console.print(
+        f"{document['scenarios']} scenarios, {document['faults']} faults, {document['seconds']:.0f} s: "
+        f"{len(document['failed'])} failed"
+    )
+    return 0 if document["passed"] else 1
+
+
+def _surroundings(
+    options: argparse.Namespace, settings: Settings, work: Path, console: Console, stack: ExitStack
+) -> Surroundings:
+    around = Surroundings(patience_s=options.patience)
+    if compiler() is None:
+        console.print("without full disks, slow disks and set clocks: they need Linux and a C compiler")
+    try:
+        home = kafka_to_start(settings)
+    except SettingError as error:
+        console.print(f"without Kafka: {error}")
+        return around
+    node = stack.enter_context(local_kafka(home, work / "kafka"))
+    return replace(around, kafka=node, connectors_from=settings.connectors_from or str(settings.connectors))
+
+
+def _read_scenario(path: str) -> Scenario:
+    try:
+        return Scenario.from_json(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"--scenario {path} cannot be read: {error}") from None
+
+
+class _Session:
+    """Plays one scenario after another, and tells of each."""
+
+    def __init__(self, drill: Drill, work: Path, around: Surroundings, tries: int, console: Console) -> None:
+        self._drill = drill
+        self._work = work
+        self._around = around
+        self._tries = tries
+        self._console = console
+
+    def many(self, options: argparse.Namespace, among: Range) -> None:
+        """Scenarios of one seed after another, until the options say that it is enough."""
+        begin_s = time.monotonic()
+        most = 20 if options.faults is None and options.seconds is None else options.faults
+        seed = random.randrange(1_000_000) if options.seed is None else options.seed
+        while most is None or self._drill.made < most:
+            if options.seconds is not None and time.monotonic() - begin_s >= options.seconds:
+                break
+            self.one(draw(seed, among))
+            seed += 1
+
+    def one(self, scenario: Scenario) -> None:
+        """One scenario; where it fails, the smallest of its kind that fails too."""
+        name = f"seed {scenario.seed}: {scenario.application} from {scenario.source} to {scenario.sink}"
+        with self._console.status(f"{self._drill.made} faults so far; {name}"):
+            outcome = self._played(scenario, f"seed-{scenario.seed}")
+        self._drill.outcomes.append(outcome)
+        self._console.print(
+            f"{name}, {len(outcome.made)} of {len(scenario.faults)} faults, {outcome.starts} starts, "
+            f"{outcome.seconds:.0f} s: {'right' if outcome.right else 'WRONG'}"
+        )
+        if not outcome.right:
+            for problem in (*outcome.problems, scenario.to_json()):
+                self._console.print(f"  {problem}", markup=False)
+            self._make_smaller(scenario)
+
+    def _make_smaller(self, scenario: Scenario) -> None:
+        numbers = count()
+
+        def fails(candidate: Scenario) -> bool:
+            return not self._played(candidate, f"seed-{scenario.seed}-{next(numbers)}").right
+
+        if self._tries > 0:
+            with self._console.status(f"making seed {scenario.seed} smaller, in at most {self._tries} tries"):
+                smallest = shrink(scenario, fails, self._tries)
+            self._drill.smallest.append(smallest)
+            self._console.print(f"  the smallest that failed: {smallest.to_json()}", markup=False)
+
+    def _played(self, scenario: Scenario, name: str) -> Outcome:
+        folder = self._work / name
+        shutil.rmtree(folder, ignore_errors=True)
+        outcome = play(scenario, folder, self._around)
+        if outcome.right:
+            shutil.rmtree(folder, ignore_errors=True)
+        return outcome
+
+
+if __name__ == "__main__":
+    # What was found by then is told, and nothing is left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,227 @@
+"""Trends and topics as jobs to kill: their events, and all that must come out, foretold without Flink."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from benchmarks.killable import KillableEngine
+from benchmarks.tally import NUMBER, Tally
+from forebay.apps.topics import settings as topics
+from forebay.apps.topics.stages import TopicStage, shard_event_of, text_bytes
+from forebay.apps.trends import settings as trends
+from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
+from forebay.detect.stream_time import StreamTime, Tolerance
+from forebay.embed.base import NoEmbedding
+from forebay.flink.shards import shard_of
+from forebay.records import Event, Result
+from forebay.testing.answers import answer_to
+
+SPEED = 5.0
+"""Replay so many times faster than recorded: the input must outlast the kills."""
+PER_S = 20
+BACKGROUND_PER_S = 13
+SHARDS = 8
+MAX_TOKENS = 64
+END_MS = 2**53
+FILE = "events.jsonl"
+"""The name of the input, which goes into positions."""
+
+Foretold = dict[str, Any]
+"""Answers by the ids of their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrendsJob:
+    """A burst every two seconds over a background of common words."""
+
+    settings: trends.Trends = field(default_factory=trends.Trends)
+    in_order = True
+    events_a_call = 1
+    events_per_kill = 2500
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        draw = random.Random(f"trends:{seed}")
+        words = [f"word{index}" for index in range(300)]
+        posts: list[tuple[int, str]] = []
+        for second in range(count // BACKGROUND_PER_S + 1):
+            posts += [
+                (second * 1000 + draw.randrange(1000), " ".join(draw.choices(words, k=6)))
+                for _ in range(BACKGROUND_PER_S)
+            ]
+            if second % 2 == 0 and second > 60:
+                posts += [
+                    (
+                        second * 1000 + draw.randrange(10_000),
+                        f"{draw.choice(words)} news{second} about it{second}",
+                    )
+                    for _ in range(PER_S * 2 // 3)
+                ]
+        ordered = sorted(posts)[:count]
+        return [{NUMBER: n, "at": at, "text": text} for n, (at, text) in enumerate(ordered)]
+
+    def document(self) -> dict[str, Any]:
+        return {"application": {"type": "trends"}, "shards": SHARDS, "sampling": {"max_tokens": MAX_TOKENS}}
+
+    def source(self) -> dict[str, Any]:
+        return {"time": "at", "time_format": "unix_ms", "replay": {"speed": SPEED}}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        return held_against(self.foretold(events), "why", results, letters, engine)
+
+    def foretold(
+        self, events: Sequence[dict[str, Any]], position: Callable[[int], str] = lambda n: f"{FILE}@{n + 1}"
+    ) -> Foretold:
+        """What comes out of a run that nothing interrupts. `position`: of the event with a number, on which
+        its shard depends, and with that which of a term's posts are shown."""
+        find = self.settings.find
+        time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
+        count = [CountStage(find, shard, SHARDS) for shard in range(SHARDS)]
+        rate = [RateStage(find, SHARDS) for _ in range(SHARDS)]
+        book = BookStage(find)
+        judged = [each for event in events for each in time.see(event["at"], str(event[NUMBER]).encode())]
+        for each in [*judged, *time.end()]:
+            event = events[int(each.data)]
+            if each.verdict == "in time":
+                stage = count[shard_of(position(event[NUMBER]), SHARDS)]
+                for shard, data in stage.take(post_bytes(event["at"], event["text"])):
+                    rate[shard].take(data)
+        for shard, data in (output for stage in count for output in stage.close(END_MS)):
+            rate[shard].take(data)
+        for _, data in (output for stage in rate for output in stage.close(END_MS)):
+            book.take(data)
+        found = [event_of(data) for _, data in (*book.close(END_MS), *book.finish())]
+        asked = ((trends.to_prompt_event(event), trends.why) for event in found)
+        return _foretold(map(trends.to_result, found), asked, trends.PROMPT, trends.SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsJob:
+    """A new subject every forty texts; texts are alike by their words."""
+
+    settings: topics.Topics = field(default_factory=lambda: topics.Topics(embeddings="words"))
+    in_order = True
+    events_a_call = 1
+    events_per_kill = 3000
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        draw = random.Random(f"topics:{seed}")
+        found = []
+        for n in range(count):
+            subject = n // 40 - draw.randrange(3)
+            kept = [f"s{subject}w{index}" for index in draw.sample(range(6), 4)]
+            text = (
+                " ".join([*kept, f"noise{draw.randrange(500)}"]) if draw.random() < 0.8 else f"noise{n} of{n}"
+            )
+            found.append({NUMBER: n, "at": n * 1000 // PER_S, "text": text})
+        return found
+
+    def document(self) -> dict[str, Any]:
+        application = {"type": "topics", "embeddings": "words"}
+        return {"application": application, "shards": SHARDS, "sampling": {"max_tokens": MAX_TOKENS}}
+
+    def source(self) -> dict[str, Any]:
+        return {"time": "at", "time_format": "unix_ms", "replay": {"speed": SPEED}}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        return held_against(self.foretold(events), "label", results, letters, engine)
+
+    def foretold(self, events: Sequence[dict[str, Any]]) -> Foretold:
+        """What comes out of a run that nothing interrupts."""
+        stage = TopicStage(self.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
+        outputs = [each for event in events for each in stage.take(text_bytes(event["at"], event["text"]))]
+        found = [shard_event_of(data) for _, data in (*outputs, *stage.finish())]
+        asked = ((topics.to_prompt_event(event), topics.labelled) for event in found)
+        return _foretold(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
+
+
+def _foretold(
+    told: Iterable[Result],
+    asked: Iterable[tuple[Event | None, Callable[[Result], Result]]],
+    prompt: Any,
+    schema: dict[str, Any],
+) -> Foretold:
+    found = {result.id: _plain(result.answer) for result in told}
+    for question, answered in asked:
+        if question is not None:
+            result = answered(_answered(question, prompt, schema))
+            found[result.id] = _plain(result.answer)
+    return found
+
+
+def _answered(question: Event, prompt: Any, schema: dict[str, Any]) -> Result:
+    """What the scripted replica answers to a question."""
+    from forebay.flink.request_handler import result
+    from forebay.records import Completion, KeyedEvent, Timing, Usage
+
+    messages = prompt.render(question.fields, key="", time_ms=question.time_ms)
+    text, reason = answer_to("\n".join(each.content for each in messages), schema, max_tokens=MAX_TOKENS)
+    item = KeyedEvent(question.position or "", "", question, 0)
+    completion = Completion(text, reason, Usage(), Timing(0.0, 0.0))
+    return result(item, completion, orjson.loads(text), attempts=1)
+
+
+def _plain(answer: Any) -> Any:
+    """An answer as it is after its way through JSON."""
+    return orjson.loads(orjson.dumps(answer))
+
+
+def held_against(
+    foretold: Foretold,
+    by_model: str,
+    results: Iterable[bytes],
+    letters: Iterable[bytes],
+    engine: KillableEngine,
+) -> Tally:
+    """The lines of a sink against what must come out: every result once, with its very answer.
+
+    Of a real engine's answers, those of kind `by_model`, the words cannot be foretold: there must be some.
+    """
+    scripted = engine.calls() is not None
+    seen: Counter[str] = Counter()
+    lines = wrong = reissued = 0
+    for value in _objects(results):
+        lines += 1
+        id, answer = value.get("id"), value.get("answer")
+        expected = foretold.get(id) if isinstance(id, str) else None
+        free = not scripted and isinstance(answer, dict) and answer.get("kind") == by_model
+        if expected is None or not isinstance(id, str) or not (free or answer == expected):
+            wrong += 1
+            continue
+        seen[id] += 1
+        reissued += value.get("reissued") is True
+    return Tally(
+        events=len(foretold),
+        results=lines,
+        dead_letters=sum(1 for _ in letters),
+        lost=len(foretold) - len(seen),
+        duplicated=seen.total() - len(seen),
+        wrong=wrong,
+        reissued=reissued,
+    )
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            value = None
+        yield value if isinstance(value, dict) else {}

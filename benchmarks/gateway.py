@@ -1,0 +1,127 @@
+"""What the gateway adds to the time to first token: the same requests with and without it, in turn.
+
+Replicas are scripted. Replicas, gateway and client are processes of their own; the client sends at a fixed
+rate whether or not answers come.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.figures import quantile
+from benchmarks.gateway_client import Answer, Order
+from forebay.errors import LaunchError
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+WAYS = ("direct", "gateway")
+TARGET_MS = 5.0
+ROUND_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """`rounds` times `seconds` of requests each way, after one round each way that is not counted."""
+
+    rate_per_s: float = 100.0
+    rounds: int = 5
+    seconds: float = 6.0
+    replicas: int = 2
+    first_token_s: float = 0.05
+    token_s: float = 0.005
+    chunks: int = 8
+    prompt_chars: int = 2000
+
+
+def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """TTFT each way and what the gateway adds to it; blocks. Raises `LaunchError` where a process fails.
+
+    The added time is the difference of the quantiles of all rounds.
+    """
+    script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
+    seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(ReplicaProcess(script)).url for _ in range(options.replicas)]
+        gateway = stack.enter_context(gateway_process(replicas))
+        targets = {"direct": tuple(replicas), "gateway": (gateway,)}
+        for turn in range(options.rounds + 1):
+            for way in WAYS:
+                note(f"round {turn} of {options.rounds}: {way}" if turn else f"warming up: {way}")
+                answers = run_round(order_of(options, targets[way], turn))
+                if turn:
+                    seen[way] += answers
+    return report(options, seen)
+
+
+def order_of(options: GatewayOptions, urls: tuple[str, ...], turn: int) -> Order:
+    count = max(1, round(options.rate_per_s * options.seconds))
+    return Order(urls, turn * count, count, options.rate_per_s, options.prompt_chars)
+
+
+def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
+    """The figures of all rounds. Raises `LaunchError` where an answer was wrong or missing."""
+    document: dict[str, Any] = asdict(options)
+    for way, answers in seen.items():
+        wrong = [answer for answer in answers if answer.status != 200]
+        if wrong:
+            raise LaunchError(
+                f"{way}: {len(wrong)} of {len(answers)} answers had a status like {wrong[0].status}"
+            )
+        for name, values in (
+            ("ttft_ms", [answer.first_ms for answer in answers]),
+            ("latency_ms", [answer.whole_ms for answer in answers]),
+        ):
+            ordered = sorted(values)
+            document[f"{way}_{name}_p50"] = quantile(ordered, 0.5)
+            document[f"{way}_{name}_p99"] = quantile(ordered, 0.99)
+    for name in ("ttft_ms", "latency_ms"):
+        for q in ("p50", "p99"):
+            document[f"added_{name}_{q}"] = document[f"gateway_{name}_{q}"] - document[f"direct_{name}_{q}"]
+    document["requests"] = len(seen["gateway"])
+    document["target_ms"] = TARGET_MS
+    document["passed"] = document["added_ttft_ms_p50"] <= TARGET_MS
+    return document
+
+
+def run_round(order: Order) -> list[Answer]:
+    """One client process. Raises `LaunchError` with its last words."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gateway_client"],
+        input=json.dumps(asdict(order)),
+        capture_output=True,
+        text=True,
+        timeout=ROUND_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise LaunchError(f"the client failed: {done.stderr.strip()[-2000:]}")
+    return [Answer(*fields) for fields in json.loads(done.stdout)]
+
+
+@contextmanager
+def gateway_process(replicas: list[str]) -> Iterator[str]:
+    """`forebay gateway` before these replicas; its URL. Raises `LaunchError` where it does not start."""
+    command = [sys.executable, "-m", "forebay", "gateway", "--port", "0"]
+    for url in replicas:
+        command += ["--engine", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            line = process.stdout.readline()
+            if "http://" not in line:
+                raise LaunchError(f"the gateway did not start: {process.stderr.read()[-2000:]}")
+            yield line.split()[-1]
+        finally:
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,195 @@
+"""What the pipeline costs: the engine alone, Forebay on Flink, and PyFlink's AsyncFunction, in one run.
+
+Every system gets the same events for the same engine, one system after the other, each in a process of its
+own with a fresh JVM. Latency is measured with an open loop: an event is due whether or not the system takes
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import psutil
+
+from benchmarks.workload import System, Workload
+from forebay.engine.probe import list_models
+from forebay.errors import LaunchError, SettingError
+from forebay.testing.delays import Fixed, Mixture
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+Report = dict[str, Any]
+Note = Callable[[str], None]
+
+RATE_PER_S = 100.0
+SLOTS = 64
+IN_FLIGHT = 1000
+WARM_RESULTS = 20_000
+WORKER_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadOptions:
+    """`engine`: `fake`, or the URL of a real one. `quick` shortens every part and leaves memory out."""
+
+    engine: str = "fake"
+    quick: bool = False
+    events: int = 640
+    capacity: int = 32
+    max_tokens: int = 32
+
+
+def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> Report:
+    """All parts that fit the engine; blocks for minutes. Raises `LaunchError` where a system fails.
+
+    A real engine is asked for the first model that it serves; `SettingError` where it serves none.
+    """
+    if options.engine == "fake":
+        return _scripted(options, note)
+    served = asyncio.run(list_models(options.engine))
+    if not served:
+        raise SettingError(f"--engine: the engine at {options.engine} serves no model")
+    model = served[0].name
+    load = Workload(
+        events=options.events // 4 if options.quick else options.events,
+        rate_per_s=None,
+        capacity=options.capacity,
+        url=options.engine,
+        model=model,
+        max_tokens=options.max_tokens,
+    )
+    # The first run warms the engine up and is not counted.
+    run_worker("direct", replace(load, events=2 * load.capacity))
+    throughput = _compare(load, note, "throughput")
+    return {"engine": options.engine, "model": model, **throughput, "throughput": _ratios(throughput)}
+
+
+def _scripted(options: OverheadOptions, note: Note) -> Report:
+    quick = options.quick
+    load = Workload(
+        events=1500 if quick else 6000,
+        rate_per_s=RATE_PER_S,
+        capacity=256,
+        url=None,
+    )
+    with ExitStack() as replicas:
+        free = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture())))
+        full = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
+        slow = replicas.enter_context(fake_replica(ReplicaScript(delay=Fixed(2.0))))
+        latency = _compare(replace(load, url=free), note, f"latency at {RATE_PER_S:g} events/s")
+        saturated = _compare(
+            replace(load, events=4000 if quick else 12_000, rate_per_s=None, capacity=SLOTS, url=full),
+            note,
+            f"saturated, {SLOTS} slots",
+        )
+        note(f"checkpoints with {IN_FLIGHT} in flight")
+        checkpoints = run_worker(
+            "forebay",
+            replace(
+                load,
+                events=8000 if quick else 20_000,
+                rate_per_s=None,
+                capacity=IN_FLIGHT,
+                url=slow,
+                checkpoint_s=0.25,
+            ),
+        )
+    inside = replace(load, rate_per_s=None, capacity=IN_FLIGHT, events=40_000 if quick else 100_000)
+    note("throughput without HTTP")
+    report: Report = {
+        "engine": "fake",
+        **latency,
+        "saturated": {**saturated, **_ratios(saturated)},
+        "checkpoints": checkpoints,
+        "in_process": run_worker("forebay", inside),
+    }
+    if not quick:
+        note("memory over 200,000 events")
+        report["memory"] = memory_growth(
+            run_worker(
+                "forebay",
+                replace(inside, events=200_000, capacity=64, scripted_s=0.01, sample_memory=True),
+            )["memory"]
+        )
+    return report
+
+
+def _compare(load: Workload, note: Note, what: str) -> Report:
+    systems: tuple[System, ...] = ("direct", "forebay", "async_function")
+    report: Report = {}
+    for system in systems:
+        note(f"{what}: {system}")
+        report[system] = run_worker(system, load)
+    return report
+
+
+def _ratios(report: Report) -> Report:
+    direct = report["direct"]
+    return {
+        f"{system}_to_direct": {
+            "events": _share(report[system]["events_per_s"], direct["events_per_s"]),
+            "tokens": _share(report[system]["tokens_per_s"], direct["tokens_per_s"]),
+        }
+        for system in ("forebay", "async_function")
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def memory_growth(samples: list[dict[str, float]]) -> Report:
+    """How much the resident size grew from the first 20,000 results to the end, as a share of it.
+
+    The size after the warm-up is the mean of the five samples after it, the last one that of the last five.
+    """
+    warm = [sample for sample in samples if sample["results"] >= WARM_RESULTS]
+    if len(warm) < 10:
+        return {"samples": len(warm)}
+    report: Report = {"samples": len(warm)}
+    for kind in ("jvm_mb", "python_mb"):
+        before = sum(sample[kind] for sample in warm[:5]) / 5
+        after = sum(sample[kind] for sample in warm[-5:]) / 5
+        report[kind] = {
+            "before": round(before, 1),
+            "after": round(after, 1),
+            "growth": round(after / before - 1, 4) if before else 0.0,
+        }
+    return report
+
+
+def run_worker(system: System, load: Workload) -> Report:
+    """One system on one workload in a process of its own. Raises `LaunchError` with its last words."""
+    order = json.dumps({"system": system, "load": asdict(load)})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.worker"],
+            input=order,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"the {system} system did not finish within {WORKER_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise LaunchError(f"the {system} system failed: {done.stderr.strip()[-2000:]}")
+    report: Report = json.loads(done.stdout.strip().splitlines()[-1])
+    if report["answered"] != load.events:
+        raise LaunchError(f"the {system} system answered {report['answered']} of {load.events} events")
+    return report
+
+
+@contextmanager
+def fake_replica(script: ReplicaScript) -> Iterator[str]:
+    """A fake replica bound to the last core, so that it takes the same from every system."""
+    with ReplicaProcess(script) as replica:
+        psutil.Process(replica.pid).cpu_affinity([max(os.sched_getaffinity(0))])
+        yield replica.url

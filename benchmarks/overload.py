@@ -1,0 +1,172 @@
+"""Twice the capacity for two minutes, then half of it: admission beside constant capacities."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from forebay.fleet.admission import Admission
+from forebay.fleet.dispatch import Dispatcher, RoutingRequest
+from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.state import Fleet
+from forebay.fleet.ticket import ReplicaCharge
+from forebay.simulate.replica import Sequence as Simulated
+from forebay.simulate.run import Simulation, fleet_of
+from forebay.simulate.scenario import MakeDispatcher, Scenario
+from forebay.simulate.traces import TraceRequest
+
+OVERLOAD, OVERLOAD_S = 2.0, 120.0
+RELIEF, RELIEF_S = 0.5, 240.0
+CONSTANTS = (4, 16, 64, 256)
+WATCH_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """How one way to admit took it.
+
+    `goodput_of_capacity`: answers within the SLO to requests that came during the overload, per second, over
+    the capacity; `tokens_of_capacity` the same in tokens of their prompts, since whoever must give up some
+    can keep more of the short ones. `cleared_s`: how long after the overload the last request that waited
+    from it was gone; `arithmetic_s`: how long that takes at least. Waiting is counted at the engines, in
+    requests per replica. `longest_wait_s`: from arrival to first token, of those answered.
+    """
+
+    goodput_of_capacity: float
+    tokens_of_capacity: float
+    answered: int
+    given_up: int
+    unanswered: int
+    cleared_s: float
+    arithmetic_s: float
+    engine_waiting_mean: float
+    engine_waiting_max: float
+    longest_wait_s: float
+    ttft_mean_s: float
+
+
+class ConstantCapacity:
+    """A dispatcher with a fixed number of requests per replica, as set by hand: in order, to the idlest."""
+
+    wake_s = math.inf
+
+    def __init__(self, fleet: Fleet, per_replica: int) -> None:
+        self._fleet = fleet
+        self._per_replica = per_replica
+        self._waiting: deque[tuple[Simulated, RoutingRequest]] = deque()
+        self._expired: list[Simulated] = []
+        self._policy = make_policy("least_requests")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, item: Simulated, demand: RoutingRequest, now_s: float) -> None:
+        self._waiting.append((item, demand))
+
+    def ready(self, now_s: float) -> list[tuple[Simulated, ReplicaCharge]]:
+        sent = []
+        fleet = self._fleet
+        while self._waiting and float(fleet.requests.min()) < self._per_replica:
+            item, demand = self._waiting.popleft()
+            if demand.deadline_s < now_s:
+                self._expired.append(item)
+                continue
+            cached = fleet.cached(demand)
+            sent.append(
+                (item, fleet.take(self._policy.choose(demand, cached, fleet, now_s), demand, cached, now_s))
+            )
+        return sent
+
+    def remove(self, item: Simulated) -> None:
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not item)
+
+    def expired(self) -> list[Simulated]:
+        expired, self._expired = self._expired, []
+        return expired
+
+
+def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed: int) -> list[TraceRequest]:
+    """The trace's requests, over and over, at Poisson times: 2 × capacity for 120 s, then 0.5 × for 240 s."""
+    random = Random(seed)
+    now_s = 0.0
+    made: list[TraceRequest] = []
+    while now_s < OVERLOAD_S + RELIEF_S:
+        made.append(replace(trace[len(made) % len(trace)], arrived_s=now_s))
+        load = OVERLOAD if now_s < OVERLOAD_S else RELIEF
+        now_s += random.expovariate(load * capacity_per_s)
+    return made
+
+
+def measure_overload(scenario: Scenario) -> dict[str, Any]:
+    """Admission, and each constant capacity, on the same arrivals. Requests are given up when their first
+    token is overdue; `patient` is admission with requests that are never given up.
+    """
+    capacity_per_s = scenario.capacity_per_s()
+    arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)
+    ways: dict[str, MakeDispatcher] = {"admission": Admission, "patient": Admission}
+    for constant in CONSTANTS:
+        ways[f"fixed_{constant}"] = _constant(constant)
+    return {
+        "engine": scenario.model.name,
+        "replicas": scenario.replicas,
+        "capacity_per_s": capacity_per_s,
+        "slo": asdict(scenario.slo),
+        "requests": len(arrivals),
+        "ways": {
+            name: asdict(_measure(scenario, arrivals, make, capacity_per_s, name != "patient"))
+            for name, make in ways.items()
+        },
+    }
+
+
+def _constant(per_replica: int) -> MakeDispatcher:
+    def make(fleet: Fleet) -> Dispatcher[Simulated]:
+        return ConstantCapacity(fleet, per_replica)
+
+    return make
+
+
+def _measure(
+    scenario: Scenario,
+    arrivals: Sequence[TraceRequest],
+    make: MakeDispatcher,
+    capacity_per_s: float,
+    give_up: bool,
+) -> Overload:
+    requests = scenario.offer(arrivals, 1.0)
+    if give_up:
+        for request in requests:
+            request.demand = replace(request.demand, deadline_s=request.demand.due_s)
+    models = [scenario.model] * scenario.replicas
+    fleet = fleet_of(models)
+    dispatcher = make(fleet)
+    simulation = Simulation(models, fleet, dispatcher, watch_every_s=WATCH_EVERY_S)
+    simulation.run(requests)
+    given_up = len(simulation.given_up)
+    answered = [request for request in requests if not math.isnan(request.finished_s)]
+    early = [request for request in requests if request.arrived_s < OVERLOAD_S]
+    good = [request.prompt_tokens for request in early if scenario.slo.met(request)]
+    mean_tokens = sum(one.prompt_tokens for one in scenario.trace) / len(scenario.trace)
+    waits = np.array([request.first_token_s - request.arrived_s for request in answered])
+    gone = [request.first_token_s for request in early if not math.isnan(request.finished_s)]
+    excess = (OVERLOAD - 1) * OVERLOAD_S / (1 - RELIEF) if not give_up else 0.0
+    watched = [(at_s, waiting) for at_s, waiting in simulation.watched if at_s < OVERLOAD_S]
+    return Overload(
+        goodput_of_capacity=len(good) / (OVERLOAD_S * capacity_per_s),
+        tokens_of_capacity=sum(good) / (OVERLOAD_S * capacity_per_s * mean_tokens),
+        answered=len(answered),
+        given_up=given_up,
+        unanswered=len(requests) - len(answered) - given_up,
+        cleared_s=max(gone) - OVERLOAD_S,
+        arithmetic_s=excess,
+        engine_waiting_mean=float(np.mean([waiting for _, waiting in watched])) / scenario.replicas,
+        engine_waiting_max=max(waiting for _, waiting in watched) / scenario.replicas,
+        longest_wait_s=float(waits.max()),
+        ttft_mean_s=float(waits.mean()),
+    )

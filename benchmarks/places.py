@@ -1,0 +1,240 @@
+"""What a recovery run reads and writes: files, or topics of a Kafka that is killed as well."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from benchmarks.tally import NUMBER, SinkWatch, attempts_of, number_of
+from forebay.connectors.jars import KAFKA, install_jar
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.errors import SettingError
+from forebay.settings import Settings
+from forebay.testing.kafka import LocalKafka, local_kafka
+
+PlaceKind = Literal["files", "kafka"]
+PARTITIONS = 4
+
+
+class Place(Protocol):
+    """The input and the sinks of one pipeline."""
+
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
+        """Make the input: JSON objects, numbered from 0."""
+        ...
+
+    def document(self) -> dict[str, Any]:
+        """The part of a pipeline file that names input and sinks."""
+        ...
+
+    def look(self) -> int:
+        """Read what is new; the number of results committed so far."""
+        ...
+
+    def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
+        """Whether a committed result was written after `moment_s`; with `retried`, one of several tries."""
+        ...
+
+    def results(self) -> Iterator[bytes]:
+        """The committed results, all of them."""
+        ...
+
+    def letters(self) -> Iterator[bytes]:
+        """The committed dead letters."""
+        ...
+
+    def ahead(self) -> int:
+        """How many offsets were committed before the results of their events, at the worst of all looks."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL whatever holds the input and the sinks."""
+        ...
+
+    def bring_back(self) -> None:
+        """Start it again; blocks until it answers."""
+        ...
+
+
+class FilesPlace:
+    """A JSONL file and JSONL sinks in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watch = SinkWatch(folder / "results")
+        self.look = self._watch.look
+        self.written_after = self._watch.written_after
+
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
+        write_events(self._folder / "events.jsonl", events)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "source": {"type": "jsonl", "path": "events.jsonl"},
+            "sink": {"type": "jsonl", "path": "results"},
+            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        }
+
+    def results(self) -> Iterator[bytes]:
+        return read_jsonl_sink(self._folder / "results")
+
+    def letters(self) -> Iterator[bytes]:
+        return read_jsonl_sink(self._folder / "dead-letters")
+
+    def ahead(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        raise SettingError("files cannot be killed")
+
+    def bring_back(self) -> None:
+        raise SettingError("files cannot be killed")
+
+
+class TopicsPlace:
+    """Topics of four partitions on a node of our own; read as `read_committed` consumers see them."""
+
+    def __init__(self, node: LocalKafka) -> None:
+        # Here, because it needs a client of Kafka that only measurements and tests need.
+        from forebay.testing.topics import TopicReader
+
+        self._node = node
+        stem = f"recovery-{uuid.uuid4().hex[:8]}"
+        self._topics = {name: f"{stem}-{name}" for name in ("events", "results", "letters")}
+        self._reader = TopicReader(node.bootstrap, self._topics["results"])
+        self._seen: list[tuple[float, bool]] = []
+        self._lines: list[bytes] = []
+        self._behind = Behind(PARTITIONS)
+
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
+        from forebay.testing.topics import make_topic, produce
+
+        for topic in self._topics.values():
+            make_topic(self._node.bootstrap, topic, PARTITIONS)
+        produce(
+            self._node.bootstrap,
+            self._topics["events"],
+            ({"value": orjson.dumps(event), "partition": event[NUMBER] % PARTITIONS} for event in events),
+        )
+
+    def document(self) -> dict[str, Any]:
+        access = {"type": "kafka", "bootstrap": self._node.bootstrap}
+        return {
+            "source": {
+                **access,
+                "topics": [self._topics["events"]],
+                "group": self._topics["events"],
+                "until_latest": True,
+            },
+            "sink": {**access, "topic": self._topics["results"]},
+            "dead_letters": {**access, "topic": self._topics["letters"]},
+        }
+
+    def look(self) -> int:
+        return self._look(self._reader.read)
+
+    def _look(self, read: Callable[[], list[tuple[float, bytes]]]) -> int:
+        from forebay.testing.topics import committed_offsets
+
+        group = topic = self._topics["events"]
+        # Before the results: what is committed here must be seen there.
+        offsets = committed_offsets(self._node.bootstrap, group, topic, PARTITIONS)
+        for written_s, line in read():
+            self._seen.append((written_s, attempts_of(line) > 1))
+            self._lines.append(line)
+            self._behind.answered(line)
+        if self._reader.complete:
+            self._behind.committed(offsets)
+        return len(self._lines)
+
+    def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
+        return any(
+            written_s > moment_s and (again or not retried) for written_s, again in reversed(self._seen)
+        )
+
+    def results(self) -> Iterator[bytes]:
+        self._look(self._reader.to_the_end)
+        return iter(self._lines)
+
+    def ahead(self) -> int:
+        return self._behind.worst
+
+    def letters(self) -> Iterator[bytes]:
+        from forebay.testing.topics import TopicReader
+
+        return (line for _, line in TopicReader(self._node.bootstrap, self._topics["letters"]).to_the_end())
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def bring_back(self) -> None:
+        self._node.start()
+
+
+class Behind:
+    """Which events have results, against committed offsets: event n has offset n // partitions in n %
+    partitions.
+
+    `worst` is the largest number of events, at one look, that lay before a committed offset without a result.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._answered: list[set[int]] = [set() for _ in range(partitions)]
+        self._all_before = [0] * partitions
+        self.worst = 0
+
+    def answered(self, line: bytes) -> None:
+        """A committed result."""
+        number = number_of(line)
+        if number is not None:
+            self._answered[number % len(self._answered)].add(number // len(self._answered))
+
+    def committed(self, offsets: Sequence[int]) -> None:
+        """Offsets that were committed before the last results were looked for."""
+        missing = 0
+        for partition, (offset, answered) in enumerate(zip(offsets, self._answered, strict=True)):
+            while self._all_before[partition] in answered:
+                self._all_before[partition] += 1
+            missing += sum(at not in answered for at in range(self._all_before[partition], offset))
+        self.worst = max(self.worst, missing)
+
+
+def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:
+    """Where a run reads and writes, for the length of the block. Raises `SettingError` where there is no
+    Kafka to start."""
+    return _files(folder) if kind == "files" else _topics(folder, settings)
+
+
+@contextmanager
+def _files(folder: Path) -> Iterator[Place]:
+    yield FilesPlace(folder)
+
+
+@contextmanager
+def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
+    home = kafka_to_start(settings)
+    # The pipeline runs with a home of its own.
+    install_jar(KAFKA, folder / "home" / "connectors", settings.connectors_from or str(settings.connectors))
+    with local_kafka(home, folder / "kafka") as node:
+        yield TopicsPlace(node)
+
+
+def kafka_to_start(settings: Settings) -> Path:
+    """The distribution of Kafka that measurements start. Raises `SettingError` where there is none, or no
+    client to look at its topics with."""
+    if settings.kafka_home is None:
+        raise SettingError("a Kafka to start is needed: name an unpacked distribution in FOREBAY_KAFKA_HOME")
+    if find_spec("confluent_kafka") is None:
+        raise SettingError("a client of Kafka is needed to measure with: pip install 'forebay[kafka-bench]'")
+    return settings.kafka_home
+
+
+def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
+    """A file of JSON lines."""
+    path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

@@ -1,0 +1,127 @@
+"""`forebay run` in a session of its own, to be killed in whole or in part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from forebay.engine.launch.processes import alive, kill, session_members, wait_gone
+from forebay.errors import PipelineFailed
+
+GONE_S = 30.0
+FLINK_MODULE = "forebay.runtime.flink_main"
+
+
+class PipelineProcess:
+    """Starts of one pipeline file, one after another. Every start's output goes to `work/run-N.log`.
+
+    Methods that kill use SIGKILL and block until what they killed is gone; they raise `PipelineFailed` where
+    it stays. A context manager: nothing of the last start outlives the block.
+    """
+
+    def __init__(self, pipeline: Path, engine_url: str, work: Path) -> None:
+        self._command = [sys.executable, "-m", "forebay", "run", str(pipeline), "--engine", engine_url]
+        self._work = work
+        self.home = work / "home"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start the command; returns at once."""
+        self.starts += 1
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "FOREBAY_HOME": str(self.home)},
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> Path:
+        """What the latest start printed."""
+        return self._work / f"run-{self.starts}.log"
+
+    def status(self) -> int | None:
+        """The command's exit status; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def said(self) -> str:
+        """The end of what the latest start printed."""
+        return self.log.read_text(errors="replace")[-2000:].strip()
+
+    def kill_all(self) -> None:
+        """Kill every process of the session."""
+        if self._process is None:
+            return
+        # Where all of the group has ended, others of the session may live.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        left = session_members(self._process.pid)
+        while left:
+            kill(left)
+            if wait_gone(left, GONE_S):
+                raise PipelineFailed(f"processes outlived SIGKILL: {sorted(p.pid for p in left)}")
+            left = session_members(self._process.pid)
+
+    def kill_command(self) -> set[psutil.Process]:
+        """Kill the command alone; its orphans, which must end by themselves."""
+        assert self._process is not None
+        orphans = self._others()
+        self._process.kill()
+        self._process.wait()
+        return orphans
+
+    def kill_jvm(self) -> None:
+        """Kill the JVM alone; the command goes on with another."""
+        self._kill_one(lambda process: process.name() == "java")
+
+    def kill_flink(self) -> None:
+        """Kill the process that holds the JVM, which must end with it; the command goes on with others."""
+        jvm = {process for process in self._others() if process.name() == "java"}
+        self._kill_one(lambda process: FLINK_MODULE in _command_line(process))
+        expect_gone(jvm)
+
+    def _kill_one(self, is_it: Callable[[psutil.Process], bool]) -> None:
+        found = {process for process in self._others() if is_it(process)}
+        if not found:
+            raise PipelineFailed(f"what was to be killed does not run; the run said: {self.said()}")
+        kill(found)
+        expect_gone(found)
+
+    def __enter__(self) -> PipelineProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill_all()
+
+    def _others(self) -> set[psutil.Process]:
+        assert self._process is not None
+        return {process for process in session_members(self._process.pid) if process.pid != self._process.pid}
+
+
+def expect_gone(processes: set[psutil.Process]) -> None:
+    """Block until all of `processes` have ended; raise `PipelineFailed` where that takes half a minute."""
+    if left := wait_gone(processes, GONE_S):
+        raise PipelineFailed(f"processes outlived the command: {_names(left)}")
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline() if alive(process) else []
+    except psutil.Error:
+        return []
+
+
+def _names(processes: set[psutil.Process]) -> list[str]:
+    return [" ".join(_command_line(process)[:3]) or str(process.pid) for process in processes]

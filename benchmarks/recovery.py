@@ -1,0 +1,331 @@
+"""Kill a running pipeline at random moments and hold its sink against its input."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+from benchmarks.killable import EngineKind, KillableEngine, killable_engine
+from benchmarks.kills import RESTARTED, Kill, KillKind, plan
+from benchmarks.places import Place, PlaceKind, place
+from benchmarks.process_under_test import PipelineProcess, expect_gone
+from benchmarks.tally import Tally
+from benchmarks.workloads import SUBJECTS, SubjectKind
+from forebay.engine.launch import Progress, Silent
+from forebay.errors import PipelineFailed, SettingError
+from forebay.flink.class_archive import ARCHIVES
+from forebay.settings import Settings
+
+EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
+SPARE_EVENTS = 1000
+WARM_FOR_KILLS = 12
+"""As many events as for so many kills last until the archive of classes is made."""
+PATIENCE_S = 300.0
+LOOK_S = 0.1
+SETTLE_S = 0.1
+"""What is on its way when something is killed may still be written this long."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
+    `warm`: kill nothing before the run has made the archive of classes that a pipeline has after its first
+    minute. `work`: an empty folder."""
+
+    kills: int
+    seed: int
+    work: Path
+    engine: EngineKind = "fake"
+    sink: PlaceKind = "files"
+    app: SubjectKind = "main"
+    events: int | None = None
+    capacity: int = 16
+    checkpoint_interval_s: float = 1.0
+    rescale_to: int | None = 2
+    only: KillKind | None = None
+    warm: bool = False
+    flink: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """One kill that was made.
+
+    `at_s` counts from the start of its run, `next_result_s` from the kill until a result that was written
+    after it is committed. `new_results`: committed since the kill before.
+    """
+
+    kind: KillKind
+    at_s: float
+    new_results: int
+    next_result_s: float
+    down_s: float | None = None
+    parallelism: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pipeline from its first start to its end. `called_again`: tries beyond the first of a request, as
+    the engine counted them; None where the engine cannot tell. `ahead`: offsets of Kafka that were committed
+    before the results of their events, at the worst moment."""
+
+    planned: int
+    killed: tuple[Killed, ...]
+    tally: Tally
+    starts: int
+    seconds: float
+    called_again: int | None = None
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery benchmark found."""
+
+    engine: EngineKind
+    sink: PlaceKind
+    app: SubjectKind
+    seed: int
+    seconds: float
+    run: Run
+
+    @property
+    def passed(self) -> bool:
+        """Whether every planned kill was made and every event gave its result exactly once."""
+        run = self.run
+        return run.tally.exact and not run.ahead and len(run.killed) == run.planned
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON values; `runs` has all that is known of the one run."""
+        killed = self.run.killed
+        counts = ("lost", "duplicated", "wrong", "dead_letters", "reissued", "events", "results")
+        return {
+            "passed": self.passed,
+            **{name: getattr(self.run.tally, name) for name in counts},
+            "called_again": self.run.called_again,
+            "ahead": self.run.ahead,
+            "kills": len(killed),
+            "by_kind": dict(Counter(kill.kind for kill in killed)),
+            "next_result_s": next_result_s(killed),
+            "rescaled": sum(kill.parallelism is not None for kill in killed),
+            "engine": self.engine,
+            "sink": self.sink,
+            "app": self.app,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "runs": [asdict(self.run)],
+        }
+
+
+def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
+    """Median and maximum of the seconds to the next result, over all kills and by kind."""
+
+    def spread(kills: Sequence[Killed]) -> dict[str, float]:
+        values = [kill.next_result_s for kill in kills]
+        return {"p50": round(statistics.median(values), 2), "max": round(max(values), 2)} if values else {}
+
+    kinds = sorted({kill.kind for kill in killed})
+    return {
+        **spread(killed),
+        "by_kind": {kind: spread([k for k in killed if k.kind == kind]) for kind in kinds},
+    }
+
+
+def measure_recovery(
+    config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
+) -> Recovery:
+    """Run a pipeline, make the kills, and compare; blocks for minutes.
+
+    `say` is told one line per kill. Ends early where the input is used up before all kills were made. Raises
+    `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
+    behind. Nothing that was started outlives the call.
+    """
+    if config.sink == "kafka" and SUBJECTS[config.app].in_order:
+        raise SettingError(
+            f"--app {config.app} --sink kafka: what comes out depends on the order over all partitions, "
+            f"which is another in each run; use --sink files"
+        )
+    begin_s = time.monotonic()
+    kills = plan(
+        config.kills,
+        config.seed,
+        rescale_to=config.rescale_to,
+        broker=config.sink == "kafka",
+        only=config.only,
+    )
+    with (
+        killable_engine(config.engine, settings, progress or Silent()) as engine,
+        place(config.sink, config.work, settings) as where,
+    ):
+        run = _Runner(config, kills, engine=engine, where=where, say=say).run()
+    return Recovery(config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, run)
+
+
+class _Runner:
+    def __init__(
+        self,
+        config: RecoveryConfig,
+        kills: tuple[Kill, ...],
+        *,
+        engine: KillableEngine,
+        where: Place,
+        say: Say,
+    ) -> None:
+        self._config = config
+        self._kills = kills
+        self._engine = engine
+        self._say = say
+        self._folder = config.work
+        self._file = self._folder / "pipeline.yaml"
+        self._subject = SUBJECTS[config.app]
+        asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
+        per_kill = self._subject.events_per_kill or asked
+        lasting = len(kills) + (WARM_FOR_KILLS if config.warm else 0)
+        count = config.events or per_kill * lasting + SPARE_EVENTS
+        self._events = self._subject.events(count, config.seed)
+        self._place = where
+        self._begin_s = time.monotonic()
+
+    def run(self) -> Run:
+        self._write_pipeline(1)
+        self._place.prepare(self._events)
+        killed: list[Killed] = []
+        with PipelineProcess(self._file, self._engine.url, self._folder) as process:
+            process.start()
+            if self._config.warm:
+                self._await_archive(process)
+            seen = self._place.look() if self._config.warm else 0
+            for kill in self._kills:
+                if not self._reached(process, seen + kill.after_results, kill.after_s):
+                    self._say(f"the input was used up before the {kill.kind} could be killed")
+                    break
+                now = self._place.look()
+                killed.append(self._kill(process, kill, now - seen))
+                seen = self._place.look()
+                self._say(_line(len(killed), killed[-1]))
+            while process.status() is None:
+                time.sleep(LOOK_S)
+            if process.status() != 0:
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+            calls = self._engine.calls()
+            return Run(
+                planned=len(self._kills),
+                killed=tuple(killed),
+                tally=self._tally(),
+                starts=process.starts,
+                seconds=round(time.monotonic() - self._begin_s, 1),
+                called_again=None if calls is None else calls.total() - len(calls),
+                ahead=self._place.ahead(),
+            )
+
+    def _await_archive(self, process: PipelineProcess) -> None:
+        for _ in _patiently("the archive of classes", process):
+            if list(Settings(process.home, Path()).java.glob(ARCHIVES)) or process.status() is not None:
+                return
+
+    def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
+        """Wait for `results` committed results and then `after_s`; False where the pipeline ended before."""
+        for _ in _patiently(f"result {results}", process):
+            if process.status() is not None:
+                if process.status() == 0:
+                    return False
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+            if self._place.look() >= results:
+                break
+        until_s = time.monotonic() + after_s
+        while time.monotonic() < until_s and process.status() is None:
+            time.sleep(LOOK_S)
+        return process.status() is None
+
+    def _kill(self, process: PipelineProcess, kill: Kill, new_results: int) -> Killed:
+        begin_s, moment_s = time.monotonic(), time.time()
+        orphans: set[psutil.Process] = set()
+        match kill.kind:
+            case "job":
+                process.kill_all()
+            case "command":
+                orphans = process.kill_command()
+            case "jvm":
+                process.kill_jvm()
+            case "flink":
+                process.kill_flink()
+            case "engine":
+                self._engine.kill()
+                time.sleep(kill.down_s)
+                self._engine.bring_back()
+            case "broker":
+                self._place.kill()
+                time.sleep(kill.down_s)
+                self._place.bring_back()
+        if kill.parallelism is not None:
+            self._write_pipeline(kill.parallelism)
+        if kill.kind in RESTARTED:
+            process.start()
+        # All that the engine had in flight is tried again: its first answers are second tries.
+        after_engine = kill.kind == "engine"
+        for _ in _patiently(f"a result after the {kill.kind} was killed", process):
+            self._place.look()
+            if self._place.written_after(moment_s + SETTLE_S, retried=after_engine):
+                break
+            if process.status() is not None:
+                raise PipelineFailed(
+                    f"the pipeline ended with status {process.status()} without a result after the "
+                    f"{kill.kind} was killed: {process.said()}"
+                )
+        next_s = time.monotonic() - begin_s
+        expect_gone(orphans)
+        return Killed(
+            kind=kill.kind,
+            at_s=round(begin_s - self._begin_s, 2),
+            new_results=new_results,
+            next_result_s=round(next_s, 2),
+            down_s=round(kill.down_s, 2) if kill.kind in {"engine", "broker"} else None,
+            parallelism=kill.parallelism,
+        )
+
+    def _write_pipeline(self, parallelism: int) -> None:
+        # JSON is YAML.
+        place = self._place.document()
+        document = {
+            "name": "recovery",
+            **self._subject.document(),
+            "capacity": self._config.capacity,
+            "deadline_s": 1800.0,
+            **place,
+            "source": {**place["source"], **self._subject.source()},
+            "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
+            "parallelism": parallelism,
+            "flink": dict(self._config.flink),
+        }
+        self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    def _tally(self) -> Tally:
+        results, letters = self._place.results(), self._place.letters()
+        return self._subject.tally(self._events, results, letters, self._engine)
+
+
+def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        yield
+        time.sleep(LOOK_S)
+    raise PipelineFailed(f"{what} did not come within {PATIENCE_S:.0f} s; the run said: {process.said()}")
+
+
+def _line(number: int, killed: Killed) -> str:
+    away = f", away for {killed.down_s:.1f} s" if killed.down_s is not None else ""
+    scaled = f", restored at parallelism {killed.parallelism}" if killed.parallelism is not None else ""
+    return (
+        f"{number}: {killed.kind} killed at {killed.at_s:.0f} s after {killed.new_results} new results"
+        f"{away}{scaled}; next result {killed.next_result_s:.1f} s later"
+    )

@@ -1,0 +1,102 @@
+"""Topics as the clusterers of river find them (an extra), on as many texts as they can take in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.agreement import adjusted_rand, mutual_information
+
+Floats = npt.NDArray[np.float32]
+MISSING = "river is not installed: pip install 'forebay[applications-bench]'"
+LIMIT_S = 60.0
+"""Processor time after which a clusterer is stopped; its texts so far are scored."""
+RADIUS = 0.5
+DENSITY_RADIUS = 0.8
+
+
+def is_installed() -> bool:
+    """Whether river is there."""
+    return find_spec("river") is not None
+
+
+def river_baselines(
+    texts: Sequence[str],
+    gold: Sequence[Any],
+    vectors: Floats,
+    ours: Sequence[int],
+    say: Callable[[str], None],
+    *,
+    limit_s: float = LIMIT_S,
+) -> dict[str, Any]:
+    """TextClust (Assenmacher and Trautmann 2022) over words, and DBSTREAM (Hahsler and Bolaños 2016) over the
+    embeddings, in stream order, each for at most `limit_s`.
+
+    `texts`: how many it came to. `same_texts`: what our topics, `ours`, have on those.
+    """
+    found = {}
+    for name, predict in (("river_textclust", _textclust(texts)), ("river_dbstream", _dbstream(vectors))):
+        say(f"topics: {name}")
+        clusters: list[int] = []
+        began = time.process_time()
+        while len(clusters) < len(texts) and time.process_time() - began < limit_s:
+            clusters.append(predict(len(clusters)))
+        took, count = time.process_time() - began, len(clusters)
+        found[name] = {
+            **_agreement(gold[:count], clusters),
+            "texts": count,
+            "texts_per_s": count / max(took, 1e-9),
+            "same_texts": _agreement(gold[:count], ours[:count]),
+        }
+    return found
+
+
+def _textclust(texts: Sequence[str]) -> Callable[[int], int]:
+    from river import cluster, feature_extraction
+
+    words = feature_extraction.BagOfWords(lowercase=True, ngram_range=(1, 1))
+    model = cluster.TextClust(
+        real_time_fading=False, fading_factor=0.0005, tgap=100, radius=RADIUS, auto_r=True, auto_merge=True
+    )
+
+    def predict(index: int) -> int:
+        bag = words.transform_one(texts[index])
+        model.learn_one(bag)
+        return int(model.predict_one(bag) or 0)
+
+    return predict
+
+
+def _dbstream(vectors: Floats) -> Callable[[int], int]:
+    from river import cluster
+
+    model = cluster.DBSTREAM(
+        clustering_threshold=DENSITY_RADIUS,
+        fading_factor=0.0001,
+        cleanup_interval=1000,
+        intersection_factor=0.3,
+        minimum_weight=1,
+    )
+
+    def predict(index: int) -> int:
+        values = dict(enumerate(vectors[index].tolist()))
+        model.learn_one(values)
+        return int(model.predict_one(values))
+
+    return predict
+
+
+def _agreement(gold: Sequence[Any], found: Sequence[int]) -> dict[str, Any]:
+    if not found:
+        return {"nmi": 0.0, "ari": 0.0, "clusters": 0, "gold": 0}
+    return {
+        "nmi": mutual_information(gold, found),
+        "ari": adjusted_rand(gold, found),
+        "clusters": len(set(found)),
+        "gold": len(set(gold)),
+    }

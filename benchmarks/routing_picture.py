@@ -1,0 +1,59 @@
+"""Routing policies over loads, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.routing import RoutingReport
+from forebay.fleet.policy_registry import DEFAULT_POLICY
+
+PANELS = (
+    ("goodput", "share of requests that met the SLO", False),
+    ("ttft_mean_s", "mean time to first token (s)", True),
+    ("hit_share", "share of prompt tokens cached", False),
+    ("imbalance", "busiest replica over the mean", True),
+)
+
+
+def draw_routing(path: Path, report: RoutingReport, title: str) -> None:
+    """One panel per figure, one line per policy, as a PNG, SVG or PDF (`picture.check_drawing` says before
+    whether this will work).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    for axes, (name, label, logarithmic) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        for policy, found in report.policies.items():
+            mine = policy == DEFAULT_POLICY
+            values = [getattr(one, name) for one in found]
+            axes.plot(
+                report.loads, values, label=policy, linewidth=2.5 if mine else 1.2, zorder=3 if mine else 2
+            )
+        if logarithmic:
+            axes.set_yscale("log")
+        axes.set_xlabel("offered load, share of capacity")
+        axes.set_ylabel(label)
+        axes.grid(visible=True, alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.suptitle(title)
+    figure.savefig(path)
+
+
+def draw_runs(path: Path, lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> None:
+    """Cumulative distributions of TTFT and latency: by policy, the 0 … 100 % quantiles of both."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for at, label in enumerate(("time to first token (s)", "latency (s)")):
+        for policy, quantiles in lines.items():
+            values = quantiles[at]
+            shares = [index / max(len(values) - 1, 1) for index in range(len(values))]
+            panels[at].plot([max(value, 1e-3) for value in values], shares, label=policy)
+        panels[at].set_xscale("log")
+        panels[at].set_xlabel(label)
+        panels[at].set_ylabel("share of requests")
+        panels[at].grid(visible=True, alpha=0.3)
+    panels[0].legend()
+    figure.suptitle(title)
+    figure.savefig(path)

@@ -1,0 +1,245 @@
+"""Sessions, measured: how much of what repeats the prefix cache holds, and whether a turn is lost or doubled.
+
+The application runs as `forebay run` runs it, in a process of its own. The baseline keeps its history in the
+client and writes the whole prompt anew for each turn, below a header with the time of day, as a stateless
+service does; it asks the same engine with the same client, as many sessions at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
+from forebay.apps.sessions.program import RULE, SYSTEM, Sessions
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.engine.client import HttpEngineFactory
+from forebay.engine.probe import list_models
+from forebay.errors import PipelineFailed, SettingError
+from forebay.records import Request, Sampling, Usage
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+Say = Callable[[str], None]
+TURNS = 10
+TIMEOUT_S = 600.0
+BASELINE = "stateless, history written anew below a changing header"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """So many conversations of `TURNS` turns at once, with messages of about `words` words."""
+
+    sessions: int
+    budget_tokens: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsPlan:
+    """What is asked of the scripted replica, and of a real engine. The budgets are so small that turns are
+    folded; on a processor vLLM caches blocks of 128 tokens, which takes longer prompts to hit."""
+
+    scripted: Load = Load(200, 384, 30)
+    real: Load = Load(8, 1024, 45)
+    seed: int = 1
+
+
+def measure_sessions(
+    plan: SessionsPlan, engine: str | None, skipped: dict[str, str], say: Say = lambda _: None
+) -> dict[str, Any]:
+    """The figures on a scripted replica, under `two_replicas` those on two of them, and under `engine` those
+    on the engine at that URL.
+
+    `hit_share`: of the tokens that repeat, those that came out of the prefix cache. A token repeats where its
+    session has sent it before: all of a turn's prompts but the new message; first turns do not count. Takes a
+    minute; raises `PipelineFailed` where the run fails.
+    """
+    # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
+    script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
+    with ReplicaProcess(script) as replica:
+        report = _measured(plan.seed, plan.scripted, [replica.url], say, scripted=True)
+    with ReplicaProcess(script) as first, ReplicaProcess(script) as second:
+        report["two_replicas"] = _measured(
+            plan.seed, plan.scripted, [first.url, second.url], say, scripted=True
+        )
+    with ReplicaProcess(script) as replica:
+        report["baselines"] = {BASELINE: _baseline(plan.seed, plan.scripted, replica.url, say)}
+    if engine is None:
+        skipped["sessions on a real engine"] = "--engine names its URL"
+    else:
+        real = _measured(plan.seed, plan.real, [engine], say, scripted=False)
+        report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan.seed, plan.real, engine, say)}}
+        if not real["cached_tokens"]:
+            skipped["hit_share on the engine"] = (
+                "it reports no cached tokens; start vLLM with --enable-prompt-tokens-details"
+            )
+    return report
+
+
+def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted: bool) -> dict[str, Any]:
+    events = _events(seed, load)
+    settings = Sessions(budget_tokens=load.budget_tokens, idle_s=None)
+    with tempfile.TemporaryDirectory(prefix="forebay-sessions-") as folder:
+        began_s = time.monotonic()
+        rows = _run(Path(folder), events, settings, urls, capacity=load.sessions)
+        seconds = time.monotonic() - began_s
+    figures = judged(events, rows, expected_answers(events, settings) if scripted else None)
+    figures |= {"sessions": load.sessions, "turns": len(events), "seconds": round(seconds, 1)}
+    say(f"{load.sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
+    return figures
+
+
+def _run(
+    folder: Path,
+    events: list[dict[str, Any]],
+    settings: Sessions,
+    urls: Sequence[str],
+    *,
+    capacity: int,
+) -> list[dict[str, Any]]:
+    """The lines of the results of a pipeline over `events`."""
+    (folder / "events.jsonl").write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
+    document = {
+        "name": "sessions",
+        "source": {"type": "jsonl", "path": "events.jsonl"},
+        "application": {
+            "type": "sessions",
+            "budget_tokens": settings.budget_tokens,
+            "idle_s": settings.idle_s,
+        },
+        "key": "{{ user }}",
+        "routing": "session_affinity",
+        "sampling": {"max_tokens": MAX_TOKENS},
+        "capacity": capacity,
+        "sink": {"type": "jsonl", "path": "results"},
+        "checkpoint": {"interval_s": 1.0},
+    }
+    (folder / "pipeline.yaml").write_bytes(orjson.dumps(document))
+    command = [sys.executable, "-m", "forebay", "run", str(folder / "pipeline.yaml")]
+    command += [word for url in urls for word in ("--engine", url)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "FOREBAY_HOME": str(folder / "home")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise PipelineFailed(f"the pipeline ended with status {done.returncode}: {done.stderr[-2000:]}")
+    return [orjson.loads(line) for line in read_jsonl_sink(folder / "results")]
+
+
+def judged(
+    events: list[dict[str, Any]], rows: Iterable[dict[str, Any]], expected: list[Any] | None
+) -> dict[str, Any]:
+    """The rows against the events. `wrong`: turns whose answer is not the `expected` one: it depends on all
+    that was said before. `disorder`: turns that were not counted as the ones that they are."""
+    of_event: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        of_event[row["fields"]["n"]].append(row)
+    sessions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    wrong = disorder = 0
+    counted = Counter[str]()
+    for event in events:
+        found = of_event.get(event["n"], [])
+        counted[event["user"]] += 1
+        for row in found[:1]:
+            sessions[event["user"]].append(row)
+            disorder += row["answer"]["turn"] != counted[event["user"]]
+            wrong += expected is not None and row["answer"] != expected[event["n"]]
+    turns = [[_turn(row) for row in of_key] for of_key in sessions.values()]
+    usage = [usage for of_key in turns for _, usage in of_key]
+    return {
+        "hit_share": hit_share(turns),
+        "lost": len(events) - len(of_event),
+        "doubled": sum(len(found) - 1 for found in of_event.values()),
+        "disorder": disorder,
+        "wrong": wrong,
+        "folds": sum(of_key[-1]["answer"]["folds"] for of_key in sessions.values()),
+        "prompt_tokens": sum(each.prompt_tokens for each in usage),
+        "cached_tokens": sum(each.cached_tokens for each in usage),
+    }
+
+
+def _turn(row: dict[str, Any]) -> tuple[str, Usage]:
+    return row["fields"]["text"], Usage(**row["usage"])
+
+
+def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
+    """Of the tokens that repeat, the share that was cached; each session is its messages and their usage.
+
+    What is new in a turn is its message, whose tokens are told from its characters by the session's first
+    prompt, which is the message and the same words for all. None where nothing repeats.
+    """
+    cached = repeated = 0.0
+    for turns in sessions:
+        text, usage = turns[0]
+        per_char = usage.prompt_tokens / (
+            len(text) + len(SYSTEM) + len(RULE) + len("\n<message>\n\n</message>\n")
+        )
+        for said, spent in turns[1:]:
+            cached += spent.cached_tokens
+            repeated += max(0.0, spent.prompt_tokens - len(said) * per_char)
+    return round(min(1.0, cached / repeated), 4) if repeated else None
+
+
+def _events(seed: int, load: Load) -> list[dict[str, Any]]:
+    return list(messages(load.sessions * TURNS, load.sessions, seed, words=load.words))
+
+
+def _baseline(seed: int, load: Load, url: str, say: Say) -> dict[str, Any]:
+    events = _events(seed, load)
+    began_s = time.monotonic()
+    turns = asyncio.run(_stateless(events, url))
+    usage = [usage for of_key in turns for _, usage in of_key]
+    figures = {
+        "hit_share": hit_share(turns),
+        "prompt_tokens": sum(each.prompt_tokens for each in usage),
+        "cached_tokens": sum(each.cached_tokens for each in usage),
+        "seconds": round(time.monotonic() - began_s, 1),
+    }
+    say(f"{BASELINE}: {figures}")
+    return figures
+
+
+async def _stateless(events: list[dict[str, Any]], url: str) -> list[list[tuple[str, Usage]]]:
+    served = await list_models(url)
+    if not served:
+        raise SettingError(f"--engine: the engine at {url} serves no model")
+    engine = HttpEngineFactory(url)()
+
+    async def converse(of_key: list[dict[str, Any]]) -> list[tuple[str, Usage]]:
+        turns: list[tuple[str, str]] = []
+        spent = []
+        for event in of_key:
+            header = f"{SYSTEM} It is {event['n'] * 7919 % 86_400} seconds after midnight."
+            prompt = rendered_again(header, turns, event["text"])
+            request = Request(
+                f"plain-{event['n']}", served[0].name, prompt, sampling=Sampling(max_tokens=MAX_TOKENS)
+            )
+            completion = await engine.complete(request, timeout_s=120.0)
+            turns.append((event["text"], completion.text))
+            spent.append((event["text"], completion.usage))
+        return spent
+
+    sessions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        sessions[event["user"]].append(event)
+    try:
+        return list(await asyncio.gather(*(converse(of_key) for of_key in sessions.values())))
+    finally:
+        await engine.close()

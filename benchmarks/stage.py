@@ -1,0 +1,169 @@
+"""Where summaries are measured: calls and moments, on a simulated replica or on a real one.
+
+Both give the same two things, to be called at a moment of event time and to call the engine, so what is
+measured is the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import orjson
+
+from forebay.apps.summaries.parts import tokens
+from forebay.apps.summaries.prompt import Ask
+from forebay.clock import SystemClock
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.base import Engine
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.fleet.dispatch import RoutingRequest
+from forebay.records import JSON, Request, Sampling, Usage
+from forebay.simulate.engine import EngineModel
+from forebay.simulate.replica import Sequence, SimulatedReplica
+from forebay.testing.summaries import summarise
+
+Answered = Callable[[JSON | None, Usage], None]
+"""Told the answer of a call, None where it was given up, and its tokens."""
+
+
+class Stage(Protocol):
+    """A clock and an engine."""
+
+    def waited_s(self, since_ms: float) -> float:
+        """The seconds that have passed since this moment of event time."""
+        ...
+
+    def at(self, time_ms: float, do: Callable[[], None]) -> None:
+        """Call `do` at `time_ms` of event time, at once where that has passed."""
+        ...
+
+    def ask(self, ask: Ask, answered: Answered) -> None:
+        """Make a call; `answered` is called when its answer is there."""
+        ...
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        ...
+
+
+class SimulatedStage:
+    """A simulated clock and one simulated replica; answers are the scripted summariser's."""
+
+    def __init__(self, model: EngineModel) -> None:
+        self._replica = SimulatedReplica(model)
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._out: dict[Sequence, Callable[[], None]] = {}
+        self._now_s = 0.0
+
+    def waited_s(self, since_ms: float) -> float:
+        return self._now_s - since_ms / 1000
+
+    def at(self, time_ms: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (time_ms / 1000, next(self._numbers), do))
+
+    def ask(self, ask: Ask, answered: Answered) -> None:
+        text = "\n".join(message.content for message in ask.messages())
+        said = summarise(text, ask.schema())
+        usage = Usage(tokens(text), tokens(said))
+        sequence = Sequence(
+            next(self._numbers), self._now_s, RoutingRequest(usage.prompt_tokens), usage.completion_tokens
+        )
+        self._out[sequence] = lambda: answered(orjson.loads(said), usage)
+        self._replica.submit(sequence, self._now_s)
+
+    def run(self) -> None:
+        first: list[Sequence] = []
+        finished: list[Sequence] = []
+        while self._heap or self._replica.next_s < math.inf:
+            if self._heap and self._heap[0][0] <= self._replica.next_s:
+                due_s, _, do = heapq.heappop(self._heap)
+                self._now_s = max(self._now_s, due_s)
+                do()
+                continue
+            self._now_s = self._replica.next_s
+            self._replica.fire(first, finished)
+            for sequence in finished:
+                self._out.pop(sequence)()
+            finished.clear()
+            first.clear()
+
+
+class RealStage:
+    """A real engine, with the recorded times passing `speed` times as fast. `run` is called without an event
+    loop, and blocks. `waited_s` are seconds of the wall clock."""
+
+    def __init__(
+        self, open_engine: Callable[[], Engine], model: str, *, speed: float, timeout_s: float
+    ) -> None:
+        self._open_engine = open_engine
+        self._model = model
+        self._speed = speed
+        self._timeout_s = timeout_s
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._begin_ms = 0.0
+        self._begin_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engine: Engine | None = None
+
+    def waited_s(self, since_ms: float) -> float:
+        return (self._now_ms() - since_ms) / 1000 / self._speed
+
+    def _now_ms(self) -> float:
+        return self._begin_ms + (time.monotonic() - self._begin_s) * 1000 * self._speed
+
+    def at(self, time_ms: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (time_ms, next(self._numbers), do))
+
+    def ask(self, ask: Ask, answered: Answered) -> None:
+        task = asyncio.get_running_loop().create_task(self._call(ask, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        self._engine = self._open_engine()
+        try:
+            self._begin_ms, self._begin_s = self._heap[0][0] if self._heap else 0.0, time.monotonic()
+            while self._heap or self._tasks:
+                while self._heap and self._heap[0][0] <= self._now_ms():
+                    heapq.heappop(self._heap)[2]()
+                wait_s = 0.05
+                if self._heap:
+                    wait_s = min(wait_s, max(0.0, self._heap[0][0] - self._now_ms()) / 1000 / self._speed)
+                await asyncio.sleep(wait_s)
+        finally:
+            await self._engine.close()
+
+    async def _call(self, ask: Ask, answered: Answered) -> None:
+        assert self._engine is not None
+        schema = ask.schema()
+        number = next(self._numbers)
+        request = Request(
+            id=f"{ask.key}-{ask.id}-{number}",
+            model=self._model,
+            messages=ask.messages(),
+            sampling=Sampling(max_tokens=ask.max_tokens),
+            schema=schema,
+        )
+        outcome = await complete_with_retry(
+            self._engine,
+            request,
+            policy=RetryPolicy(),
+            timeout_s=self._timeout_s,
+            deadline_s=3 * self._timeout_s,
+            check=AnswerCheck(schema),
+            clock=SystemClock(),
+            sleep=asyncio.sleep,
+        )
+        usage = Usage() if outcome.completion is None else outcome.completion.usage
+        answered(None if outcome.completion is None else outcome.answer, usage)

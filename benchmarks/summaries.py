@@ -1,0 +1,279 @@
+"""Summaries measured: how long after a window's close its summary comes, and at what cost in tokens, beside
+collecting the window and summarising it then."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.stage import Stage
+from forebay.apps.summaries.intake import Arrival
+from forebay.apps.summaries.parts import Item, Statement, clean, events_of, item_of, within
+from forebay.apps.summaries.plan import SummaryPlan
+from forebay.apps.summaries.program import Output, SummaryProgram
+from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
+from forebay.apps.summaries.results import Summary
+from forebay.apps.summaries.state import KeyState
+from forebay.records import JSON, Usage
+
+Channels = Mapping[str, Sequence[Arrival]]
+Window = tuple[str, int]
+"""A channel and the end of a window of it."""
+
+
+@dataclass
+class Tally:
+    """What a way of summarising did: seconds from close to summary by window, calls, tokens, and which events
+    were in the calls of which window."""
+
+    close_s: dict[Window, float] = field(default_factory=dict)
+    summary_tokens: dict[Window, int] = field(default_factory=dict)
+    spent: Counter[Window] = field(default_factory=Counter)
+    covered: dict[Window, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    events: Counter[Window] = field(default_factory=Counter)
+    left_out: int = 0
+    failed: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def asked(self, window: Window, ask: Ask) -> None:
+        self.calls += 1
+        self.covered[window].update(item.id for item in ask.items)
+        self.events[window] += events_of(ask.items)
+
+    def answered(self, window: Window, usage: Usage) -> None:
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.spent[window] += usage.prompt_tokens + usage.completion_tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def figures(self) -> dict[str, Any]:
+        times = sorted(self.close_s.values())
+        return {
+            "windows": len(times),
+            "close_s_p50": round(median(times), 3),
+            "close_s_p90": round(times[len(times) * 9 // 10], 3),
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
+
+
+def measure_summaries(
+    channels: Channels,
+    open_stage: Callable[[], Stage],
+    plan: SummaryPlan,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was told once.
+
+    The windows of `plan` tumble. Baselines: `one_call` gives the model the whole window when it has closed;
+    `map_reduce` gives it all the window's chunks at once and then their statements. They have the plan's
+    limits, the same prompts, the same engine, and as many calls at a time as they like.
+    """
+    ours = _streamed(channels, open_stage(), plan)
+    say(f"summaries while windows are open: {ours.figures()}")
+    baselines = {
+        "one_call": _collected(channels, open_stage(), plan, chunked=False),
+        "map_reduce": _collected(channels, open_stage(), plan, chunked=True),
+    }
+    for name, each in baselines.items():
+        say(f"baseline {name}: {each.figures()}")
+    baseline = min(baselines, key=lambda name: median(baselines[name].close_s.values()))
+    missed, doubled = told_once(channels, ours, plan)
+    own = median(ours.close_s.values())
+
+    def ratios(other: Tally) -> dict[str, float]:
+        return {
+            "close_ratio": round(own / median(other.close_s.values()), 3),
+            "token_ratio": round(ours.tokens / other.tokens, 3),
+        }
+
+    return {
+        "baseline": baseline,
+        **ratios(baselines[baseline]),
+        "missed": missed,
+        "doubled": doubled,
+        "left_out": ours.left_out,
+        "failed": ours.failed,
+        "over_budget": sum(
+            ours.summary_tokens[window] > plan.summary_tokens or ours.spent[window] > plan.work_tokens
+            for window in ours.summary_tokens
+        ),
+        "events": sum(map(len, channels.values())),
+        **ours.figures(),
+        "baselines": {name: {**each.figures(), **ratios(each)} for name, each in baselines.items()},
+    }
+
+
+def told_once(channels: Channels, tally: Tally, plan: SummaryPlan) -> tuple[int, int]:
+    """How many events were in no call of their window, and how many in more than one, counted from what was
+    sent to the engine. Copies that a line of the prompt stands for are counted by its number of copies."""
+    wanted: Counter[Window] = Counter()
+    for channel, arrivals in channels.items():
+        for arrival in arrivals:
+            wanted[channel, _end_ms(plan, arrival)] += 1
+    windows = {*wanted, *tally.events}
+    missed = sum(max(0, wanted[window] - tally.events[window]) for window in windows)
+    doubled = sum(max(0, tally.events[window] - wanted[window]) for window in windows)
+    again = sum(times - 1 for covered in tally.covered.values() for times in covered.values())
+    return missed - tally.left_out, doubled + again
+
+
+def _end_ms(plan: SummaryPlan, arrival: Arrival) -> int:
+    size_ms = plan.windows.size_ms
+    return (arrival.time_ms or 0) // size_ms * size_ms + size_ms
+
+
+class _Key:
+    """One channel under the program: events and wake-ups come in order of time, the watermark with them."""
+
+    def __init__(self, name: str, stage: Stage, program: SummaryProgram, tally: Tally) -> None:
+        self._name = name
+        self._stage = stage
+        self._program = program
+        self._tally = tally
+        self._state = KeyState()
+        self._out: str | None = None
+        self._woken_ms: int | None = None
+        self.watermark_ms: int | None = None
+
+    def event(self, arrival: Arrival) -> None:
+        assert arrival.time_ms is not None
+        self.watermark_ms = max(self.watermark_ms or 0, arrival.time_ms - 1)
+        self._stepped(self._program.on_event(self._name, self._state, arrival, self.watermark_ms))
+
+    def wake(self, at_ms: int) -> None:
+        self.watermark_ms = max(self.watermark_ms or 0, at_ms)
+        self._stepped(self._program.on_watermark(self._name, self._state, self.watermark_ms))
+
+    def _stepped(self, outputs: list[Output]) -> None:
+        for each in outputs:
+            if isinstance(each, Summary):
+                window = self._name, each.end_ms
+                self._tally.close_s[window] = self._stage.waited_s(each.end_ms)
+                self._tally.summary_tokens[window] = sum(one.tokens for one in each.statements)
+                self._tally.left_out += each.left_out
+                self._tally.failed += each.failed
+        ask = self._program.ask(self._name, self._state)
+        if ask is not None and ask.id != self._out:
+            self._out = ask.id
+            assert self._state.work is not None
+            work = self._state.work
+            end_ms = work.end_ms or self._state.pane(work.pane).end_ms
+            self._tally.asked((self._name, end_ms), ask)
+            self._stage.ask(ask, partial(self._answered, (self._name, end_ms)))
+        wake_ms = self._program.wake_ms(self._state)
+        if wake_ms is not None and wake_ms != self._woken_ms:
+            self._woken_ms = wake_ms
+            # The close is the end itself; the watermark says that what is before it has come.
+            self._stage.at(wake_ms + 1, partial(self.wake, wake_ms))
+
+    def _answered(self, window: Window, answer: JSON | None, usage: Usage) -> None:
+        self._out = None
+        self._tally.answered(window, usage)
+        if answer is None:
+            self._stepped(self._program.on_failure(self._name, self._state))
+        else:
+            self._stepped(self._program.on_answer(self._name, self._state, answer, usage))
+
+
+def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
+    """Work while windows are open."""
+    tally, program = Tally(), SummaryProgram(plan)
+    for name, arrivals in channels.items():
+        key = _Key(name, stage, program, tally)
+        for arrival in arrivals:
+            stage.at(arrival.time_ms or 0, partial(key.event, arrival))
+    stage.run()
+    return tally
+
+
+def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: bool) -> Tally:
+    """Nothing until the close, then everything at once."""
+    tally = Tally()
+    for name, arrivals in channels.items():
+        windows: dict[int, list[Item]] = {}
+        for arrival in arrivals:
+            item = item_of(arrival.id, arrival.time_ms or 0, clean(arrival.text, plan.text_tokens))
+            windows.setdefault(_end_ms(plan, arrival), []).append(item)
+        for end_ms, items in windows.items():
+            window = _Collected((name, end_ms), items, stage, plan, tally)
+            stage.at(end_ms, partial(window.close, chunked))
+    stage.run()
+    return tally
+
+
+class _Collected:
+    """A window that is summarised when it has closed."""
+
+    def __init__(
+        self, window: Window, items: list[Item], stage: Stage, plan: SummaryPlan, tally: Tally
+    ) -> None:
+        self._window = window
+        self._items = items
+        self._stage = stage
+        self._plan = plan
+        self._tally = tally
+        self._found: dict[int, tuple[Statement, ...]] = {}
+
+    def close(self, chunked: bool) -> None:
+        chunks = self._chunks() if chunked else [self._items]
+        if len(chunks) == 1:
+            self._ask((), tuple(self._items), self._plan.summary_tokens, self._end)
+            return
+        for n, chunk in enumerate(chunks):
+            done = partial(self._mapped, n, len(chunks))
+            self._ask((), tuple(chunk), self._plan.partial_tokens, done)
+
+    def _mapped(self, n: int, of: int, statements: tuple[Statement, ...]) -> None:
+        self._found[n] = statements
+        if len(self._found) < of:
+            return
+        every = tuple(each for n in range(of) for each in self._found[n])
+        if sum(each.tokens for each in every) <= self._plan.summary_tokens:
+            self._end(every)
+        else:
+            self._ask(every, (), self._plan.summary_tokens, self._end)
+
+    def _end(self, statements: tuple[Statement, ...]) -> None:
+        kept, _ = within(statements, self._plan.summary_tokens)
+        self._tally.close_s[self._window] = self._stage.waited_s(self._window[1])
+        self._tally.summary_tokens[self._window] = sum(each.tokens for each in kept)
+
+    def _ask(
+        self,
+        statements: tuple[Statement, ...],
+        items: tuple[Item, ...],
+        limit: int,
+        done: Callable[[tuple[Statement, ...]], None],
+    ) -> None:
+        name = f"{self._window[1]}-{items[0].id if items else 'reduce'}"
+        ask = Ask(name, "close", self._window[0], statements, items, limit)
+        self._tally.asked(self._window, ask)
+
+        def answered(answer: JSON | None, usage: Usage) -> None:
+            self._tally.answered(self._window, usage)
+            read = without_answer(ask) if answer is None else read_answer(ask, answer)
+            done((*read.earlier, *read.new))
+
+        self._stage.ask(ask, answered)
+
+    def _chunks(self) -> list[list[Item]]:
+        chunks: list[list[Item]] = [[]]
+        room = self._plan.chunk_tokens
+        for item in self._items:
+            if item.tokens > room:
+                chunks.append([])
+                room = self._plan.chunk_tokens
+            chunks[-1].append(item)
+            room -= item.tokens
+        return chunks

@@ -1,0 +1,196 @@
+"""Trends, measured on streams with planted bursts, beside Kleinberg's automaton offline."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import kleinberg
+from benchmarks.figures import quantile
+from forebay.apps.trends.finder import TrendEvent, TrendFinder, TrendSettings
+from forebay.apps.trends.terms import terms_of
+from forebay.apps.trends.ticks import Counts, TickCounter
+from forebay.testing.bursts import BurstPlan, BurstStream, PlantedBurst
+
+GRACE_S = 60.0
+"""A trend seen so long after a burst's end is still that burst's."""
+DISTINCT_TERMS = 10_000_000
+BATCH_S = 15
+LEAST_KLEINBERG_POSTS = 30
+DELAY_FACTOR = 5.0
+"""The delay is that of bursts which rise to this many times their base rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Something that was taken for a burst: its terms, when it was said, when it began by its own account."""
+
+    terms: frozenset[str]
+    said_s: float
+    onset_s: float
+
+
+def measure_trends(
+    plan: BurstPlan, settings: TrendSettings | None = None, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Precision, recall, delay, speed and memory on one stream.
+
+    A trend is right where it has a term of a planted burst, was seen while that lasted (or a minute after),
+    and is the first that was: a second trend for one burst counts as wrong. `events_per_s` is per second of
+    processor time, splitting the texts into terms included.
+    """
+    stream = BurstStream(plan)
+    settings = settings or TrendSettings()
+    say(f"trends: {plan.hours:g} hours of posts")
+    posts = list(stream.posts())
+    used = time.process_time()
+    events = list(find_trends(posts, settings))
+    used = time.process_time() - used
+    say("trends: Kleinberg's automaton")
+    seen = sightings(events)
+    offline = kleinberg_sightings(posts, settings.least_nats)
+    say(f"trends: {DISTINCT_TERMS} distinct terms")
+    return {
+        **hits(stream.bursts, seen),
+        "bursts": len(stream.bursts),
+        "trends": len(seen),
+        "events": len(posts),
+        "events_per_s": len(posts) / used,
+        **memory(settings, DISTINCT_TERMS),
+        "baselines": {"kleinberg_offline": {**hits(stream.bursts, offline), "trends": len(offline)}},
+    }
+
+
+def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> Iterator[TrendEvent]:
+    """Both stages in one, over posts (ms, text) in order of time."""
+    counter = TickCounter(tick_ms=int(settings.tick_s * 1000))
+    finder = TrendFinder(settings)
+    closes_ms = None
+    for time_ms, text in posts:
+        if closes_ms is None or time_ms >= closes_ms:
+            for counts in counter.close(time_ms):
+                yield from finder.add(counts)
+            yield from finder.close()
+            closes_ms = (time_ms // counter.tick_ms + 1) * counter.tick_ms
+        early = counter.add(terms_of(text), time_ms)
+        if early is not None:
+            yield from finder.add(early)
+    for counts in counter.close(2**62):
+        yield from finder.add(counts)
+    yield from finder.finish()
+
+
+def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
+    """The trends in the order in which they were seen; merged ones are one."""
+    into = {event.trend: event.into for event in events if event.into is not None}
+
+    def end(trend: int) -> int:
+        while (further := into.get(trend)) is not None:
+            trend = further
+        return trend
+
+    terms: dict[int, set[str]] = {}
+    said: dict[int, float] = {}
+    onset: dict[int, float] = {}
+    for event in events:
+        trend = end(event.trend)
+        terms.setdefault(trend, set()).update(event.terms)
+        if event.kind == "born":
+            said[trend] = min(said.get(trend, np.inf), event.time_ms / 1000)
+        onset[trend] = event.onset_ms / 1000
+    ordered = sorted(said, key=lambda trend: said[trend])
+    return [Sighting(frozenset(terms[trend]), said[trend], onset[trend]) for trend in ordered]
+
+
+def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, Any]:
+    """How many of what was seen are bursts, how many bursts were seen, and how late."""
+    words = [
+        {word for term in burst.terms for word in (term.partition("://")[2], *term.split(), term)}
+        for burst in bursts
+    ]
+    found: dict[int, Sighting] = {}
+    for one in seen:
+        for index, burst in enumerate(bursts):
+            during = burst.onset_s - BATCH_S <= one.said_s <= burst.end_s + GRACE_S
+            if index not in found and during and one.terms & words[index]:
+                found[index] = one
+                break
+    delays = sorted(
+        one.said_s - bursts[index].onset_s
+        for index, one in found.items()
+        if bursts[index].factor == DELAY_FACTOR
+    )
+    shapes = sorted({burst.shape for burst in bursts})
+    of_shape = {
+        shape: sorted(
+            one.said_s - bursts[index].onset_s
+            for index, one in found.items()
+            if bursts[index].factor == DELAY_FACTOR and bursts[index].shape == shape
+        )
+        for shape in shapes
+    }
+    onsets = sorted(abs(one.onset_s - bursts[index].onset_s) for index, one in found.items())
+    return {
+        "precision": len(found) / len(seen) if seen else 0.0,
+        "recall": len(found) / len(bursts),
+        "delay_s_p50": quantile(delays, 0.5) if delays else None,
+        "delay_s_p50_by_shape": {shape: quantile(d, 0.5) if d else None for shape, d in of_shape.items()},
+        "onset_error_s_p50": quantile(onsets, 0.5) if onsets else None,
+    }
+
+
+def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> list[Sighting]:
+    """Bursts of single terms (no phrases) with the whole stream in view, of at least the evidence given.
+
+    Said when the interval begins: offline there is no delay. Bursts that begin together and come in the same
+    batches are one, so that a hashtag and its word do not count twice.
+    """
+    batches = posts[-1][0] // (BATCH_S * 1000) + 1
+    totals = np.zeros(batches)
+    where: dict[str, list[int]] = {}
+    for time_ms, text in posts:
+        batch = time_ms // (BATCH_S * 1000)
+        totals[batch] += 1
+        for term in terms_of(text):
+            if " " not in term:
+                where.setdefault(term, []).append(batch)
+    often = [term for term, places in where.items() if len(places) >= LEAST_KLEINBERG_POSTS]
+    found: list[tuple[int, int, str]] = []
+    for start in range(0, len(often), 512):
+        part = often[start : start + 512]
+        counts = np.stack([np.bincount(where[term], minlength=batches) for term in part]).astype(np.float64)
+        for term, intervals in zip(part, kleinberg.bursts(counts, totals), strict=True):
+            found += [(each.first, each.end, term) for each in intervals if each.weight >= least_nats]
+    groups: list[tuple[int, int, set[str]]] = []
+    for first, end, term in sorted(found):
+        for index, (a, b, terms) in enumerate(groups):
+            common = min(b, end) - max(a, first)
+            alike = any(term.lstrip("#").startswith(other.lstrip("#")[:6]) for other in terms)
+            if common > 0.5 * (max(b, end) - min(a, first)) and (alike or abs(a - first) <= 2):
+                groups[index] = min(a, first), max(b, end), {*terms, term}
+                break
+        else:
+            groups.append((first, end, {term}))
+    return [Sighting(frozenset(terms), first * BATCH_S, first * BATCH_S) for first, _, terms in groups]
+
+
+def memory(settings: TrendSettings, distinct: int) -> dict[str, Any]:
+    """What a finder holds after so many distinct terms: the greater of its serialised state and of the growth
+    of the process, in MiB.
+    """
+    process = psutil.Process(os.getpid())
+    before = process.memory_info().rss
+    finder = TrendFinder(settings)
+    per_tick = 25_000
+    for tick in range(distinct // per_tick):
+        terms = {f"term {tick * per_tick + number}": (1, number, number) for number in range(per_tick)}
+        terms["hot"] = (100 + 50 * (tick % 7), 0, 0)
+        finder.add(Counts(tick, per_tick, terms))
+    grown = process.memory_info().rss - before
+    return {"state_mib": max(grown, len(finder.to_bytes())) / 2**20, "distinct_terms": distinct}

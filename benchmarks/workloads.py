@@ -1,0 +1,186 @@
+"""What a recovery run runs: the main job, or an application, with its events and what must come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from benchmarks.chatter import chatter, expected_summaries, summary_tally
+from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
+from benchmarks.expected_events import TopicsJob, TrendsJob
+from benchmarks.killable import PROMPT, KillableEngine
+from benchmarks.tally import NUMBER, Tally, compare
+from forebay.apps.sessions.program import Sessions
+from forebay.apps.summaries.settings import Summaries
+
+SubjectKind = Literal["main", "sessions", "summary", "topics", "trends"]
+RECOVERY_SUMMARIES = Summaries(
+    author="who",
+    size_s=60.0,
+    lead_s=5.0,
+    chunk_tokens=200,
+    partial_tokens=60,
+    summary_tokens=120,
+    fan_in=2,
+    work_tokens=1_000_000,
+)
+IsAnswer = Callable[[int, object], bool]
+"""Whether a value can be the answer to the event with a number."""
+
+
+class Subject(Protocol):
+    """A job to kill."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether what comes out depends on the order of all events, which partitions do not keep."""
+        ...
+
+    @property
+    def events_a_call(self) -> int:
+        """How many events make one call, about."""
+        ...
+
+    @property
+    def events_per_kill(self) -> int | None:
+        """How many events a kill takes; None: as many as make a number of calls that fits the engine."""
+        ...
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
+        ...
+
+    def document(self) -> dict[str, Any]:
+        """The part of a pipeline file that says what is done with an event."""
+        ...
+
+    def source(self) -> dict[str, Any]:
+        """What is said of the source of events, beside where it is."""
+        ...
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        """Hold what came out against what went in."""
+        ...
+
+
+class OnePerEvent:
+    """Each event, numbered from 0, gives one result with its fields."""
+
+    in_order = False
+    events_a_call = 1
+    events_per_kill = None
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        """What tells right answers from wrong ones."""
+        raise NotImplementedError
+
+    def source(self) -> dict[str, Any]:
+        return {}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        return compare(len(events), results, letters, self.judge(events, engine))
+
+
+class MainJob(OnePerEvent):
+    """One question per event."""
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return [{NUMBER: number} for number in range(count)]
+
+    def document(self) -> dict[str, Any]:
+        return {"prompt": PROMPT + "{{ " + NUMBER + " }}", "sampling": {"max_tokens": 8}}
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        return engine.is_answer
+
+
+@dataclass(frozen=True)
+class SessionsJob(OnePerEvent):
+    """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
+    out of its order makes those after it wrong. The budget is small, so that turns are folded."""
+
+    sessions: int = 40
+    settings: Sessions = field(default_factory=lambda: Sessions(budget_tokens=512, idle_s=None))
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return list(messages(count, self.sessions, seed, words=12))
+
+    def document(self) -> dict[str, Any]:
+        settings = self.settings
+        application = {"budget_tokens": settings.budget_tokens, "idle_s": settings.idle_s}
+        return {
+            "application": {"type": "sessions", **application},
+            "key": "{{ user }}",
+            "sampling": {"max_tokens": MAX_TOKENS},
+        }
+
+    def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
+        if engine.calls() is None:
+            # A real engine: what it says cannot be foretold, the number of the turn can.
+            return lambda number, answer: (
+                isinstance(answer, dict) and answer.get("turn") == number // self.sessions + 1
+            )
+        expected = expected_answers(list(events), self.settings)
+        return lambda number, answer: answer == expected[number]
+
+
+@dataclass(frozen=True)
+class SummaryJob:
+    """Summaries of channels, six messages a window: chunks, merges and closes. Its windows are what is
+    counted: each must have the summary that a run without kills gives."""
+
+    settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
+    in_order = False
+    events_a_call = 3
+    events_per_kill = None
+
+    def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
+        return list(chatter(count, seed, size_s=self.settings.size_s))
+
+    def document(self) -> dict[str, Any]:
+        changed = {
+            name: getattr(self.settings, name)
+            for name in self.settings.__dataclass_fields__
+            if getattr(self.settings, name) != getattr(Summaries(), name)
+        }
+        return {
+            "application": {"type": "summary", **changed},
+            "key": "{{ channel }}",
+            "id": "e{{ " + NUMBER + " }}",
+            "event_time": {"out_of_orderness_s": 0.0},
+        }
+
+    def source(self) -> dict[str, Any]:
+        return {"time": "at", "time_format": "unix_ms"}
+
+    def tally(
+        self,
+        events: Sequence[dict[str, Any]],
+        results: Iterable[bytes],
+        letters: Iterable[bytes],
+        engine: KillableEngine,
+    ) -> Tally:
+        expected = expected_summaries(events, self.settings)
+        return summary_tally(expected, results, letters, whole=engine.calls() is not None)
+
+
+SUBJECTS: dict[SubjectKind, Subject] = {
+    "main": MainJob(),
+    "sessions": SessionsJob(),
+    "summary": SummaryJob(),
+    "topics": TopicsJob(),
+    "trends": TrendsJob(),
+}

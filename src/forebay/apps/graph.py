@@ -1,0 +1,95 @@
+"""What a pipeline gives the application that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from forebay.codec import decode, encode
+from forebay.engine.prompt import PromptTemplate
+from forebay.flink.infer import InferenceStreams, infer
+from forebay.flink.keying import EventText
+from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.stages import payload
+from forebay.flink.stateful import infer_stateful
+from forebay.flink.stream_clock import Clocked
+from forebay.flink.types import BYTES
+from forebay.records import JSON, Event, Result
+from forebay.stateful.program import Program
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+
+@dataclass(frozen=True)
+class InferenceOptions:
+    """The settings that all applications share; their meanings are those of `infer`."""
+
+    call: InferenceSpec
+    key: EventText | None = None
+    id: EventText | None = None
+    capacity: int = 64
+    shards: int = 8
+    event_time: bool = False
+    parallelism: int | None = None
+    name: str = "infer"
+
+
+class ProgramSettings(Protocol):
+    """Settings of an application that is a stateful program. `max_state_bytes`: what a key may keep."""
+
+    @property
+    def max_state_bytes(self) -> int: ...
+
+    def program(self, *, event_time: bool) -> Program[Any]: ...
+
+
+def stateful(settings: ProgramSettings, stream: DataStream, parts: InferenceOptions) -> InferenceStreams:
+    """The program of `settings` over `stream`. Raises `SettingError` where the pipeline has no key."""
+    program = settings.program(event_time=parts.event_time)
+    return infer_stateful(stream, program, max_state_bytes=settings.max_state_bytes, **vars(parts))
+
+
+Found = TypeVar("Found")
+
+
+def with_answers(
+    found: Clocked,
+    parts: InferenceOptions,
+    *,
+    read: Callable[[bytes], Found],
+    told: Callable[[Found], Result],
+    question: Callable[[Found], Event | None],
+    key: EventText,
+    answered: Callable[[Result], Result],
+    prompt: PromptTemplate,
+    schema: Mapping[str, JSON],
+    asks: bool,
+) -> InferenceStreams:
+    """Each message of `found`, its payload `read`, as the result that is `told` of it and, where it `asks`,
+    the answers to its questions. Dead letters are records that were refused and questions that were given up.
+    """
+
+    def questions(value: bytes) -> Iterator[bytes]:
+        asked = question(read(payload(value)))
+        if asked is not None:
+            yield encode(asked)
+
+    events = found.messages.map(lambda value: encode(told(read(payload(value)))), BYTES)
+    events.name("events").set_parallelism(1)
+    if not asks:
+        return InferenceStreams(events, found.refused)
+    asked = found.messages.flat_map(questions, BYTES).name("questions").set_parallelism(1)
+    call = replace(parts.call, prompt=prompt, schema=schema)
+    inferred = infer(
+        asked,
+        call,
+        key=key,
+        capacity=parts.capacity,
+        shards=parts.shards,
+        parallelism=parts.parallelism,
+        name=parts.name,
+    )
+    answers = inferred.results.map(lambda data: encode(answered(decode(bytes(data)))), BYTES).name("answers")
+    return InferenceStreams(events.union(answers), found.refused.union(inferred.dead_letters))

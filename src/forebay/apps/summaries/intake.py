@@ -1,0 +1,214 @@
+"""What becomes of an event: into which pane it goes, when a pane's events are a chunk, when it is late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from forebay.apps.summaries import sampling
+from forebay.apps.summaries.parts import Chunk, Item, clean, item_of, weight
+from forebay.apps.summaries.plan import SummaryPlan
+from forebay.apps.summaries.results import Refused
+from forebay.apps.summaries.state import KeyState, Pane
+from forebay.apps.summaries.windows import FOREVER_MS, bounds, ends_of, touched
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An event of the stream. `id` names it for ever."""
+
+    id: str
+    time_ms: int | None
+    text: str
+
+
+def passed(state: KeyState, time_ms: int) -> bool:
+    """Whether nothing from before `time_ms` is awaited any more."""
+    # A window [start, end) is complete once the watermark says that nothing before its end will come.
+    return state.watermark_ms is not None and state.watermark_ms >= time_ms - 1
+
+
+class Intake:
+    """Puts events into a key's panes as `plan` says, and closes panes as event time goes on."""
+
+    def __init__(self, plan: SummaryPlan) -> None:
+        self.plan = plan
+
+    def take(self, key: str, state: KeyState, event: Arrival, wall_ms: int | None) -> Refused | None:
+        """Put an event where it belongs; gives it back where no summary will have it."""
+        plan, time_ms = self.plan, event.time_ms
+        text = clean(event.text, plan.text_tokens)
+
+        def refused(cause: str) -> Refused:
+            return Refused(key, event.id, time_ms, text, cause)
+
+        if time_ms is None:
+            return refused("no_time")
+        if wall_ms is not None and time_ms > wall_ms + plan.ahead_ms:
+            return refused("future")
+        self.close_passed(state)
+        item = item_of(event.id, time_ms, text)
+        found = touched(plan.windows, state.panes, time_ms)
+        if found:
+            self._put(key, state, self._joined(state, found), item)
+            return None
+        if passed(state, bounds(plan.windows, time_ms)[1]):
+            return self._take_late(key, state, item)
+        return self._put_anew(key, state, item, time_ms)
+
+    def _take_late(self, key: str, state: KeyState, item: Item) -> Refused | None:
+        plan, now_ms = self.plan, state.watermark_ms
+        assert now_ms is not None
+        item = replace(item, late=True)
+        if plan.late == "correct":
+            # Of a session that it would have touched, too: it has ended, and takes no others.
+            # A silence as long as the gap parts sessions; other windows have their first moment.
+            before_ms = plan.windows.gap_ms or 1
+            for pane in state.panes:
+                if pane.closed and pane.start_ms - before_ms < item.time_ms < pane.end_ms:
+                    if pane.due_ms is None:
+                        pane.due_ms = min(now_ms + plan.correct_ms, pane.end_ms + plan.allowed_ms)
+                    self._put(key, state, pane, item)
+                    return None
+            if not passed(state, bounds(plan.windows, item.time_ms)[1] + plan.allowed_ms):
+                return self._put_anew(key, state, item, item.time_ms)
+        elif plan.late == "next" and now_ms < FOREVER_MS:
+            found = touched(plan.windows, state.panes, now_ms + 1)
+            if found:
+                self._put(key, state, found[0], item)
+                return None
+            return self._put_anew(key, state, item, now_ms + 1)
+        return Refused(key, item.id, item.time_ms, item.text, "late")
+
+    def _put_anew(self, key: str, state: KeyState, item: Item, time_ms: int) -> Refused | None:
+        """Put `item` into a new pane, that of an event at `time_ms`."""
+        # Those that are kept for corrections are bounded by the plan.
+        if sum(not (pane.closed and pane.revision) for pane in state.panes) >= self.plan.panes:
+            return Refused(key, item.id, item.time_ms, item.text, "too_many_windows")
+        start_ms, end_ms = bounds(self.plan.windows, time_ms)
+        pane = Pane(state.take_id(), start_ms, end_ms)
+        state.panes.append(pane)
+        state.panes.sort(key=lambda each: each.start_ms)
+        correct = self.plan.late == "correct"
+        ends = [end for end in ends_of(self.plan.windows, start_ms) if correct or not passed(state, end)]
+        state.ends = sorted({*state.ends, *ends})
+        self._put(key, state, pane, item)
+        return None
+
+    def _joined(self, state: KeyState, found: list[Pane]) -> Pane:
+        """The pane to put an event into: where it closes the gap between two sessions, they become one."""
+        pane = found[0]
+        if len(found) == 1:
+            return pane
+        other = found[1]
+        held = weight(pane.open)
+        if pane.pool or other.pool or held + weight(other.open) > self.plan.chunk_tokens:
+            pane.spent += max(0, self.plan.full_tokens - held)
+            self.cut(state, pane)
+        pane.end_ms = max(pane.end_ms, other.end_ms)
+        for name in ("waiting", "nodes", "open"):
+            getattr(pane, name).extend(getattr(other, name))
+        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced", "cut"):
+            setattr(pane, name, getattr(pane, name) + getattr(other, name))
+        for name in ("prompt_tokens", "completion_tokens", "calls"):
+            setattr(pane, name, getattr(pane, name) + getattr(other, name))
+        pane.pool, pane.bar, pane.led = other.pool, other.bar, other.led
+        state.panes.remove(other)
+        if state.work is not None and state.work.pane == other.id:
+            state.work = replace(state.work, pane=pane.id)
+        return pane
+
+    def _put(self, key: str, state: KeyState, pane: Pane, item: Item) -> None:
+        plan = self.plan
+        pane.seen += 1
+        pane.late += item.late
+        if plan.windows.kind == "session" and not pane.closed and not item.late:
+            pane.start_ms = min(pane.start_ms, item.time_ms)
+            end_ms = max(pane.end_ms, item.time_ms + plan.windows.gap_ms)
+            if end_ms > pane.end_ms:
+                pane.end_ms, pane.led = end_ms, False
+        if plan.windows.kind == "rolling":
+            self._due(state, pane, item.time_ms)
+        elif not pane.led and item.time_ms >= self.lead_ms(pane):
+            self._lead(state, pane)
+        stratum = sampling.stratum_of(plan, pane, item.time_ms)
+        if stratum > pane.stratum:
+            if pane.pool:
+                self.cut(state, pane)
+            pane.stratum = stratum
+        for at, known in enumerate(pane.open):
+            if known.text == item.text and known.late == item.late:
+                # The same once more costs nothing.
+                pane.open[at] = replace(known, copies=known.copies + 1)
+                return
+        if sampling.must_cut(plan, pane, item):
+            self.cut(state, pane)
+        sampling.admit(plan, key, pane, item)
+
+    def _due(self, state: KeyState, pane: Pane, time_ms: int) -> None:
+        """Note when a running summary's open events are due. One that is late has as long as any, or each
+        would be a call; one from the future does not keep others waiting."""
+        if pane.open and pane.due_ms is not None and time_ms >= pane.due_ms:
+            self._cut_early(state, pane)
+        now_ms = time_ms if state.watermark_ms is None else max(time_ms, state.watermark_ms)
+        due_ms = now_ms + self.plan.windows.every_ms
+        held_ms = pane.due_ms if pane.open else None
+        pane.due_ms = due_ms if held_ms is None else min(held_ms, due_ms)
+
+    def _lead(self, state: KeyState, pane: Pane) -> None:
+        # A sample goes on to the end: cut, it would have no room for what comes.
+        if not pane.pool:
+            if self.plan.windows.kind == "session":
+                # It may come near its end any number of times.
+                self._cut_early(state, pane)
+            else:
+                self.cut(state, pane)
+        pane.led = True
+
+    def _cut_early(self, state: KeyState, pane: Pane) -> None:
+        """Make a chunk of the open events before they fill one, where the budget has room for it: such a call
+        is paid as if it were full, and from half of the budget only. Else they stay for more to come."""
+        fee = max(0, self.plan.full_tokens - weight(pane.open))
+        if not pane.pool and pane.spent + fee <= sampling.allowance(self.plan, pane) // 2:
+            pane.spent += fee
+            self.cut(state, pane)
+
+    @staticmethod
+    def cut(state: KeyState, pane: Pane) -> None:
+        """The open events become a chunk, in order of time."""
+        if pane.open:
+            items = sorted(pane.open, key=lambda item: item.time_ms)
+            pane.waiting.append(Chunk(state.take_id(), tuple(items)))
+            pane.open = []
+        pane.pool, pane.bar = False, None
+
+    def close_passed(self, state: KeyState) -> None:
+        """Close the panes that event time has passed, and make chunks of what is due."""
+        rolling = self.plan.windows.kind == "rolling"
+        for pane in state.panes:
+            if rolling:
+                self._renew(state, pane)
+            elif not pane.closed:
+                if not pane.led and passed(state, self.lead_ms(pane)):
+                    self._lead(state, pane)
+                pane.closed = passed(state, pane.end_ms)
+
+    def _renew(self, state: KeyState, pane: Pane) -> None:
+        """A running summary's budget is for each `every_ms`, less what still waits for its call."""
+        every_ms, now_ms = self.plan.windows.every_ms, state.watermark_ms
+        if now_ms is None:
+            return
+        due = pane.due_ms is not None and passed(state, pane.due_ms)
+        over = passed(state, pane.start_ms + every_ms)
+        if due or (over and pane.pool):
+            self.cut(state, pane)
+        if over:
+            pane.spent = weight(pane.open) + sum(weight(chunk.items) for chunk in pane.waiting)
+        if over or pane.start_ms > now_ms:
+            pane.start_ms = now_ms
+
+    def lead_ms(self, pane: Pane) -> int:
+        """The moment from which a pane's events are kept apart from those before, which are handed on."""
+        lead_ms = min(self.plan.lead_ms, (pane.end_ms - pane.start_ms) // 4)
+        if self.plan.windows.kind == "session":
+            lead_ms = min(lead_ms, self.plan.windows.gap_ms // 2)
+        return pane.end_ms - lead_ms

@@ -1,0 +1,163 @@
+"""Event texts on their way into a prompt: cleaned, clipped, escaped, and weighed in tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forebay.engine.prompt import escape_special_tokens
+
+BYTES_PER_TOKEN = 4
+NO_TEXT = "(no text)"
+
+_GONE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Control characters, overrides of the writing direction, and tags that no reader sees. Joiners stay: emoji
+and Persian need them."""
+_SPACE = re.compile(r"\s+")
+
+
+def clean(text: str, max_tokens: int) -> str:
+    """`text` on one line without what cannot be seen, in at most `max_tokens` tokens; a clipped one says so.
+
+    Surrogates without a partner become question marks; an empty text becomes `(no text)`.
+    """
+    text = text.strip()
+    # White space and controls are taken from a part, so that a text of a megabyte costs no more than that.
+    part = text[: 8 * BYTES_PER_TOKEN * max_tokens].encode("utf-8", "replace").decode()
+    line = _SPACE.sub(" ", _GONE.sub("", part)).strip()
+    if not line:
+        return NO_TEXT
+    if len(part) == len(text) and tokens(line) <= max_tokens:
+        return line
+    note = f"… ({len(text):,} characters)"
+    room = max_tokens * BYTES_PER_TOKEN - len(note.encode())
+    for end, char in enumerate(line):
+        # By itself a sign is escaped wherever it may be.
+        room -= len(escape_special_tokens(char).encode()) + (char == "]")
+        if room < 0:
+            return line[:end] + note
+    return line + note
+
+
+def tokens(text: str) -> int:
+    """An estimate of the tokens of `text` in a prompt, at least 1: one per four bytes of UTF-8, escaped."""
+    return max(1, -(-len(escape_special_tokens(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))
+
+
+LINE_TOKENS = 8
+"""What an event's line costs beside its text: number, time, line break."""
+STATEMENT_TOKENS = 6
+MAX_SOURCES = 10
+"""Sources that a statement names; more are counted."""
+MAX_SOURCE_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An event as it waits for its summary, in a prompt one line of `tokens`. Made by `item_of`.
+
+    `text` is clean. `copies`: how many events of the same text it stands for. `late`: it was folded in from a
+    window that had closed.
+    """
+
+    id: str
+    time_ms: int
+    text: str
+    tokens: int
+    copies: int = 1
+    late: bool = False
+
+
+def item_of(id: str, time_ms: int, text: str, *, late: bool = False) -> Item:
+    """The item of an event whose text is clean."""
+    return Item(id, time_ms, text, tokens(text) + LINE_TOKENS, late=late)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An event that a statement came from; `text` is clipped."""
+
+    id: str
+    time_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One sentence of a summary. `more`: sources beyond the `MAX_SOURCES` that are named."""
+
+    text: str
+    sources: tuple[Source, ...]
+    more: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return tokens(self.text) + STATEMENT_TOKENS
+
+    @property
+    def time_ms(self) -> int:
+        """The time of its first source."""
+        return min(source.time_ms for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Events that one call summarises."""
+
+    id: int
+    items: tuple[Item, ...]
+
+    @property
+    def events(self) -> int:
+        return events_of(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A partial summary: of a chunk at level 0, of the nodes merged into it above."""
+
+    id: int
+    level: int
+    statements: tuple[Statement, ...]
+    events: int
+
+
+def events_of(items: Sequence[Item]) -> int:
+    """How many events `items` stand for."""
+    return sum(item.copies for item in items)
+
+
+def weight(items: Sequence[Item]) -> int:
+    """The tokens of `items`."""
+    return sum(item.tokens for item in items)
+
+
+def source_of(item: Item) -> Source:
+    """`item` as a statement names it."""
+    return Source(item.id, item.time_ms, item.text[:MAX_SOURCE_CHARS])
+
+
+def joined_sources(statements: Sequence[Statement]) -> tuple[tuple[Source, ...], int]:
+    """The sources of several statements, each once and in order of time, and how many more there are."""
+    found = {source.id: source for statement in statements for source in statement.sources}
+    every = sorted(found.values(), key=lambda source: (source.time_ms, source.id))
+    more = sum(statement.more for statement in statements)
+    return tuple(every[:MAX_SOURCES]), more + max(0, len(every) - MAX_SOURCES)
+
+
+def within(statements: Sequence[Statement], limit: int) -> tuple[tuple[Statement, ...], int]:
+    """`statements` in order of time, in at most `limit` tokens, and how many had to go.
+
+    Those with the fewest sources go first, of equals the later.
+    """
+    by_worth = sorted(statements, key=lambda each: (-(len(each.sources) + each.more), each.time_ms))
+    kept, left = [], limit
+    for statement in by_worth:
+        if statement.tokens <= left:
+            left -= statement.tokens
+            kept.append(statement)
+    kept.sort(key=lambda each: each.time_ms)
+    return tuple(kept), len(statements) - len(kept)

@@ -1,0 +1,193 @@
+"""Summaries of what is said under each key, window by window, as a stateful program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from forebay.apps.summaries.intake import Arrival
+from forebay.apps.summaries.plan import DAY_MS, Late, SummaryPlan, WindowKind, Windows
+from forebay.apps.summaries.program import Output as Outcome
+from forebay.apps.summaries.program import SummaryProgram
+from forebay.apps.summaries.results import Refused, Summary
+from forebay.apps.summaries.state import VERSION, KeyState
+from forebay.errors import SettingError
+from forebay.records import JSON, Event, Sampling
+from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
+
+WAKE = "wake"
+LATEST_MS = 2**62
+IDLE = "idle"
+MAX_STATE_BYTES = 4 << 20
+"""Far more than the budgets let come together: at its defaults a window keeps some 100 KiB."""
+MAX_CHAIN = 32
+"""Calls in a row before the key's other events get their turn."""
+WHY: Mapping[str, str] = {
+    "late": "the event's window has closed",
+    "future": "the event's time is too far ahead of the clock",
+    "no_time": "the event has no time",
+    "too_many_windows": "too many windows are open under the event's key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """Settings of the application `summary`. Times are in seconds, the rest as in `SummaryPlan`.
+
+    `text` and `author` name fields. `size_s` and `step_s` are for tumbling and sliding windows, `gap_s` for
+    sessions, `every_s` for a rolling summary. `idle_s`: on the wall clock, so long after a key's last event
+    its windows close though event time stands still; what comes for them later is late.
+    """
+
+    text: str = "text"
+    author: str | None = None
+    window: WindowKind = "tumbling"
+    size_s: float = 3600.0
+    step_s: float = 900.0
+    gap_s: float = 1800.0
+    every_s: float = 300.0
+    late: Late = "next"
+    allowed_s: float = 3600.0
+    correct_s: float = 60.0
+    work_tokens: int = 100_000
+    summary_tokens: int = 400
+    chunk_tokens: int = 2400
+    partial_tokens: int = 200
+    fan_in: int = 4
+    lead_s: float = 60.0
+    ahead_s: float = DAY_MS / 1000
+    idle_s: float | None = None
+    seed: int = 0
+
+    def plan(self) -> SummaryPlan:
+        """Raises `SettingError` where the settings contradict each other."""
+        return SummaryPlan(
+            self._windows(),
+            late=self.late,
+            allowed_ms=_ms(self.allowed_s),
+            correct_ms=_ms(self.correct_s),
+            work_tokens=self.work_tokens,
+            summary_tokens=self.summary_tokens,
+            chunk_tokens=self.chunk_tokens,
+            partial_tokens=self.partial_tokens,
+            fan_in=self.fan_in,
+            lead_ms=_ms(self.lead_s),
+            ahead_ms=_ms(self.ahead_s),
+            seed=self.seed,
+        )
+
+    def program(self, *, event_time: bool) -> SummaryOfKey:
+        """The program that makes these summaries. Raises `SettingError` without event time."""
+        if not event_time:
+            raise SettingError("summaries need event time: name the field with it, and set event_time")
+        return SummaryOfKey(self)
+
+    def _windows(self) -> Windows:
+        kind: Literal["tumbling", "sliding", "session", "rolling"] = self.window
+        if kind == "sliding":
+            return Windows.sliding(_ms(self.size_s), _ms(self.step_s))
+        if kind == "session":
+            return Windows.session(_ms(self.gap_s), max(DAY_MS, _ms(self.gap_s)))
+        if kind == "rolling":
+            return Windows.rolling(_ms(self.every_s))
+        return Windows.tumbling(_ms(self.size_s))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+class SummaryOfKey(Program[KeyState]):
+    """`SummaryProgram` for the stateful operator. An event that no summary has becomes a dead letter with
+    its cause (`late`, `future`, `no_time`, `too_many_windows`)."""
+
+    version = VERSION
+
+    def __init__(self, settings: Summaries) -> None:
+        self._settings = settings
+        settings.plan()
+
+    @cached_property
+    def _program(self) -> SummaryProgram:
+        return SummaryProgram(self._settings.plan())
+
+    def initial(self, key: str) -> KeyState:
+        return KeyState()
+
+    def on_event(self, state: KeyState, event: Event, now: Moment) -> Step[KeyState]:
+        arrival = Arrival(now.id, event.time_ms, self._said(event.fields))
+        outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms, now.wall_ms)
+        return self._step(state, outputs, now)
+
+    def on_answer(self, state: KeyState, tag: str, answer: Answer, now: Moment) -> Step[KeyState]:
+        state.chained += 1
+        return self._step(state, self._program.on_answer(now.key, state, answer.value, answer.usage), now)
+
+    def on_failure(self, state: KeyState, tag: str, failure: Failure, now: Moment) -> Step[KeyState]:
+        state.chained += 1
+        return self._step(state, self._program.on_failure(now.key, state), now)
+
+    def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
+        if name == IDLE:
+            over_ms = self._program.over_ms(state)
+            if over_ms is None:
+                return self._step(state, (), now)
+            to_ms = over_ms
+        else:
+            to_ms = max(time_ms, now.watermark_ms or time_ms)
+        return self._step(state, self._program.on_watermark(now.key, state, to_ms), now)
+
+    def save(self, state: KeyState) -> JSON:
+        return state.to_bytes()
+
+    def load(self, version: int, saved: JSON) -> KeyState:
+        return KeyState.from_bytes(saved)
+
+    def _step(self, state: KeyState, outcomes: Sequence[Outcome], now: Moment) -> Step[KeyState]:
+        refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+        letter = None if refused is None else Failure(refused.cause, WHY[refused.cause])
+        outputs = tuple(_output(each) for each in outcomes if isinstance(each, Summary))
+        closed_ms = state.watermark_ms
+        if state.idle:
+            passed_ms = now.watermark_ms
+            if closed_ms is None or (passed_ms is not None and closed_ms <= passed_ms):
+                return Step(None, outputs=outputs, letter=letter)
+            # The clock has closed windows that are open for the stream: their later events are late.
+            timers = {WAKE: Timer(closed_ms), IDLE: None}
+            return Step(state, None, outputs, timers, letter)
+        ask = self._program.ask(now.key, state)
+        wake_ms = self._program.wake_ms(state)
+        if ask is None or state.chained >= MAX_CHAIN:
+            if ask is not None:
+                # The call is made in the turn of a timer that is due already.
+                wake_ms = min(closed_ms or 0, LATEST_MS)
+            state.chained, ask = 0, None
+        timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
+        if self._settings.idle_s is not None:
+            open = self._program.over_ms(state) is not None
+            timers[IDLE] = Timer(now.wall_ms + _ms(self._settings.idle_s), "wall") if open else None
+        call = None
+        if ask is not None:
+            sampling = Sampling(max_tokens=ask.max_tokens)
+            call = Ask(ask.messages(), ask.id, ask.schema(), sampling)
+        return Step(state, call, outputs, timers, letter)
+
+    def _said(self, fields: Mapping[str, JSON]) -> str:
+        text = _field(fields, self._settings.text)
+        if self._settings.author is None:
+            return text
+        return f"{_field(fields, self._settings.author)}: {text}"
+
+
+def _output(summary: Summary) -> Output:
+    return Output(summary.to_json(), fields={}, time_ms=summary.end_ms - 1)
+
+
+def _field(fields: Mapping[str, JSON], path: str) -> str:
+    """The field at `path`, dots for nesting; empty where there is none."""
+    value: Any = fields
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return "" if value is None else str(value)

@@ -1,0 +1,175 @@
+"""What is kept for one key between events: its panes. As bytes it is versioned msgpack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgpack
+
+from forebay.apps.summaries.parts import Chunk, Item, Node, Source, Statement
+from forebay.errors import ForebayError
+
+VERSION = 2
+WorkKind = Literal["chunk", "merge", "close"]
+
+
+@dataclass(slots=True)
+class Pane:
+    """A stretch of event time whose events are summarised together: a window, or a part that windows share.
+
+    `open`: events that no call has; `waiting`: chunks whose call is to come; `nodes`: partial summaries in
+    order. `led`: its events so far were handed on because its end is near. `spent`: tokens of events that
+    were let in, and what chunks cost that were cut early; `pool`: `open` is a sample of what has come since
+    it began, of events whose hash is below `bar`. `seen`, `late`, `left_out` and `failed` count events,
+    `unsourced` statements that named no source, `cut` those for which a partial summary had no room.
+    `revision`: summaries given so far; `due_ms`: when a correction is due, or the open events of a running
+    summary.
+    """
+
+    id: int
+    start_ms: int
+    end_ms: int
+    open: list[Item] = field(default_factory=list)
+    waiting: list[Chunk] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    stratum: int = 0
+    spent: int = 0
+    pool: bool = False
+    bar: int | None = None
+    seen: int = 0
+    late: int = 0
+    left_out: int = 0
+    failed: int = 0
+    unsourced: int = 0
+    led: bool = False
+    closed: bool = False
+    revision: int = 0
+    due_ms: int | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    calls: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The call that is out: for a chunk, for nodes to merge, or to close the window that ends at `end_ms`."""
+
+    kind: WorkKind
+    pane: int
+    ids: tuple[int, ...] = ()
+    end_ms: int = 0
+
+
+@dataclass(slots=True)
+class KeyState:
+    """All that is kept for a key. `ends`: windows that have begun and whose summary is to come, in order
+    (not for sessions, whose ends move). `chained`: calls in a row, for whoever makes them."""
+
+    panes: list[Pane] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    work: Work | None = None
+    next_id: int = 0
+    watermark_ms: int | None = None
+    chained: int = 0
+
+    def take_id(self) -> int:
+        """A number that no other pane, chunk or node of the key has."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is kept that a later event, answer or moment would need."""
+        return not self.panes and not self.ends and self.work is None
+
+    def pane(self, id: int) -> Pane:
+        return next(pane for pane in self.panes if pane.id == id)
+
+    def to_bytes(self) -> bytes:
+        work = self.work
+        packed: bytes = msgpack.packb(
+            [
+                VERSION,
+                self.next_id,
+                self.watermark_ms,
+                self.chained,
+                self.ends,
+                None if work is None else [work.kind, work.pane, work.ids, work.end_ms],
+                [_pane_list(pane) for pane in self.panes],
+            ]
+        )
+        return packed
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> KeyState:
+        """The state that `to_bytes` was given. Raises `ForebayError` for other bytes or versions."""
+        try:
+            return cls._of(*msgpack.unpackb(data, strict_map_key=False))
+        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+            raise ForebayError(
+                f"the checkpoint holds summaries that cannot be read ({type(error).__name__}: "
+                f"{str(error)[:200]}): go on from an older checkpoint, or start over"
+            ) from None
+
+    @classmethod
+    def _of(cls, version: int, *rest: Any) -> KeyState:
+        if version != VERSION:
+            raise ForebayError(
+                f"the checkpoint holds summaries in format {version}, this Forebay reads {VERSION}: finish "
+                f"them with the version that wrote them, or start over"
+            )
+        next_id, watermark_ms, chained, ends, work, panes = rest
+        return cls(
+            panes=[_pane_of(values) for values in panes],
+            ends=list(ends),
+            work=None if work is None else Work(work[0], work[1], tuple(work[2]), work[3]),
+            next_id=next_id,
+            watermark_ms=watermark_ms,
+            chained=chained,
+        )
+
+
+_PLAIN = tuple(
+    name for name in Pane.__dataclass_fields__ if name not in ("open", "waiting", "nodes")
+)  # in the order of the class; new ones go last
+
+
+def _pane_list(pane: Pane) -> list[Any]:
+    return [
+        [getattr(pane, name) for name in _PLAIN],
+        [_item_list(item) for item in pane.open],
+        [[chunk.id, [_item_list(item) for item in chunk.items]] for chunk in pane.waiting],
+        [
+            [node.id, node.level, node.events, [_statement_list(each) for each in node.statements]]
+            for node in pane.nodes
+        ],
+    ]
+
+
+def _pane_of(values: list[Any]) -> Pane:
+    plain, open_, waiting, nodes = values
+    return Pane(
+        **dict(zip(_PLAIN, plain, strict=True)),
+        open=[Item(*item) for item in open_],
+        waiting=[Chunk(id, tuple(Item(*item) for item in items)) for id, items in waiting],
+        nodes=[
+            Node(id, level, tuple(_statement_of(each) for each in statements), events)
+            for id, level, events, statements in nodes
+        ],
+    )
+
+
+def _item_list(item: Item) -> list[Any]:
+    return [item.id, item.time_ms, item.text, item.tokens, item.copies, item.late]
+
+
+def _statement_list(statement: Statement) -> list[Any]:
+    sources = [[source.id, source.time_ms, source.text] for source in statement.sources]
+    return [statement.text, sources, statement.more]
+
+
+def _statement_of(values: list[Any]) -> Statement:
+    text, sources, more = values
+    return Statement(text, tuple(Source(*source) for source in sources), more)

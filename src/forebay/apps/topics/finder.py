@@ -1,0 +1,177 @@
+"""Emerging topics: short texts clustered as they come, one pass, bounded state.
+
+A text is a vector of two parts of stated weight: its meaning (a sentence embedding) and its words
+(`Lexicon`). It joins the cluster with the nearest centre or founds one (`Centres`). Every `review_every`
+texts, clusters that have grown alike are merged. A cluster is a candidate until it has `birth_texts` texts;
+then a topic is born. A candidate that waits too long folds into the nearest topic (`TopicLives`). All that is
+kept is bounded, whatever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from forebay.apps.topics.lexicon import TABLE, Lexicon
+from forebay.apps.topics.lives import TopicLives
+from forebay.apps.topics.values import BLOCK, NO_TOPIC, Found, Kind, TopicEvent, TopicSettings
+from forebay.detect.samples import Keys
+from forebay.errors import MalformedRecord
+
+__all__ = ["BLOCK", "NO_TOPIC", "Found", "Kind", "TopicEvent", "TopicFinder", "TopicSettings"]
+
+Floats = npt.NDArray[np.float32]
+
+VERSION = 2
+
+
+class TopicFinder:
+    """Topics of one stream. Not thread-safe. The same texts in the same calls give the same topics."""
+
+    def __init__(self, settings: TopicSettings, embedding_width: int) -> None:
+        self.settings = settings
+        self._width = embedding_width
+        self._lexicon = Lexicon(settings.word_places)
+        self._lives = TopicLives(settings, embedding_width + settings.word_places)
+        self._copies = np.zeros(TABLE, np.uint16)
+        self._scaled_ms: int | None = None
+
+    @property
+    def live(self) -> int:
+        """Clusters held now, candidates included."""
+        return self._lives.centres.live
+
+    def add(
+        self,
+        texts: Sequence[str],
+        vectors: Floats,
+        times_ms: Sequence[int],
+        partitions: Sequence[str] | None = None,
+    ) -> Found:
+        """Place texts in their order. `vectors`: their embeddings, of length 1, a row each. `partitions`: of
+        the stream, which each was read from; each has its own order in time.
+
+        Blocks for about 0.1 ms per text. Raises `ValueError` where these do not fit together.
+        """
+        partitions = [""] * len(texts) if partitions is None else partitions
+        if vectors.shape != (len(texts), self._width) or not len(texts) == len(times_ms) == len(partitions):
+            raise ValueError(
+                f"{len(texts)} texts, {len(times_ms)} times, {len(partitions)} partitions, vectors of shape "
+                f"{vectors.shape}"
+            )
+        times = list(zip(times_ms, partitions, strict=True))
+        topics: list[int] = []
+        events: list[TopicEvent] = []
+        start = 0
+        while start < len(texts):
+            end = min(len(texts), start + BLOCK - self._lives.count % BLOCK)
+            self._place(texts[start:end], vectors[start:end], times[start:end], topics, events)
+            self._lives.count += end - start
+            if self._lives.count % BLOCK == 0:
+                self._lexicon.settle()
+                crowded = self.live > self.settings.max_clusters - BLOCK
+                if crowded or self._lives.count % self.settings.review_every == 0:
+                    self._review(events)
+            start = end
+        return Found(tuple(topics), tuple(events))
+
+    def finish(self) -> tuple[TopicEvent, ...]:
+        """At a stream's end: a last review in which no candidate is waited for, and the last size of each
+        topic that has more texts than were told."""
+        events: list[TopicEvent] = []
+        self._lives.merge(events, since=0)
+        self._lives.fold(events, patience=-1)
+        self._lives.tell_sizes(events)
+        return tuple(events)
+
+    def _place(
+        self,
+        texts: Sequence[str],
+        embedded: Floats,
+        times: Sequence[tuple[int, str]],
+        topics: list[int],
+        events: list[TopicEvent],
+    ) -> None:
+        settings = self.settings
+        keys = [self._lexicon.keys(text) for text in texts]
+        vectors = np.concatenate(
+            [
+                embedded * np.float32((1 - settings.words) ** 0.5),
+                self._lexicon.vectors(keys) * np.float32(settings.words**0.5),
+            ],
+            axis=1,
+        )
+        weights = []
+        for index, each in enumerate(keys):
+            if not len(each):
+                vectors[index] = 0
+            weights.append(1 / self._copy(each))
+        first = len(topics)
+        topics += [NO_TOPIC] * len(texts)
+        lives = self._lives
+        clocks = [lives.clock.see(time_ms, partition) for time_ms, partition in times]
+
+        def joined(index: int, row: int, similarity: float) -> None:
+            self._lexicon.learn(keys[index], weights[index] / int(lives.centres.texts[row]) ** 0.5)
+            topics[first + index] = lives.join(row, similarity, texts[index], clocks[index], events)
+
+        lives.centres.assign(
+            vectors, weights, lives.count, threshold=settings.join, name=lives.name, joined=joined
+        )
+
+    def _copy(self, keys: Keys) -> int:
+        """How often texts of exactly these words have come, this time included."""
+        slot = int(np.bitwise_xor.reduce(keys * np.uint32(2654435761))) % TABLE if len(keys) else 0
+        if self._copies[slot] < np.iinfo(np.uint16).max:
+            self._copies[slot] += 1
+        return int(self._copies[slot])
+
+    def _review(self, events: list[TopicEvent]) -> None:
+        self._lives.review(events)
+        self._age(self._lives.clock.now_ms)
+
+    def _age(self, now_ms: int) -> None:
+        """Old texts weigh less: sums shrink with time, word counts and copies with texts."""
+        if self._scaled_ms is not None and now_ms > self._scaled_ms:
+            self._lives.centres.scale(
+                0.5 ** min((now_ms - self._scaled_ms) / (self.settings.half_life_s * 1000), 20)
+            )
+        self._scaled_ms = now_ms
+        self._lexicon.fade(0.5 ** (self.settings.review_every / 100_000))
+        if self._lives.count % (self.settings.review_every * 64) == 0:
+            self._copies >>= 1
+
+    def to_bytes(self) -> bytes:
+        """The whole state. `from_bytes` gives a finder that goes on exactly as this one would."""
+        document = [
+            VERSION,
+            [getattr(self.settings, f.name) for f in fields(TopicSettings)],
+            self._width,
+            self._lexicon.state(),
+            self._lives.state(),
+            self._copies.tobytes(),
+            self._scaled_ms,
+        ]
+        packed: bytes = msgpack.packb(document, unicode_errors="surrogatepass")
+        return packed
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TopicFinder:
+        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        try:
+            document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
+            if document[0] != VERSION:
+                raise MalformedRecord(f"topics: the state is of version {document[0]}; expected {VERSION}")
+            _, settings, width, lexicon, lives, copies, scaled_ms = document
+            self = cls(TopicSettings(*settings), width)
+            self._lexicon = Lexicon.restore(lexicon)
+            self._lives = TopicLives.restore(self.settings, self._lives.centres.width, lives)
+            self._copies = np.frombuffer(copies, np.uint16).copy()
+            self._scaled_ms = scaled_ms
+        except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
+            raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
+        return self

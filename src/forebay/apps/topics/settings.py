@@ -1,0 +1,114 @@
+"""Which topics emerge, and what they are about: settings, the question, and the events that come out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+import orjson
+
+from forebay.apps.page import readable
+from forebay.apps.quoting import RULE, quoted_posts
+from forebay.apps.topics.stages import ShardEvent, topic_name
+from forebay.apps.topics.values import TopicSettings
+from forebay.detect.samples import pick
+from forebay.engine.prompt import PromptTemplate
+from forebay.records import JSON, Event, Message, Result, Usage
+
+Embeddings = Literal["minilm", "words"]
+ASKED = ("born", "moved")
+"""What the model is asked about."""
+SHOWN_TEXTS = 4
+SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "label": {"type": "string", "minLength": 1, "maxLength": 60},
+        "about": {"type": "string", "minLength": 1, "maxLength": 160},
+    },
+    "required": ["label", "about"],
+    "additionalProperties": False,
+}
+PROMPT = PromptTemplate(
+    messages=(
+        Message(
+            "system",
+            "You name the topic that posts have in common: a label of at most five words, and one short line "
+            'on what it is about. Answer as JSON: {"label": "…", "about": "…"}. ' + RULE,
+        ),
+        Message("user", "{{ event.question }}"),
+    ),
+    # The question's own marks stay; what is quoted between them is escaped.
+    escape=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Settings of the application `topics`.
+
+    `embeddings`: `minilm` (the local model), or `words`, by which texts are alike by their words alone.
+    A text waits at most `wait_s` until its batch is full. `topic_shards`: topics live in one shard each.
+    `labels`: whether the model is asked.
+    """
+
+    text: str = "text"
+    embeddings: Embeddings = "minilm"
+    threads: int = 2
+    wait_s: float = 1.0
+    topic_shards: int = 1
+    labels: bool = True
+    find: TopicSettings = field(default_factory=TopicSettings)
+
+
+def to_result(found: ShardEvent) -> Result:
+    """What happened to a topic as a result; its answer holds the event, with a time for people.
+
+    Where the texts have no times, that is None, and `time_ms` a second for each text.
+    """
+    event = found.event
+    time = readable(event.time_ms) if found.timed else None
+    values = asdict(event)
+    values["topic"] = found.name
+    values["into"] = None if event.into is None else topic_name(found.shard, event.into)
+    values["texts"] = pick(event.texts, SHOWN_TEXTS)
+    answer = {"kind": event.kind, "topic": found.name, "time": time, **values}
+    return Result(
+        id=_id(found), key=found.name, fields={"topic": found.name}, answer=answer, usage=Usage(), attempts=0,
+        read_ms=0, elapsed_s=0.0, called_s=0.0, time_ms=event.time_ms,
+    )  # fmt: skip
+
+
+def to_prompt_event(found: ShardEvent) -> Event | None:
+    """What the model is asked about a topic that is born or has moved; None for other events."""
+    event = found.event
+    if event.kind not in ASKED:
+        return None
+    posts = quoted_posts(pick(event.texts, SHOWN_TEXTS))
+    asked: dict[str, JSON] = {
+        "kind": event.kind,
+        "topic": found.name,
+        "timed": found.timed,
+        "question": f"{posts}\nWhich topic do these posts have in common?",
+    }
+    return Event(orjson.dumps(asked), asked, event.time_ms, _id(found))
+
+
+def labelled(answered: Result) -> Result:
+    """The model's answer as an event of the topic that it is about."""
+    about = answered.fields
+    timed = about.get("timed", True)
+    answer = {
+        "kind": "label",
+        "topic": about["topic"],
+        "time": readable(answered.time_ms) if timed and answered.time_ms is not None else None,
+        "of": about["kind"],
+        "label": answered.answer["label"],
+        "about": answered.answer["about"],
+        "time_ms": answered.time_ms,
+    }
+    return replace(answered, id=f"{answered.id}-label", fields={"topic": about["topic"]}, answer=answer)
+
+
+def _id(found: ShardEvent) -> str:
+    event = found.event
+    return f"topic-{found.name}-{event.kind}-{event.size}-{event.time_ms}"

@@ -1,0 +1,315 @@
+"""The third stage: rising terms into trends. Terms that rise in the same posts are one trend, which has an
+onset, a peak and an end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from forebay.apps.trends.rising import worth
+from forebay.apps.trends.terms import forms, part_of, same_term, shortest_name
+from forebay.apps.trends.values import Report, Rise, TrendEvent, TrendKind, TrendSettings
+from forebay.detect.rates import rise
+from forebay.detect.samples import MAX_SAMPLES, keep, pick
+
+TRACE_TICKS = 32
+"""Ticks for which is kept with which posts a warm term came."""
+COOL_TICKS = 120
+TOLD_TEXTS = 4
+
+
+@dataclass(slots=True)
+class _Trend:
+    """A live trend; rates are posts per second of its most frequent term."""
+
+    terms: list[str]
+    onset_ms: int
+    born_tick: int
+    base: float
+    """The share of posts that its term had before."""
+    score: float
+    rate: float
+    peak: float
+    peak_ms: int
+    peaked: bool = False
+    quiet_ticks: int = 0
+    told_ms: int = 0
+    told_rate: float = 0.0
+    told_terms: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+class _Near:
+    """The live trends by what their terms look like and by the posts they came with: only those that share
+    something of it with a term can have one that is like it."""
+
+    def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
+        self._traces = traces
+        self._trends: dict[object, set[int]] = {}
+
+    def add(self, term: str, trend: int) -> None:
+        for sign in self._signs(term):
+            self._trends.setdefault(sign, set()).add(trend)
+
+    def of(self, term: str) -> list[int]:
+        """In the order of their numbers."""
+        return sorted(set().union(*(self._trends.get(sign, ()) for sign in self._signs(term))))
+
+    def _signs(self, term: str) -> Iterator[object]:
+        yield from forms(term)
+        for _, _, first, last in self._traces.get(term, ()):
+            yield 0, first
+            yield 1, last
+
+
+class TrendBook:
+    """The trends of one stream. Not thread-safe. Takes the reports of ticks in order, whole ones.
+
+    Memory is bounded: as many warm terms and live trends as the settings say.
+    """
+
+    def __init__(self, settings: TrendSettings) -> None:
+        self.settings = settings
+        self._worth = worth(settings)
+        self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
+        """Per warm term its ticks: number, posts, first and last post."""
+        self._trends: dict[int, _Trend] = {}
+        self._of_term: dict[str, tuple[int, int]] = {}
+        """Per rising term its trend, and the tick in which it was last seen to rise: while that is so, also
+        after its trend has ended, it makes no new one.
+        """
+        self._next = 0
+        self._tick: int | None = None
+        self._passed = 1
+        self._report = Report(0, 0.0, {})
+
+    def take(self, report: Report) -> list[TrendEvent]:
+        """What happened in a tick."""
+        self._passed = 1 if self._tick is None else max(1, report.tick - self._tick)
+        self._tick, self._report = report.tick, report
+        risen = {term: seen.rise for term, seen in report.terms.items() if seen.rise is not None}
+        events: list[TrendEvent] = []
+        self._cool(risen)
+        self._trace(risen)
+        new = [term for term, found in risen.items() if found.score >= self.settings.least_nats]
+        new = [term for term in new if term not in self._of_term]
+        if new:
+            near = self._near()
+            for term in sorted(new, key=lambda term: (-risen[term].score, term)):
+                self._join(term, risen[term], near, events)
+        self._follow(events)
+        self._report = Report(report.tick, report.posts_per_s, {})
+        return events
+
+    def finish(self) -> list[TrendEvent]:
+        """At a stream's end: what is still live ends now."""
+        events = [self._event("ended", number) for number in self._trends]
+        self._trends.clear()
+        return events
+
+    def _now_ms(self) -> int:
+        """The end of the present tick."""
+        return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
+
+    def _cool(self, risen: dict[str, Rise]) -> None:
+        """Terms that rise no more, or were not seen for long, may make a new trend again."""
+        tick = self._tick or 0
+        for term, (number, seen) in list(self._of_term.items()):
+            if term in risen:
+                self._of_term[term] = number, tick
+            elif number in self._trends and term in self._trends[number].terms:
+                continue
+            elif term in self._report.terms or tick - seen > COOL_TICKS:
+                del self._of_term[term]
+
+    def _trace(self, risen: dict[str, Rise]) -> None:
+        """Note the posts of the terms that are warm or in a trend; forget terms that have cooled."""
+        tick = self._tick or 0
+        for term in risen:
+            if term not in self._traces and len(self._traces) < self.settings.max_warm:
+                self._traces[term] = deque(maxlen=TRACE_TICKS)
+        cold = []
+        for term, ticks in self._traces.items():
+            seen = self._report.terms.get(term)
+            if seen is not None:
+                ticks.append((tick, *seen.entry))
+            elif term not in self._of_term and (not ticks or ticks[-1][0] < tick - TRACE_TICKS):
+                cold.append(term)
+        for term in cold:
+            del self._traces[term]
+
+    def _near(self) -> _Near:
+        near = _Near(self._traces)
+        for number, trend in self._trends.items():
+            for term in trend.terms:
+                near.add(term, number)
+        return near
+
+    def _join(self, term: str, found: Rise, near: _Near, events: list[TrendEvent]) -> None:
+        """The term joins the trend it comes with, or is a new one."""
+        tick = self._tick or 0
+        if len(self._of_term) >= 4 * self.settings.max_warm:
+            return
+        for word in term.split(" ") if " " in term else ():
+            if word in self._of_term and self._explained(term, word):
+                self._of_term[term] = self._of_term[word][0], tick
+                return
+        for number in near.of(term):
+            trend = self._trends[number]
+            if any(self._alike(term, member) for member in trend.terms):
+                self._of_term[term] = number, tick
+                if len(trend.terms) < self.settings.max_terms:
+                    trend.terms.append(term)
+                    near.add(term, number)
+                return
+        if len(self._trends) >= self.settings.max_trends or term not in self._traces:
+            return
+        number = self._next
+        self._next += 1
+        rate = found.share * self._report.posts_per_s
+        self._of_term[term] = number, tick
+        now_ms = self._now_ms()
+        self._trends[number] = _Trend(
+            [term], found.onset_ms, tick, found.base, found.score, rate, peak=rate, peak_ms=now_ms,
+            told_ms=now_ms, told_rate=rate, told_terms=[term], texts=self._texts_of([term]),
+        )  # fmt: skip
+        near.add(term, number)
+        events.append(self._event("born", number))
+
+    def _explained(self, phrase: str, word: str) -> bool:
+        """Whether a phrase rises no more than one of its words: tested as a share of the word's posts."""
+        terms = self._report.terms
+        if phrase not in terms or word not in terms:
+            return False
+        both = np.array([terms[phrase].counts, terms[word].counts]).T
+        recent, history = both[:-1], np.maximum(both[-1] - both[:-1], 0)
+        evidence = rise(recent[:, 0], recent[:, 1], history[:, 0], history[:, 1]) * self._worth
+        return bool(evidence.max() < self.settings.least_nats)
+
+    def _alike(self, one: str, other: str) -> bool:
+        if same_term(one, other):
+            return True
+        common = self._jaccard(one, other)
+        return common >= (self.settings.together / 2 if part_of(one, other) else self.settings.together)
+
+    def _jaccard(self, one: str, other: str) -> float:
+        """The share of posts with one of two terms that have both: how often the first and the last post of a
+        tick that has either has both, weighted by the posts."""
+        if one not in self._traces or other not in self._traces:
+            return 0.0
+        mine = {entry[0]: entry[1:] for entry in self._traces[one]}
+        theirs = {entry[0]: entry[1:] for entry in self._traces[other]}
+        begin = max(min(mine, default=0), min(theirs, default=0))
+        both = either = 0.0
+        for tick in sorted(mine.keys() | theirs.keys()):
+            if tick < begin:
+                continue
+            a, b = mine.get(tick), theirs.get(tick)
+            weight = max(a[0] if a else 0, b[0] if b else 0)
+            either += weight
+            if a and b:
+                both += weight * ((a[1] == b[1]) + (a[2] == b[2])) / 2
+        return both / either if either else 0.0
+
+    def _follow(self, events: list[TrendEvent]) -> None:
+        """Rates, changes, peaks and ends of the live trends; trends that come together are merged."""
+        settings = self.settings
+        now_ms, per_s = self._now_ms(), self._report.posts_per_s
+        keep_share = 0.5 ** min(self._passed * settings.tick_s / settings.windows_s[0], 1000.0)
+        by_post: dict[int, int] = {}
+        for number in list(self._trends):
+            trend = self._trends[number]
+            seen = [self._report.terms[term].entry for term in trend.terms if term in self._report.terms]
+            most = max((entry[0] for entry in seen), default=0)
+            if trend.born_tick != self._tick:
+                trend.rate = trend.rate * keep_share + (1 - keep_share) * most / settings.tick_s
+                trend.texts = keep(trend.texts, self._texts_of(trend.terms[:4]))
+            if trend.rate > trend.peak:
+                trend.peak, trend.peak_ms, trend.peaked = trend.rate, now_ms, False
+            base = trend.base * per_s
+            excess = (trend.rate - base) / max(trend.peak - base, 1e-9)
+            if excess < 0.7 and not trend.peaked:
+                trend.peaked = True
+                events.append(self._event("peaked", number))
+            trend.quiet_ticks = trend.quiet_ticks + self._passed if excess < settings.end_share else 0
+            if trend.quiet_ticks * settings.tick_s >= settings.end_s:
+                events.append(self._event("ended", number))
+                del self._trends[number]
+                continue
+            others = dict.fromkeys(by_post.setdefault(entry[2], number) for entry in seen)
+            for other in others:
+                if other != number and other in self._trends and self._one(other, number):
+                    self._merge(other, number, events)
+                    break
+            else:
+                self._tell(number, trend, events)
+
+    def _tell(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
+        """Whether the trend is another than was told."""
+        ratio, now_ms = self.settings.changed_ratio, self._now_ms()
+        if now_ms - trend.told_ms < self.settings.changed_s * 1000:
+            return
+        known = len(set(trend.told_terms) & set(trend.terms))
+        if trend.rate >= ratio * trend.told_rate or known * ratio < len(trend.terms):
+            trend.told_ms, trend.told_rate, trend.told_terms = now_ms, trend.rate, list(trend.terms)
+            events.append(self._event("changed", number))
+
+    def _one(self, first: int, second: int) -> bool:
+        mine, theirs = self._trends[first].terms[:4], self._trends[second].terms[:4]
+        return any(self._alike(one, other) for one in mine for other in theirs)
+
+    def _merge(self, kept: int, gone: int, events: list[TrendEvent]) -> None:
+        mine, theirs = self._trends[kept], self._trends[gone]
+        events.append(self._event("merged", gone, into=kept))
+        for term in theirs.terms:
+            self._of_term[term] = kept, self._tick or 0
+        mine.terms = [*mine.terms, *theirs.terms][: self.settings.max_terms]
+        mine.onset_ms = min(mine.onset_ms, theirs.onset_ms)
+        mine.texts = keep(mine.texts, theirs.texts)
+        del self._trends[gone]
+
+    def _texts_of(self, terms: Sequence[str]) -> list[str]:
+        """Posts of this tick with the terms."""
+        entries = [self._report.terms[term].entry for term in terms if term in self._report.terms]
+        numbers = dict.fromkeys(number for entry in entries for number in entry[1:])
+        return [self._report.texts[n] for n in numbers if n in self._report.texts][:MAX_SAMPLES]
+
+    def _event(self, kind: TrendKind, number: int, into: int | None = None) -> TrendEvent:
+        trend = self._trends[number]
+        posts = {entry[3] for term in trend.terms[:4] if term in self._traces
+                 for entry in list(self._traces[term])[-4:]}  # fmt: skip
+        return TrendEvent(
+            kind, number, shortest_name(trend.terms), tuple(trend.terms), self._now_ms(), trend.onset_ms,
+            trend.peak_ms, trend.peak if kind in ("peaked", "ended", "merged") else trend.rate,
+            trend.base * self._report.posts_per_s, trend.score, into, tuple(sorted(posts)[-6:]),
+            tuple(pick(trend.texts, TOLD_TEXTS)),
+        )  # fmt: skip
+
+    def state(self) -> list[Any]:
+        """What `restore` takes; values that msgpack knows. To be taken between ticks."""
+        names = [f.name for f in fields(_Trend)]
+        return [
+            [[term, list(seen)] for term, seen in self._traces.items()],
+            [[n, *(getattr(t, name) for name in names)] for n, t in self._trends.items()],
+            list(self._of_term.items()),
+            self._next,
+            self._tick,
+            self._report.posts_per_s,
+        ]
+
+    @classmethod
+    def restore(cls, settings: TrendSettings, state: Sequence[Any]) -> TrendBook:
+        traces, trends, of_term, following, tick, posts_per_s = state
+        self = cls(settings)
+        for term, seen in traces:
+            self._traces[term] = deque((tuple(entry) for entry in seen), TRACE_TICKS)
+        self._trends = {number: _Trend(*values) for number, *values in trends}
+        self._of_term = {term: (number, seen) for term, (number, seen) in of_term}
+        self._next, self._tick = following, tick
+        self._report = Report(tick or 0, posts_per_s, {})
+        return self

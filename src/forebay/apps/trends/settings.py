@@ -1,0 +1,106 @@
+"""What is going viral, and why: settings, the question to the model, and the events that come out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+
+import orjson
+
+from forebay.apps.page import readable
+from forebay.apps.quoting import RULE, quoted_posts, quoted_words
+from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.engine.prompt import PromptTemplate
+from forebay.records import JSON, Event, Message, Result, Usage
+
+ASKED = ("born", "changed")
+"""What the model is asked about."""
+WHY_CHARS = 200
+SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"why": {"type": "string", "minLength": 1, "maxLength": WHY_CHARS}},
+    "required": ["why"],
+    "additionalProperties": False,
+}
+PROMPT = PromptTemplate(
+    messages=(
+        Message(
+            "system",
+            "You say in one short line why something is talked about, judging by posts about it. "
+            'Answer as JSON: {"why": "…"}. ' + RULE,
+        ),
+        Message("user", "{{ event.question }}"),
+    ),
+    # The question's own marks stay; what is quoted between them is escaped.
+    escape=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """Settings of the application `trends`.
+
+    Posts more than `late_s` behind the stream's clock, or more than `ahead_s` ahead of that of their
+    partition, are refused.
+    `labels`: whether the model is asked why.
+    """
+
+    text: str = "text"
+    late_s: float = 5.0
+    ahead_s: float = 3600.0
+    labels: bool = True
+    find: TrendSettings = field(default_factory=TrendSettings)
+
+
+def to_result(event: TrendEvent) -> Result:
+    """What happened to a trend as a result; its answer holds the event, with times that a person can read."""
+    values = asdict(event)
+    del values["posts"]
+    answer = {
+        "kind": event.kind,
+        "trend": event.trend,
+        "time": readable(event.time_ms),
+        "onset": readable(event.onset_ms),
+        "peak": readable(event.peak_ms),
+        **values,
+    }
+    return _result(_id(event), event.trend, answer, event.time_ms)
+
+
+def to_prompt_event(event: TrendEvent) -> Event | None:
+    """What the model is asked about a trend that is new or has changed; None for other events."""
+    if event.kind not in ASKED:
+        return None
+    words, posts = quoted_words(event.terms[:8]), quoted_posts(event.texts)
+    asked: dict[str, JSON] = {
+        "kind": event.kind,
+        "trend": event.trend,
+        "name": event.name,
+        "question": f"Talked about:\n{words}\n{posts}\nWhy, in one line?",
+    }
+    return Event(orjson.dumps(asked), asked, event.time_ms, _id(event))
+
+
+def why(answered: Result) -> Result:
+    """The model's answer as an event of the trend that it is about."""
+    about = answered.fields
+    answer = {
+        "kind": "why",
+        "trend": about["trend"],
+        "time": None if answered.time_ms is None else readable(answered.time_ms),
+        "of": about["kind"],
+        "name": about["name"],
+        "why": answered.answer["why"],
+        "time_ms": answered.time_ms,
+    }
+    return replace(answered, id=f"{answered.id}-why", fields={"trend": about["trend"]}, answer=answer)
+
+
+def _id(event: TrendEvent) -> str:
+    return f"trend-{event.trend}-{event.kind}-{event.time_ms}"
+
+
+def _result(id: str, trend: int, answer: JSON, time_ms: int) -> Result:
+    return Result(
+        id=id, key=str(trend), fields={"trend": trend}, answer=answer, usage=Usage(), attempts=0, read_ms=0,
+        elapsed_s=0.0, called_s=0.0, time_ms=time_ms,
+    )  # fmt: skip

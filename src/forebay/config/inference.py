@@ -1,0 +1,188 @@
+"""What a pipeline asks of the engine: prompts, the form of answers, sampling, retries, answers kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
+
+from forebay.config.fields import (
+    AnyInt,
+    HttpUrl,
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    SecretField,
+    Switch,
+    wrong,
+)
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.errors import SettingError
+from forebay.fleet.config import KvEvents, Urls
+from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.records import Sampling
+from forebay.settings import SecretRef
+
+
+def _schema(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    try:
+        AnswerCheck(value)
+    except SettingError as error:
+        raise wrong(f"expected a JSON schema; {error}") from None
+    return value
+
+
+def _prompt(text: str) -> str:
+    return _compiles(lambda: PromptTemplate(text), text)
+
+
+def _field_template(text: str, info: ValidationInfo) -> str:
+    return _compiles(lambda: FieldTemplate(text, what=info.field_name or "template"), text)
+
+
+def _compiles(compile_: Any, text: str) -> str:
+    try:
+        compile_()
+    except SettingError as error:
+        raise wrong(f"expected a template; {error}") from None
+    return text
+
+
+PromptText = Annotated[str, Field(min_length=1), AfterValidator(_prompt)]
+FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
+
+
+class MessageSpec(Model):
+    """One message of the prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Role of the message.")
+    content: PromptText = Field(description="Template of the message.")
+
+
+class OutputSpec(Model):
+    """The form of an answer."""
+
+    json_schema: Annotated[dict[str, JsonValue], AfterValidator(_schema)] = Field(
+        alias="schema",
+        description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine.",
+    )
+
+
+class EngineSpec(Model):
+    """The engine that answers. A URL or a list of them may stand here in place of the mapping."""
+
+    url: Urls = Field(
+        (),
+        description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
+        "Forebay starts, where neither `file` nor `dns` is given.",
+        json_schema_extra={"derived": "`null`"},
+    )
+    file: LocalPath | None = Field(
+        None,
+        description="File with the addresses, one per line or a list in YAML or JSON; changes are noticed.",
+    )
+    dns: HttpUrl | None = Field(
+        None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
+    )
+    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
+        None, description="Name of the model; null: the only one that the engine serves."
+    )
+    api: Literal["chat", "completions"] = Field(
+        "chat", description="Which endpoint of the OpenAI protocol is used."
+    )
+    priority: Switch = Field(
+        False,
+        description="Send each request's priority along; for servers that schedule by it "
+        "(vLLM with `--scheduling-policy priority`).",
+    )
+    kv_events: KvEvents | None = Field(
+        None,
+        description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
+        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
+    )
+    api_key: SecretField | None = Field(
+        None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if sum((bool(self.url), self.file is not None, self.dns is not None)) > 1:
+            raise wrong("expected one of 'url', 'file' and 'dns', found several")
+
+    def replicas(self) -> ReplicaList | None:
+        """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""
+        if self.file is not None:
+            return FileReplicas(self.file)
+        if self.dns is not None:
+            return DnsReplicas(self.dns)
+        return FixedReplicas(self.url) if self.url else None
+
+    def secret(self) -> SecretRef | None:
+        """Where the API key is; None where the engine needs none."""
+        return self.api_key.ref() if self.api_key is not None else None
+
+
+class SamplingSpec(Model):
+    """How the engine picks tokens."""
+
+    max_tokens: PositiveInt = Field(128, description="Longest answer, in tokens.")
+    temperature: NotNegativeFloat = Field(0.0, description="0: always the likeliest token.")
+    top_p: Annotated[float, Strict(), Field(gt=0, le=1)] | None = Field(
+        None, description="Choose among the likeliest tokens that together have this probability."
+    )
+    seed: AnyInt | None = Field(None, description="Seed of the engine's random numbers.")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Texts that end the answer."
+    )
+    extra: dict[str, JsonValue] = Field(
+        default_factory=dict, description="More keys of the request, passed on as they are (`ignore_eos`)."
+    )
+
+    def value(self) -> Sampling:
+        return Sampling(**dict(self))
+
+
+RETRY = RetryPolicy()
+
+
+class RetrySpec(Model):
+    """When a failed call is made again. Only failures that may pass are, and never beyond the deadline."""
+
+    max_attempts: PositiveInt = Field(
+        RETRY.max_attempts,
+        description="Calls per record after failures that may lie in the record, the first one counted. "
+        "An engine that is out of reach or overloaded is tried until the deadline.",
+    )
+    max_invalid_answers: PositiveInt = Field(
+        RETRY.max_invalid_answers, description="Calls per record whose answers broke the schema."
+    )
+    base_s: PositiveFloat = Field(RETRY.base_s, description="Longest wait before the second call.")
+    factor: Annotated[float, Strict(), Field(ge=1)] = Field(
+        RETRY.factor, description="How much longer each wait may be than the one before."
+    )
+    max_backoff_s: PositiveFloat = Field(RETRY.max_backoff_s, description="Longest wait of all.")
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(**dict(self))
+
+
+class JournalSpec(Model):
+    """Answers kept on disk: the same request gets the same answer without a second call."""
+
+    path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
+    max_entries: PositiveInt = Field(1_000_000, description="The oldest answers go beyond so many.")
+    max_mb: PositiveInt = Field(1024, description="The oldest answers go beyond so many MB (10^6 bytes).")
+    max_age_s: PositiveFloat | None = Field(604_800.0, description="Answers older than this go; null: never.")
+
+    def config(self) -> JournalConfig:
+        return JournalConfig(
+            path=Path(self.path),
+            max_entries=self.max_entries,
+            max_bytes=self.max_mb * 1_000_000,
+            max_age_s=self.max_age_s,
+        )

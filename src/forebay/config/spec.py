@@ -1,0 +1,354 @@
+"""A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
+
+Build it with `forebay.config.load` (which turns every mistake into one `SettingError`), or directly in
+Python, where pydantic's `ValidationError` names the mistakes without showing values.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    Strict,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from forebay.config.applications import KEYED, TIMED, Application, TopicsSpec, TrendsSpec
+from forebay.config.fields import (
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Scalar,
+    Timed,
+    wrong,
+)
+from forebay.config.flink_keys import owned
+from forebay.config.inference import (
+    EngineSpec,
+    FieldText,
+    JournalSpec,
+    MessageSpec,
+    OutputSpec,
+    PromptText,
+    RetrySpec,
+    SamplingSpec,
+)
+from forebay.config.kafka import KafkaSink, KafkaSource
+from forebay.config.sources import FileSource, Source
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.fleet.config import ByUrl, Routing
+from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.flink.shards import MAX_PARALLELISM
+from forebay.flink.thread_mode import MODE, ONE_MODE
+from forebay.records import Message
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise wrong(f"expected at most 63 of a-z, 0-9 and '-', not '-' first; found {value[:80]!r}")
+    return value
+
+
+def _flink_key(key: str) -> str:
+    instead = owned(key)
+    if instead is not None:
+        raise wrong(f"expected {instead}; it cannot be set here")
+    return key
+
+
+class JsonlSink(Model):
+    """JSON lines, each exactly once, in files that appear with each checkpoint."""
+
+    type: Literal["jsonl"]
+    path: LocalPath = Field(description="Directory; relative to the pipeline file.")
+
+
+class StdoutSink(Model):
+    """JSON lines on standard output; after a recovery, lines since the last checkpoint come again."""
+
+    type: Literal["stdout"]
+
+
+Sink = Annotated[JsonlSink | KafkaSink | StdoutSink, Field(discriminator="type")]
+
+
+class EventTimeSpec(Model):
+    """Watermarks: how far event time has come."""
+
+    out_of_orderness_s: NotNegativeFloat = Field(
+        5.0, description="How late an event may be behind a newer one."
+    )
+
+
+class CheckpointSpec(Model):
+    """Where and how often the job's state is saved."""
+
+    dir: LocalPath = Field(
+        description="Directory; relative to the pipeline file.",
+        json_schema_extra={"derived": "`.forebay/<name>/checkpoints`"},
+    )
+    interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(
+        5.0, description="Time from one checkpoint to the next."
+    )
+    timeout_s: PositiveFloat = Field(600.0, description="A checkpoint that takes longer is given up.")
+
+
+class PipelineSpec(Model):
+    """A whole pipeline: events, a prompt for each, an engine, and where the answers go."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(
+        description="Name of the job and of its state: a-z, 0-9 and '-', at most 63 characters."
+    )
+    source: Source = Field(description="Where events come from.")
+    prompt: PromptText | None = Field(
+        None, description="Template of the prompt, sent as one user message. Either this or `messages`."
+    )
+    messages: Annotated[tuple[MessageSpec, ...], Field(max_length=64)] = Field(
+        (), description="Templates of the messages of a chat. Either this or `prompt`."
+    )
+    special_tokens: Literal["escape", "keep"] = Field(
+        "escape",
+        description="`escape`: text of a record cannot write a model's special tokens, such as "
+        "`<|im_end|>`: a blank is put behind `<` and `[` where one could begin. `keep`: records go into the "
+        "prompt as they are; for records of an author who is trusted.",
+    )
+    application: Application | None = Field(
+        None, description="A stateful application instead of one question per event; it writes the prompts."
+    )
+    output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
+    engine: Annotated[EngineSpec, ByUrl] = Field(
+        EngineSpec(), description="The engine that answers; a URL, or a list of URLs, is enough."
+    )
+    routing: Routing = Field(
+        DEFAULT_POLICY,
+        description="Routing policy for several replicas; docs/fleet.md lists them.",
+    )
+    sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
+    key: FieldText | None = Field(
+        None, description="Template of an event's key, by which order is kept; null: events have no key."
+    )
+    id: FieldText | None = Field(
+        None,
+        description="Template of an event's id, different for each event; null: its position in the source, "
+        "or a hash of its bytes where the source has no positions.",
+    )
+    priority: FieldText | None = Field(
+        None,
+        description="Template of an event's priority, a whole number: of requests that are due at the same "
+        "time, the lowest goes first; null: all are alike.",
+    )
+    capacity: PositiveInt = Field(
+        64,
+        le=100_000,
+        description="Maximum requests in flight per subtask; admission decides how many are at the engine.",
+    )
+    shards: PositiveInt = Field(8, le=MAX_PARALLELISM, description="Flink keys that state is spread over.")
+    timeout_s: PositiveFloat = Field(
+        60.0,
+        description="Maximum time without progress on a call; longer if such calls were seen to take longer.",
+    )
+    deadline_s: PositiveFloat = Field(
+        300.0,
+        description="Maximum time for one record from its first call, including all retries and pauses.",
+    )
+    retry: RetrySpec = Field(RetrySpec(), description="Retries of failed calls.")
+    ordering: Literal["unordered", "key"] = Field(
+        "unordered",
+        description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
+    )
+    journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
+    sink: Sink = Field(description="Where results go.")
+    dead_letters: Annotated[JsonlSink | KafkaSink, Field(discriminator="type")] = Field(
+        description="Where failed records go; `<name>-dead-letters` if the sink has no path.",
+        json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
+    )
+    event_time: EventTimeSpec | None = Field(
+        None, description="Watermarks; null: no event time. Needs a source with times."
+    )
+    parallelism: PositiveInt = Field(
+        1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."
+    )
+    checkpoint: CheckpointSpec = Field(
+        description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
+    )
+    flink: dict[Annotated[str, AfterValidator(_flink_key)], Scalar] = Field(
+        default_factory=dict,
+        description="Options of Flink, passed on as they are; they win over Forebay's own. Those that decide "
+        "where state is, what is resumed and how the job is watched are refused.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_places(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        _leave_out_mode(data)
+        name = data.get("name") if isinstance(data.get("name"), str) else "pipeline"
+        checkpoint = data.get("checkpoint") or {}
+        if isinstance(checkpoint, dict):
+            data["checkpoint"] = {"dir": f".forebay/{name}/checkpoints", **checkpoint}
+        if data.get("dead_letters") is None:
+            sink = data.get("sink")
+            place = sink.get("path") if isinstance(sink, dict) else getattr(sink, "path", None)
+            stem = place.rstrip("/") if isinstance(place, str) else name
+            data["dead_letters"] = {"type": "jsonl", "path": f"{stem or name}-dead-letters"}
+        return data
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PipelineSpec:
+        problems = list(self._problems())
+        if problems:
+            raise _together(problems)
+        return self
+
+    def _problems(self) -> Any:
+        source = self.source
+        if self.application is not None:
+            yield from self._problems_of_application()
+        elif self.prompt is None and not self.messages:
+            yield "prompt", "expected a template here or under 'messages', found neither"
+        if self.prompt is not None and self.messages:
+            yield "messages", "expected either 'prompt' or 'messages', found both"
+        if self.messages and self.engine.api == "completions":
+            yield "messages", "expected 'prompt' with engine.api completions, found messages"
+        if self.parallelism > self.shards:
+            yield "parallelism", f"expected at most shards ({self.shards}), found {self.parallelism}"
+        if self.timeout_s > self.deadline_s:
+            yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
+        if self.retry.max_backoff_s < self.retry.base_s:
+            yield "retry.max_backoff_s", f"expected at least base_s, found {self.retry.max_backoff_s:g}"
+        if self.ordering == "key" and self.key is None:
+            yield "ordering", "expected a 'key' template with ordering: key, found none"
+        if isinstance(source, FileSource) and source.replay is not None:
+            if source.time is None:
+                yield (
+                    "source.replay",
+                    "expected source.time with replay, found none; name the field with the time",
+                )
+            if source.follow:
+                yield (
+                    "source.replay",
+                    "expected null with follow: true; a growing directory is read as it grows",
+                )
+        recorded = isinstance(source, Timed) and not isinstance(source, KafkaSource)
+        if self.event_time is not None and recorded and getattr(source, "time", None) is None:
+            yield (
+                "event_time",
+                "expected source.time with event_time, found none; name the field with the time",
+            )
+        written = self.directories()
+        if len(written) == 2:
+            results, letters = written["sink.path"], written["dead_letters.path"]
+            if _within(results, letters) or _within(letters, results):
+                yield (
+                    "dead_letters.path",
+                    "expected a directory apart from sink.path, found one within the other",
+                )
+        if isinstance(source, KafkaSource):
+            for key, sink in self.topics().items():
+                if source.reads(sink.topic) and _servers(sink.bootstrap) & _servers(source.bootstrap):
+                    yield f"{key}.topic", "expected a topic apart from those of the source, found one of them"
+        read = getattr(source, "path", None)
+        if read is not None:
+            for key, path in written.items():
+                if _within(path, read):
+                    yield key, "expected a directory apart from source.path, found the same or one within it"
+            state = {"checkpoint.dir": self.checkpoint.dir}
+            if self.journal is not None:
+                state["journal.path"] = self.journal.path
+            for key, path in state.items():
+                if _read_with(path, read):
+                    yield key, "expected a place apart from source.path, found one within what is read"
+
+    def _problems_of_application(self) -> Any:
+        for name in ("prompt", "messages", "output"):
+            if getattr(self, name):
+                yield name, "expected none with 'application', which writes the prompts itself"
+        if self.engine.api == "completions":
+            yield "engine.api", "expected chat with 'application', found completions"
+        if self.application is not None and self.application.type in KEYED and self.key is None:
+            yield "key", f"expected a template with application {self.application.type}, found none"
+        if self.application is not None and self.application.type in TIMED and self.event_time is None:
+            yield "event_time", f"expected a mapping with application {self.application.type}, found none"
+        recorded = isinstance(self.source, FileSource) and self.source.time is None
+        if isinstance(self.application, TrendsSpec) and recorded:
+            yield "source.time", "expected the field with the time with application trends, found none"
+        if isinstance(self.application, TopicsSpec) and self.application.topic_shards > 1 and not self.key:
+            yield "key", "expected a template with application.topic_shards above 1, found none"
+        if self.ordering != "unordered":
+            yield "ordering", "expected none with 'application', which keeps the order of each key"
+
+    def directories(self) -> dict[str, str]:
+        """The directories that results and dead letters are written to, by the keys that name them."""
+        sinks = {"sink.path": self.sink, "dead_letters.path": self.dead_letters}
+        return {key: sink.path for key, sink in sinks.items() if isinstance(sink, JsonlSink)}
+
+    def topics(self) -> dict[str, KafkaSink]:
+        """The Kafka topics that results and dead letters are written to, by the keys that name them."""
+        sinks = {"sink": self.sink, "dead_letters": self.dead_letters}
+        return {key: sink for key, sink in sinks.items() if isinstance(sink, KafkaSink)}
+
+    def prompt_template(self) -> PromptTemplate | None:
+        """None where an application writes the prompts."""
+        if self.application is not None:
+            return None
+        messages = tuple(Message(m.role, m.content) for m in self.messages)
+        return PromptTemplate(
+            self.prompt, messages, api=self.engine.api, escape=self.special_tokens == "escape"
+        )
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether an engine is needed at all."""
+        return bool(getattr(self.application, "labels", True))
+
+    def key_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.key, what="key") if self.key is not None else None
+
+    def priority_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.priority, what="priority") if self.priority is not None else None
+
+    def id_template(self) -> FieldTemplate | None:
+        return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
+
+
+def _leave_out_mode(data: dict[str, Any]) -> None:
+    """Files of older versions may say `mode: thread`; there is no other."""
+    mode = data.pop("mode", "thread")
+    if mode != "thread":
+        raise _together(
+            [("mode", f"expected no such key, found {str(mode)[:60]!r}; {ONE_MODE}; remove the line")]
+        )
+    flink = data.get("flink")
+    if isinstance(flink, dict) and flink.get(MODE) == "thread":
+        data["flink"] = {key: value for key, value in flink.items() if key != MODE}
+
+
+def _together(problems: list[tuple[str, str]]) -> PydanticCustomError:
+    message = "; ".join(f"{key}: {text}" for key, text in problems)
+    return PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {server.strip() for server in bootstrap.split(",")}
+
+
+def _within(inner: str, outer: str) -> bool:
+    a, b = posixpath.normpath(inner), posixpath.normpath(outer)
+    return a == b or a.startswith(b.rstrip("/") + "/")
+
+
+def _read_with(path: str, folder: str) -> bool:
+    """Whether what is written to `path` is read with `folder`: names that begin with `.` or `_` are not."""
+    if not _within(path, folder):
+        return False
+    names = posixpath.relpath(path, folder).split("/")
+    return names == ["."] or not any(name.startswith((".", "_")) for name in names)

@@ -1,0 +1,342 @@
+"""The main job in small: a ready pipeline over made-up posts or a file of the user's, and a summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.config.load import parse_spec
+from forebay.config.spec import JsonlSink, PipelineSpec
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.posts import TOPICS
+from forebay.connectors.sinks import read_jsonl_sink
+from forebay.demo.outbreak import (
+    Outbreak,
+    find_outbreak,
+    planted_outbreak,
+    slice_ms,
+    slice_of,
+)
+from forebay.demo.question import (
+    answered_topic,
+    answered_words,
+    asks_by_likelihood,
+    asks_by_schema,
+)
+from forebay.errors import MalformedRecord, SettingError
+from forebay.latency import LatencyHistogram
+from forebay.records import JSON
+from forebay.settings import SecretRef
+
+TEXT_FIELDS = ("text", "body", "content", "message", "title")
+TIME_FIELDS = ("created_at", "time", "timestamp", "date")
+GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment", "daily life")
+TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us")
+"""Tried in this order; numbers by what gives a year of this century."""
+THIS_CENTURY_MS = (946_684_800_000, 4_102_444_800_000)
+HEAD_BYTES = 1 << 20
+EXAMPLES = 5
+EVENTS, CAPACITY = 300, 32
+"""Where the options leave them open."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the user asked for. `input` None: made-up posts with a burst planted in them.
+
+    `speed`: replay at recorded times, so many times faster; None: as fast as the engine takes it. `model` and
+    `api_key` are those of the engine, for one that serves several or wants a key. `by_likelihood`: ask about
+    made-up posts in the way that suits the default model, and no other.
+    """
+
+    out: Path
+    input: Path | None = None
+    events: int | None = None
+    speed: float | None = None
+    text_field: str | None = None
+    time_field: str | None = None
+    capacity: int | None = None
+    seed: int = 1
+    model: str | None = None
+    api_key: SecretRef | None = None
+    by_likelihood: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """The demo's pipeline, and the field of its events that holds the text. `made_up`: whether its posts hold
+    the truth about themselves; `planted` is what was planted in them."""
+
+    spec: PipelineSpec
+    text_field: str
+    made_up: bool = False
+    planted: Outbreak | None = None
+
+
+def plan_demo(options: DemoOptions) -> Demo:
+    """The demo for `options`; looks at the start of the input. Raises `SettingError` where it cannot be used,
+    and where `out` holds something already."""
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise SettingError(f"--out: expected a new or an empty folder, found {options.out}")
+    return demo_of(options)
+
+
+def demo_of(options: DemoOptions) -> Demo:
+    """As `plan_demo`, wherever `out` is and whatever it holds."""
+    source, text = _source(options)
+    if options.input is None and options.by_likelihood:
+        question = asks_by_likelihood(text)
+    else:
+        question = asks_by_schema(text, list(TOPICS) if options.input is None else GENERAL_TOPICS)
+    spec = parse_spec(
+        {
+            **question,
+            "name": "demo",
+            "source": source,
+            "engine": {
+                **question["engine"],
+                "model": options.model,
+                "api_key": None if options.api_key is None else _given(asdict(options.api_key)),
+            },
+            "capacity": options.capacity or CAPACITY,
+            "sink": {"type": "jsonl", "path": "results"},
+            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+            "checkpoint": {"dir": "checkpoints", "interval_s": 2.0},
+        },
+        base=options.out.resolve(),
+        name="demo",
+    )
+    return Demo(spec, text, options.input is None, planted_outbreak(spec.source))
+
+
+def _given(values: dict[str, JSON]) -> dict[str, JSON]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
+    if options.input is None:
+        return {
+            "type": "generator",
+            "seed": options.seed,
+            "rate": 20.0,
+            "count": options.events or EVENTS,
+            "burst": _burst(options.events or EVENTS),
+            "paced": False,
+        }, "text"
+    kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(options.input.suffix.lower())
+    if kind is None:
+        raise SettingError(f"--input: expected a .jsonl or .csv file, found {options.input.name!r}")
+    record = _first_record(options.input, kind)
+    text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
+    if text is None:
+        raise SettingError(f"--text-field: expected one of the input's fields: {_names(record)}")
+    source: dict[str, JSON] = {
+        "type": kind,
+        "path": str(options.input.resolve()),
+        "limit": options.events or EVENTS,
+    }
+    time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
+    format = None if time is None else _time_format(record, time)
+    if format is not None:
+        source |= {"time": time, "time_format": format}
+    elif options.time_field is not None:
+        found = f"{record[options.time_field]!r:.80}"
+        raise SettingError(f"--time-field: {options.time_field!r} holds no time that is understood: {found}")
+    if options.speed is not None:
+        if format is None:
+            raise SettingError(
+                f"--speed: needs a field with times; name it with --time-field: {_names(record)}"
+            )
+        source["replay"] = {"speed": options.speed}
+    return source, text
+
+
+def _burst(events: int) -> dict[str, JSON]:
+    """A burst that begins after a quarter of the events and takes half of them."""
+    scale = events / 300
+    return {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "factor": 4.0, "topic": "outage", "share": 0.8}
+
+
+def _first_record(path: Path, kind: str) -> dict[str, Any]:
+    """The first record near the start of the file that can be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES).decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise SettingError(f"--input: {path} cannot be read: {error.strerror}") from None
+    if kind == "csv":
+        try:
+            row = next(csv.DictReader(io.StringIO(head, newline="")), {})
+        except csv.Error as error:
+            raise SettingError(f"--input: {path} is not CSV: {error}") from None
+        return {name: value for name, value in row.items() if name and isinstance(value, str)}
+    for line in head.splitlines():
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            return value
+    raise SettingError(f"--input: no line at the start of {path} is a JSON object")
+
+
+def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], option: str) -> str | None:
+    if asked is None:
+        return next((name for name in usual if name in record), None)
+    if asked not in record:
+        raise SettingError(f"{option}: expected one of the input's fields, found {asked!r}: {_names(record)}")
+    return asked
+
+
+def _names(record: dict[str, Any]) -> str:
+    return ", ".join(record) or "it has none"
+
+
+def _time_format(record: dict[str, Any], name: str) -> str | None:
+    for format in TIME_FORMATS:
+        try:
+            # By itself, for a dot in its name would mean a field within.
+            time_ms = EventTime("time", format).of({"time": record[name]})
+        except MalformedRecord:
+            continue
+        if not format.startswith("unix") or THIS_CENTURY_MS[0] <= time_ms < THIS_CENTURY_MS[1]:
+            return format
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of event time: how many events, and the topic that most answers name. `outbreak`: how many
+    answers name the topic that breaks out."""
+
+    start_ms: int
+    events: int
+    topic: str
+    outbreak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An event's text and what the model said of it."""
+
+    text: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Of `events` whose true topic is known, how many were answered with it."""
+
+    right: int
+    events: int
+
+    @property
+    def share(self) -> float:
+        return self.right / max(self.events, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came out of a demo. Latencies of the engine's calls, in seconds.
+
+    Of made-up posts the truth is known: how many topics are `right`, in all and `by_topic` of the truth, and
+    which outbreak was `planted`. `found` is the one that the answers show, with nothing known of the truth.
+    """
+
+    results: int
+    dead_letters: int
+    completion_tokens: int
+    call_p50_s: float
+    call_p99_s: float
+    sentiments: Mapping[str, int]
+    topics: Mapping[str, int]
+    causes: Mapping[str, int]
+    slices: tuple[Slice, ...]
+    examples: tuple[Example, ...]
+    right: Right | None = None
+    by_topic: Mapping[str, Right] = field(default_factory=dict)
+    planted: Outbreak | None = None
+    found: Outbreak | None = None
+
+
+def summarize(demo: Demo) -> Summary:
+    """Read what the demo wrote."""
+    spec = demo.spec
+    assert isinstance(spec.sink, JsonlSink)
+    assert isinstance(spec.dead_letters, JsonlSink)
+    rows = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.sink.path))]
+    letters = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
+    return summary_of(demo, rows, letters)
+
+
+def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> Summary:
+    """What came out of `demo`, from its results and dead letters."""
+    calls = LatencyHistogram()
+    calls.extend(row["called_s"] for row in rows)
+    answers = [row["answer"] for row in rows]
+    timed = [row for row in rows if row["time_ms"] is not None]
+    found = find_outbreak((row["time_ms"], answered_topic(row["answer"])) for row in timed)
+    pairs = list(_with_truth(demo, rows))
+    return Summary(
+        results=len(rows),
+        dead_letters=len(letters),
+        completion_tokens=sum(row["usage"]["completion_tokens"] for row in rows),
+        call_p50_s=calls.quantile_s(0.5),
+        call_p99_s=calls.quantile_s(0.99),
+        sentiments=_counted(answer["sentiment"] for answer in answers if isinstance(answer, dict)),
+        topics=_counted(map(answered_topic, answers)),
+        causes=_counted(letter["cause"] for letter in letters),
+        slices=tuple(_slices(timed, found)),
+        examples=tuple(
+            Example(str(row["fields"].get(demo.text_field, "")), answered_words(row["answer"]))
+            for row in islice(rows, 0, None, max(1, len(rows) // EXAMPLES))
+        )[:EXAMPLES],
+        right=_right(pairs) if pairs else None,
+        by_topic={
+            topic: _right([pair for pair in pairs if pair[0] == topic])
+            for topic in TOPICS
+            if any(truth == topic for truth, _ in pairs)
+        },
+        planted=demo.planted,
+        found=found,
+    )
+
+
+def _with_truth(demo: Demo, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """For each post of a generator its true topic and the answered one."""
+    if demo.made_up:
+        for row in rows:
+            yield row["fields"]["gold_topic"], answered_topic(row["answer"])
+
+
+def _right(pairs: Sequence[tuple[str, str]]) -> Right:
+    return Right(sum(truth == answer for truth, answer in pairs), len(pairs))
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    # A plain mapping: `asdict` makes a counter of a counter's items.
+    return dict(Counter(words))
+
+
+def _slices(timed: Sequence[dict[str, Any]], found: Outbreak | None) -> Iterator[Slice]:
+    if not timed:
+        return
+    times = [row["time_ms"] for row in timed]
+    first, last = min(times), max(times)
+    counts: dict[int, Counter[str]] = {}
+    for row in timed:
+        at = slice_of(row["time_ms"], first, last)
+        counts.setdefault(at, Counter())[answered_topic(row["answer"])] += 1
+    for i in range(max(counts) + 1):
+        topics = counts.get(i, Counter())
+        most = topics.most_common(1)[0][0] if topics else ""
+        start_ms = first + i * slice_ms(first, last)
+        yield Slice(start_ms, topics.total(), most, topics[found.topic] if found else 0)

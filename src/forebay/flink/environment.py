@@ -1,0 +1,233 @@
+"""A Flink environment for this process: embedded in its own JVM, or a client of a running cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+
+import pyflink
+from py4j.protocol import Py4JJavaError
+from pyflink.common import Configuration
+from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.java_gateway import get_gateway
+
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import newest_checkpoint
+from forebay.flink.job import java_cause, wrong_option
+from forebay.flink.jvm import HEAP_MB, import_path, start_jvm
+from forebay.flink.rest import FlinkRest
+from forebay.flink.thread_mode import MODE, ONE_MODE
+from forebay.flink.tls_keys import TlsKeys, tls_keys
+from forebay.settings import load_settings
+
+__all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
+
+WORKERS_VARIABLE = "_python_worker_execution_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What Flink does when a task fails: try again after a delay, at most `attempts` times.
+
+    With `max_delay_s` the delay doubles from `delay_s` up to it and falls back after ten quiet minutes;
+    `attempts` None then means for ever. `attempts` 0 fails the job at once.
+    """
+
+    attempts: int | None = 10
+    delay_s: float = 1.0
+    max_delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkConfig:
+    """How a job runs.
+
+    Python runs inside Flink's JVM; `mode="thread"` says so in older programs, and has no effect.
+    `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
+    is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
+    a running cluster's REST service, None for one inside this process; the cluster's machines need this
+    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path, and
+    opt/flink-python-*.jar in lib/: the jar that a job brings along can be loaded once in the life of a task
+    manager. `options` are Flink's own and win over everything else here.
+
+    `jars` are connectors that the job brings along. `log_dir` is made private; it, `heap_mb` and the class
+    path of this process's JVM are decided by the first environment of a process.
+
+    An embedded Flink listens on the loopback interface only, and serves who shows the key that lies beside
+    the logs; `embedded_rest` does.
+    """
+
+    mode: InitVar[str] = "thread"
+    parallelism: int = 1
+    max_parallelism: int = 128
+    buffer_timeout_ms: int = 0
+    checkpoint_dir: Path | None = None
+    checkpoint_interval_s: float | None = None
+    checkpoints_kept: int = 2
+    restore_from: Path | None = None
+    restart: Restart = field(default_factory=Restart)
+    cluster: str | None = None
+    cluster_python: str | None = None
+    cluster_path: str | None = None
+    log_dir: Path | None = None
+    heap_mb: int = HEAP_MB
+    jars: tuple[Path, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self, mode: str) -> None:
+        """Raises `SettingError` for another mode than `thread`."""
+        if mode != "thread":
+            raise SettingError(f"mode: found {mode!r}; {ONE_MODE}; leave it out")
+
+
+def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
+    """An environment as `config` says; starts this process's JVM where none runs (seconds, blocking).
+
+    Raises `SettingError` where the configuration contradicts itself or a directory is missing, before the
+    JVM starts, and where Flink does not take a value in `options`; `LaunchError` where the JVM cannot start.
+    """
+    options = flink_options(config)
+    # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
+    os.environ.setdefault(WORKERS_VARIABLE, "process")
+    if config.cluster is None:
+        options = _keys(config).flink_options() | options
+    start_jvm(_log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
+    configuration = Configuration()
+    for key, value in options.items():
+        configuration.set_string(key, value)
+    try:
+        if config.cluster is None:
+            env = StreamExecutionEnvironment.get_execution_environment(configuration)
+        else:
+            # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
+            java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+            env = StreamExecutionEnvironment(java(configuration._j_configuration))
+    except Py4JJavaError as error:
+        raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
+    # The Python environment of PyFlink takes only what it was told through the setters.
+    env.set_python_executable(config.cluster_python or sys.executable)
+    return env
+
+
+def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
+    """The REST service of an embedded Flink whose `rest.port` is `port`."""
+    return FlinkRest(f"https://localhost:{port}", _keys(config))
+
+
+def _keys(config: FlinkConfig) -> TlsKeys:
+    return tls_keys(_log_dir(config) / "keys")
+
+
+def _log_dir(config: FlinkConfig) -> Path:
+    return config.log_dir or load_settings().run / "flink"
+
+
+def flink_options(config: FlinkConfig) -> dict[str, str]:
+    """Flink's options for `config`. Pure but for a look at whether `restore_from` exists."""
+    if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
+        raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
+    if not 1 <= config.parallelism <= config.max_parallelism:
+        raise SettingError(
+            f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), "
+            f"found {config.parallelism}"
+        )
+    options = {
+        "execution.runtime-mode": "STREAMING",
+        "parallelism.default": str(config.parallelism),
+        "pipeline.max-parallelism": str(config.max_parallelism),
+        MODE: "thread",
+        "python.executable": config.cluster_python or sys.executable,
+        "python.pythonpath": config.cluster_path or import_path(),
+        "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
+        "pipeline.object-reuse": "false",
+        **_restart_options(config.restart),
+        **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
+    }
+    brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
+    if brought:
+        options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
+    if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
+        options |= {
+            "execution.checkpointing.dir": config.checkpoint_dir.absolute().as_uri(),
+            "execution.checkpointing.interval": f"{round(config.checkpoint_interval_s * 1000)} ms",
+            "execution.checkpointing.num-retained": str(config.checkpoints_kept),
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "execution.checkpointing.unaligned.enabled": "true",
+            "execution.checkpointing.tolerable-failed-checkpoints": "10",
+        }
+    if config.restore_from is not None:
+        if config.cluster is None and not (config.restore_from / "_metadata").is_file():
+            raise SettingError(f"{config.restore_from} is not a complete checkpoint: it holds no _metadata")
+        options["execution.state-recovery.path"] = config.restore_from.absolute().as_uri()
+    options |= config.options
+    if options[MODE] != "thread":
+        raise SettingError(f"Flink's options: {MODE}: found {options[MODE]!r}; {ONE_MODE}; leave it out")
+    return options
+
+
+def _restart_options(restart: Restart) -> dict[str, str]:
+    if restart.attempts == 0:
+        return {"restart-strategy.type": "none"}
+    delay = f"{round(restart.delay_s * 1000)} ms"
+    if restart.max_delay_s is None:
+        attempts = 2**31 - 1 if restart.attempts is None else restart.attempts
+        prefix = "restart-strategy.fixed-delay"
+        return {
+            "restart-strategy.type": "fixed-delay",
+            f"{prefix}.attempts": str(attempts),
+            f"{prefix}.delay": delay,
+        }
+    prefix = "restart-strategy.exponential-delay"
+    options = {
+        "restart-strategy.type": "exponential-delay",
+        f"{prefix}.initial-backoff": delay,
+        f"{prefix}.max-backoff": f"{round(restart.max_delay_s * 1000)} ms",
+        f"{prefix}.reset-backoff-threshold": "10 min",
+    }
+    if restart.attempts is not None:
+        options[f"{prefix}.attempts-before-reset-backoff"] = str(restart.attempts)
+    return options
+
+
+def _local_options() -> dict[str, str]:
+    return {
+        # Any free port: several jobs run side by side on one machine.
+        "rest.port": "0",
+        "rest.bind-port": "0",
+        "rest.address": "localhost",
+        "rest.bind-address": "localhost",
+        "jobmanager.bind-host": "localhost",
+        "taskmanager.bind-host": "localhost",
+        "taskmanager.host": "localhost",
+        "web.submit.enable": "false",
+        "taskmanager.memory.network.min": "64 mb",
+        "taskmanager.memory.network.max": "64 mb",
+        "taskmanager.memory.managed.size": "64 mb",
+        # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
+        # and nothing is committed, until those that the last one caught have left: keep them few, also in the
+        # first half minute, before the debloater knows the pace.
+        "taskmanager.memory.segment-size": "4 kb",
+        "taskmanager.network.memory.floating-buffers-per-gate": "2",
+        "taskmanager.network.memory.buffer-debloat.enabled": "true",
+        "taskmanager.network.memory.buffer-debloat.target": "300 ms",
+    }
+
+
+def _cluster_options(cluster: str) -> dict[str, str]:
+    host, _, port = cluster.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
+    return {
+        "execution.target": "remote",
+        "execution.attached": "true",
+        "rest.address": host,
+        "rest.port": port,
+    }
+
+
+def _python_jars() -> list[Path]:
+    # A cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
+    return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))

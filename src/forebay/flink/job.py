@@ -1,0 +1,306 @@
+"""A submitted job, seen through Flink's REST service: its state, its metrics, its checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.common import JobClient
+from pyflink.datastream import StreamExecutionEnvironment
+from pyflink.version import __version__ as FLINK_VERSION
+
+from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.flink.metrics import COUNTERS, GAUGES, MOMENTS
+from forebay.flink.rest import FlinkRest, NotFound
+
+MAX_CAUSE_CHARS = 500
+QUERY_CHARS = 3000
+"""Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
+ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
+POLL_S = 0.1
+TRACEBACK = "Traceback (most recent call last):"
+PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
+FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
+"""Where a line of a Java stack trace begins; a line of Python may begin with `at` as well."""
+UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
+QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
+"""The name of a class with its package or module, at the start of a message."""
+LIMIT_REACHED = "limit_reached"
+"""A source's counter: above 0 once it has read as many records as it shall."""
+FAILED_COMMITS = "failedCommittables"
+"""Flink's counter of what its sinks were to commit and could not."""
+ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
+
+
+class JvmGone(PipelineFailed):
+    """The JVM that holds Flink does not answer any more: started anew, the job may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
+    wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
+    of the last that was triggered, `newest_done` of the last that was completed and is no savepoint,
+    `newest_clear` of the last of those that holds no records on their way between tasks; 0 where there is
+    none. `restored`: how often the job was restored from one. `failure`: why the newest that is over failed,
+    in one line; empty where it completed."""
+
+    completed: int
+    failed: int
+    done: tuple[tuple[int, int], ...]
+    newest: int = 0
+    newest_done: int = 0
+    newest_clear: int = 0
+    restored: int = 0
+    failure: str = ""
+
+
+class Spread(NamedTuple):
+    """A metric over the subtasks of an operator."""
+
+    sum: float
+    min: float
+    max: float
+
+
+class RunningJob:
+    """One job. Methods block for one or a few REST calls and raise `LaunchError` where none is answered.
+
+    The REST service of an embedded cluster ends with its job; `ended` then still knows how.
+    """
+
+    def __init__(self, client: JobClient, rest: FlinkRest) -> None:
+        self.id = str(client.get_job_id())
+        self.rest = rest
+        self._result = client.get_job_execution_result()
+        self._drain: str | None = None
+
+    def ended(self) -> str | None:
+        """None while the job runs; then "" where it finished, else Flink's cause in one line.
+
+        Raises `JvmGone` where the JVM that knows of the job is.
+        """
+        try:
+            if not self._result.done():
+                return None
+            error = self._result.exception()
+        except (Py4JError, OSError) as gone:
+            raise JvmGone(
+                f"the JVM that ran the job is gone ({type(gone).__name__}): was it killed, or out of memory? "
+                f"Its log is in the folder of Flink's logs"
+            ) from None
+        return "" if error is None else root_cause(str(error))
+
+    def state(self) -> str:
+        """Flink's word: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""
+        return str(self._get(f"/jobs/{self.id}")["state"])
+
+    def restarts(self) -> int:
+        """How often the job was restarted after a failure."""
+        found = self._get(f"/jobs/{self.id}/metrics?get=numRestarts")
+        return int(float(found[0]["value"])) if found else 0
+
+    def failure(self) -> str:
+        """The last failure's root cause in one line; empty where there was none."""
+        history = self._get(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
+        return root_cause(history[0]["stacktrace"]) if history else ""
+
+    def cancel(self) -> None:
+        """Ask the job to stop; retained checkpoints stay."""
+        self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
+
+    def drain(self, folder: Path) -> None:
+        """Have the job end as if its sources had ended; returns at once.
+
+        What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
+        before the end restores that. To be called again until the job has ended, as it may fail on the way.
+        """
+        path = f"/jobs/{self.id}"
+        if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
+            return
+        wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
+        self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
+
+    def _goes_on(self, operation: str) -> bool:
+        try:
+            found = self.rest.json(operation)
+        except NotFound:
+            return False  # A job manager that was started anew does not know of it.
+        return "failure-cause" not in (found.get("operation") or {})
+
+    def counts(self) -> dict[str, float]:
+        """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
+
+        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
+        lowest. `held_back_ms` is for how long the operator was held back by what is behind it,
+        `FAILED_COMMITS` what the sinks could not commit since the job's last start.
+        """
+        values: dict[str, float] = {}
+        for vertex, metric, over in self._metrics(_is_counted):
+            name = metric.rsplit(".", 1)[1]
+            if name == FAILED_COMMITS:
+                values[name] = values.get(name, 0) + over.sum
+            if name in ADDED_UP or name in GAUGES:
+                values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
+            if name == "in_flight":
+                values["held_back_ms"] = vertex["metrics"].get("accumulated-backpressured-time", 0)
+        return values
+
+    def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
+        return {name: over.max for _, name, over in self._metrics(wanted)}
+
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[Any, str, Spread]]:
+        """Vertices, names, and values over the subtasks."""
+        for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
+            base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
+            ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            for query in queries(ids):
+                for metric in self._get(f"{base}?get={query}"):
+                    over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
+                    yield vertex, metric["id"], over
+
+    def checkpoints(self) -> Checkpoints:
+        """The job's checkpoints so far."""
+        found = self._get(f"/jobs/{self.id}/checkpoints")
+        over = next((c for c in found["history"] if c["status"] in {"COMPLETED", "FAILED"}), None)
+        failed = over is not None and over["status"] == "FAILED"
+        done = [c for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]]
+        return Checkpoints(
+            completed=found["counts"]["completed"],
+            failed=found["counts"]["failed"],
+            done=tuple((c["trigger_timestamp"], c["end_to_end_duration"]) for c in reversed(done)),
+            newest=max((c["id"] for c in found["history"]), default=0),
+            newest_done=max((c["id"] for c in done), default=0),
+            newest_clear=max((c["id"] for c in done if c["persisted_data"] == 0), default=0),
+            restored=found["counts"].get("restored", 0),
+            failure=root_cause(str(over.get("failure_message") or "")) if over and failed else "",
+        )
+
+    def task_managers(self) -> int:
+        """How many task managers Flink has, whichever job they work for."""
+        return int(self._get("/overview")["taskmanagers"])
+
+    def _get(self, path: str) -> Any:
+        return self.rest.json(path)
+
+
+def _is_counted(metric: str) -> bool:
+    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}")
+
+
+def queries(ids: Iterable[str]) -> Iterator[str]:
+    """The names of metrics, quoted, with commas between, in texts of at most `QUERY_CHARS` characters."""
+    part = ""
+    for name in map(quote, ids):
+        if part and len(part) + 1 + len(name) > QUERY_CHARS:
+            yield part
+            part = ""
+        part = f"{part},{name}" if part else name
+    if part:
+        yield part
+
+
+def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
+    """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
+
+    Raises `SettingError` where one of Flink's options has a value that it does not take,
+    `PipelineFailed` where Flink does not take the job, and `JvmGone` where its JVM is.
+    """
+    try:
+        return RunningJob(env.execute_async(name), rest)
+    except Py4JJavaError as error:
+        wrong = wrong_option(error)
+        if wrong is not None:
+            raise SettingError(wrong) from None
+        raise PipelineFailed(f"Flink did not take the job: {java_cause(error)}") from None
+    except (Py4JError, OSError) as error:
+        raise JvmGone(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
+
+
+def wrong_option(error: Py4JJavaError) -> str | None:
+    """What to say where Java could not read the value of one of Flink's options; None for other errors."""
+    found = UNREADABLE.search(str(error))
+    return (
+        None if found is None else f"Flink's options: expected another value for {found[2]}, found {found[1]}"
+    )
+
+
+def java_cause(error: Py4JJavaError) -> str:
+    """The root cause of an error that Java raised at a call, in one line."""
+    return root_cause(str(error).partition("\n: ")[2] or str(error))
+
+
+def check_cluster(address: str) -> None:
+    """Raise `SettingError` unless the REST service of a Flink of this version answers at `HOST:PORT`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise SettingError(f"cluster: expected HOST:PORT of Flink's REST service, found {address!r}")
+    try:
+        found = FlinkRest(f"http://{address}").json("/config")
+        version = str(found["flink-version"])
+    except LaunchError as error:
+        raise SettingError(f"cluster: no Flink answers at {address}: {error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise SettingError(f"cluster: what answers at {address} is not Flink's REST service") from None
+    if _minor(version) != _minor(FLINK_VERSION):
+        raise SettingError(
+            f"cluster: expected Flink {_minor(FLINK_VERSION)}, as installed here; {address} runs {version}"
+        )
+
+
+def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
+    """Cancel a job unless it has ended, and block until it has.
+
+    Returns Flink's word for its end; None where the cluster does not know the job, also not within
+    `unknown_s`, the time for one that may still be on its way. Raises `LaunchError`
+    where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
+    """
+    path = f"/jobs/{job_id}"
+    begin_s = time.monotonic()
+    deadline_s = begin_s + timeout_s
+    asked = False
+    while True:
+        try:
+            state = str(rest.json(path)["state"])
+        except NotFound:
+            if asked or time.monotonic() - begin_s >= unknown_s:
+                return None
+            time.sleep(POLL_S)
+            continue
+        if state in ENDED:
+            return state
+        if not asked:
+            asked = True
+            rest.ask(f"{path}?mode=cancel", "PATCH")
+        if time.monotonic() >= deadline_s:
+            raise PipelineFailed(f"job {job_id} at {rest.url} does not end; it is {state}")
+        time.sleep(POLL_S)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def root_cause(stacktrace: str) -> str:
+    """The last cause of a Java stack trace in one line, with the short name of its class.
+
+    Where that is a Python error, from inside the JVM or from a worker process, it is that error's own line.
+    """
+    last = stacktrace.rpartition("Caused by: ")[2]
+    told = FRAME.split(last, maxsplit=1)[0].strip()
+    if TRACEBACK in told:
+        # The error stands behind the last traceback, whose own lines are indented; its text may have several.
+        lines = told.rpartition(TRACEBACK)[2].splitlines()
+        said = list(itertools.dropwhile(lambda line: not line or line[0].isspace(), lines))
+        told = "\n".join(itertools.takewhile(bool, said)) or told
+    told = PEMJA.sub(r"\1: ", told)
+    told = QUALIFIED.sub(r"\1", " ".join(told.split()), count=1)
+    return told if len(told) <= MAX_CAUSE_CHARS else told[:MAX_CAUSE_CHARS] + "…"

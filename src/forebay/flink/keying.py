@@ -1,0 +1,134 @@
+"""The text of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyflink.datastream import FlatMapFunction, RuntimeContext
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import decode, encode
+from forebay.engine.prompt import request_id
+from forebay.errors import MalformedRecord, RecordError, detail_text
+from forebay.flink.shards import flink_keys, shard_of
+from forebay.records import JSON, DeadLetter, Event, KeyedEvent
+
+MAX_TEXT_CHARS = 4096
+"""No more of a text is looked at, and no more travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextField:
+    """A field's text, dots for nesting, at most `MAX_TEXT_CHARS` of it; null is no text.
+
+    Raises `MalformedRecord` where the field is missing or is not text.
+    """
+
+    path: str = "text"
+
+    def __call__(self, event: Event) -> str:
+        value: JSON = event.fields
+        for name in self.path.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                raise MalformedRecord(f"the field {self.path!r} is missing; name the one with the text")
+            value = value[name]
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise MalformedRecord(f"the field {self.path!r} is {type(value).__name__}; expected text")
+        return value[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
+
+
+class EventText(Protocol):
+    """Derives a key or an id from an event; a `FieldTemplate`'s `render` wrapped, or a user's function."""
+
+    def __call__(self, event: Event) -> str: ...
+
+
+ToEvent = Callable[[Any], Event | DeadLetter]
+
+
+class Keying(FlatMapFunction):
+    """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
+
+    The first element of a run is preceded by one without a record for every shard. A subtask whose shards get
+    no records would otherwise never say how far event time has come, nor that nothing is awaited there.
+
+    Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
+    `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
+    the job. Without a `key`, the id spreads the records.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: int,
+        key: EventText | None = None,
+        id: EventText | None = None,
+        to_event: ToEvent | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._shards = shards
+        self._key = key
+        self._id = id
+        self._to_event = to_event
+        self._clock = clock or SystemClock()
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._flink_keys = flink_keys(self._shards)
+        self._begun = False
+
+    def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:
+        if not self._begun:
+            self._begun = True
+            for flink_key in self._flink_keys:
+                yield flink_key, b""
+        spread_by, data = self._keyed(value)
+        yield self._flink_keys[shard_of(spread_by, self._shards)], data
+
+    def _keyed(self, value: Any) -> tuple[str, bytes]:
+        try:
+            record = decode(value) if self._to_event is None else self._to_event(value)
+            if not isinstance(record, Event | DeadLetter):
+                raise MalformedRecord(f"expected an Event or a DeadLetter, found {type(record).__name__}")
+            if isinstance(record, DeadLetter):
+                return self._text("position", record.position or ""), encode(record)
+        except Exception as error:
+            raw = value if isinstance(value, bytes) else repr(value)[:4096].encode("utf-8", "replace")
+            return "", encode(DeadLetter(raw=raw, cause=_cause(error), detail=_detail(error)))
+        try:
+            self._text("position", record.position or "")
+            key = "" if self._key is None else self._text("key", self._key(record))
+            given = None if self._id is None else self._text("id", self._id(record))
+            id = request_id(record, key, given)
+            item = KeyedEvent(id=id, key=key, event=record, read_ms=self._clock.wall_ms())
+            return id if self._key is None else key, encode(item)
+        except Exception as error:
+            position = record.position if isinstance(record.position, str) else None
+            letter = DeadLetter(
+                raw=record.raw,
+                cause=_cause(error),
+                detail=_detail(error),
+                time_ms=record.time_ms,
+                position=position,
+                record_key=record.record_key,
+                headers=record.headers,
+            )
+            return position or "", encode(letter)
+
+    @staticmethod
+    def _text(what: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise RecordError(f"the {what} must be text, found {type(value).__name__}")
+        return value
+
+
+def _cause(error: Exception) -> str:
+    return error.cause if isinstance(error, RecordError) else RecordError.cause
+
+
+def _detail(error: Exception) -> str:
+    text = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
+    return detail_text(text)

@@ -1,0 +1,167 @@
+"""What one subtask counts, and how Flink's metrics get to see it.
+
+Counting happens on the hot path in plain integers; `FlinkMetrics.flush` hands them to Flink at most every
+half second, because a metric call crosses into Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from forebay.latency import LatencyHistogram
+from forebay.records import Completion
+
+if TYPE_CHECKING:
+    from pyflink.metrics import MetricGroup
+
+FLUSH_S = 0.5
+WINDOW_S = 30.0
+
+
+@dataclass(slots=True)
+class InferenceCounters:
+    """Counts since the operator opened.
+
+    `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
+    `infer` is of one of them.
+
+    `calls` to `cached_tokens` are written by the event loop; the rest by the operator's thread alone, for
+    nobody may add to a histogram while another thread reads it.
+    """
+
+    accepted: int = 0
+    restored: int = 0
+    results: int = 0
+    dead_letters: int = 0
+    reissued: int = 0
+    calls: int = 0
+    retries: int = 0
+    journal_hits: int = 0
+    journal_failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    waited_ms: int = 0
+    engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    def answered(self, completion: Completion) -> None:
+        usage = completion.usage
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.cached_tokens += usage.cached_tokens
+
+
+COUNTERS = (
+    "accepted",
+    "restored",
+    "results",
+    "dead_letters",
+    "reissued",
+    "calls",
+    "retries",
+    "journal_hits",
+    "journal_failures",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "waited_ms",
+)
+OLDEST = "oldest_read_ms"
+LOOKED = "looked_ms"
+MOMENTS = (OLDEST, LOOKED)
+GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+
+
+NOTHING_READ_MS = 253_402_300_799_999
+"""The last moment of the year 9999: where nothing is awaited, the lowest over subtasks is that of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLoad:
+    """What a subtask holds now. `oldest_read_ms`: the wall-clock time at which the oldest of its events
+    without an answer was read, those of a restored checkpoint included; `NOTHING_READ_MS` where there is
+    none."""
+
+    in_flight: int
+    pending: int
+    oldest_read_ms: int
+
+
+class FlinkMetrics:
+    """The counters and gauges of one subtask, in the metric group `forebay`.
+
+    `waited_ms` is time in which input was blocked because capacity was taken. Latencies are in microseconds
+    over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
+
+    `oldest_read_ms` may be told late, but never a time that is younger than an event which was accepted
+    before. `looked_ms` moves on for as long as something is in flight and the operator's thread looks after
+    it: the moment of its last look, on a clock of the machine's; `NOTHING_READ_MS` where nothing is.
+    """
+
+    def __init__(
+        self, group: MetricGroup, counts: InferenceCounters, load: Callable[[], OperatorLoad]
+    ) -> None:
+        named = group.add_group("forebay")
+        self._counts = counts
+        self._load = load
+        self._counters = {name: named.counter(name) for name in COUNTERS}
+        self._seen = dict.fromkeys(COUNTERS, 0)
+        self._in_flight = 0
+        self._older = (LatencyHistogram(), LatencyHistogram())
+        self._flushed_s = 0.0
+        self._turned_s = 0.0
+        # Not gauges: Flink would call one on a thread of its metrics, in the midst of what the task's thread
+        # does in the same interpreter, which can crash the JVM. A distribution is a number that Java keeps.
+        self._gauges = {name: named.distribution(name) for name in GAUGES}
+
+    def due(self, now_s: float) -> bool:
+        return now_s - self._flushed_s >= FLUSH_S
+
+    def stale(self) -> bool:
+        """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
+        return self._in_flight > 0 or any(
+            getattr(self._counts, name) != seen for name, seen in self._seen.items()
+        )
+
+    def flush(self, now_s: float) -> None:
+        """Hand the counts to Flink. Called on the operator's thread."""
+        self._flushed_s = now_s
+        counts = self._counts
+        for name, counter in self._counters.items():
+            value = getattr(counts, name)
+            if value != self._seen[name]:
+                counter.inc(value - self._seen[name])
+                self._seen[name] = value
+        load = self._load()
+        engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
+        self._in_flight = load.in_flight
+        values = {
+            "in_flight": load.in_flight,
+            "pending": load.pending,
+            OLDEST: load.oldest_read_ms,
+            LOOKED: round(now_s * 1000) if load.in_flight or load.pending else NOTHING_READ_MS,
+            "engine_p50_us": round(engine.quantile_s(0.5) * 1e6),
+            "engine_p99_us": round(engine.quantile_s(0.99) * 1e6),
+            "event_p50_us": round(event.quantile_s(0.5) * 1e6),
+            "event_p99_us": round(event.quantile_s(0.99) * 1e6),
+        }
+        for name, gauge in self._gauges.items():
+            gauge.update(values[name])
+        if now_s - self._turned_s >= WINDOW_S:
+            self._turned_s = now_s
+            self._older = (counts.engine_s, counts.event_s)
+            counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
+
+    def tell_oldest(self) -> None:
+        """Something is awaited again: hand on `oldest_read_ms` at once."""
+        self._gauges[OLDEST].update(self._load().oldest_read_ms)
+
+
+def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:
+    merged = LatencyHistogram()
+    merged.merge(older)
+    merged.merge(newer)
+    return merged

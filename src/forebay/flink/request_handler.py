@@ -1,0 +1,294 @@
+"""From an event to its answer: render the prompt, ask the journal, call the engine, check the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import orjson
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.base import Engine, EngineFactory
+from forebay.engine.journal import Journal, JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.errors import (
+    EngineError,
+    InvalidAnswer,
+    ProgramFailed,
+    RecordError,
+    SettingError,
+    TemplateFailed,
+    detail_text,
+)
+from forebay.flink.metrics import InferenceCounters
+from forebay.flink.ordering import Answer
+from forebay.records import (
+    JSON,
+    Completion,
+    DeadLetter,
+    Event,
+    KeyedEvent,
+    Message,
+    Request,
+    Result,
+    Sampling,
+)
+from forebay.stateful.program import Ask
+
+PRIORITY = re.compile(r"-?[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class InferenceSpec:
+    """How an event becomes an answer. Picklable; holds no secret and no connection.
+
+    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`).
+
+    `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
+    recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
+    whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
+    """
+
+    engine: EngineFactory
+    model: str
+    prompt: PromptTemplate | None = None
+    schema: Mapping[str, JSON] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    timeout_s: float = 60.0
+    deadline_s: float = 300.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    journal: JournalConfig | None = None
+    priority: FieldTemplate | None = None
+    send_priority: bool = False
+
+
+class RequestHandler:
+    """Answers events over one engine. Belongs to the event loop on which it was made."""
+
+    def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
+        self._call = call
+        self._counts = counts
+        self._clock = clock or SystemClock()
+        self._engine: Engine = call.engine()
+        self._check = AnswerCheck(call.schema) if call.schema is not None else None
+        self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
+        try:
+            request = self._request(item)
+            check = self._check_of(request)
+        except RecordError as error:
+            return dead_letter(item, error.cause, str(error))
+        hash = request_hash(request) if self._journal is not None else ""
+        if self._journal is not None:
+            known = await self._journal.get(hash)
+            if known is not None:
+                try:
+                    answer = _parse(known, check)
+                except InvalidAnswer:
+                    pass
+                else:
+                    self._counts.journal_hits += 1
+                    return result(item, known, answer, attempts=0, journaled=True)
+        self._counts.calls += 1
+        outcome = await complete_with_retry(
+            self._engine,
+            request,
+            policy=self._call.retry,
+            timeout_s=self._call.timeout_s,
+            deadline_s=self._call.deadline_s,
+            check=check,
+            clock=self._clock,
+            sleep=asyncio.sleep,
+            on_retry=self._count_retry,
+        )
+        if outcome.completion is None:
+            failure = outcome.error or EngineError("the engine gave neither an answer nor an error")
+            return dead_letter(item, failure.cause, str(failure), attempts=outcome.attempts)
+        self._counts.answered(outcome.completion)
+        if self._journal is not None:
+            # Awaited, so that an answer that has left is one that the journal knows after a kill.
+            await self._journal.put(hash, outcome.completion)
+            told = self._journal.counts
+            self._counts.journal_failures = told.failed + told.dropped
+        return result(
+            item,
+            outcome.completion,
+            outcome.answer,
+            attempts=outcome.attempts,
+            elapsed_s=outcome.elapsed_s,
+            called_s=outcome.called_s,
+        )
+
+    async def close(self) -> None:
+        try:
+            await self._engine.close()
+        finally:
+            if self._journal is not None:
+                await self._journal.close()
+
+    def _request(self, item: KeyedEvent) -> Request:
+        event = item.event
+        if self._call.prompt is None:
+            raise RecordError("the call has no prompt template to make a request of an event")
+        rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
+        messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
+        sampling, priority = self._call.sampling, self._priority(event)
+        if self._call.send_priority:
+            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
+        return Request(
+            id=item.id,
+            model=self._call.model,
+            messages=messages,
+            prompt=rendered if isinstance(rendered, str) else None,
+            sampling=sampling,
+            schema=self._call.schema,
+            session=item.key or None,
+            priority=priority,
+        )
+
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        return self._check
+
+    def _priority(self, event: Event) -> int:
+        template = self._call.priority
+        if template is None:
+            return 0
+        text = template.render(event.fields, time_ms=event.time_ms)
+        if not PRIORITY.fullmatch(text):
+            raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
+        return int(text)
+
+    def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
+        self._counts.retries += 1
+
+
+def _parse(completion: Completion, check: AnswerCheck | None) -> JSON:
+    if check is None:
+        return completion.text
+    return check(completion.text, finish_reason=completion.finish_reason)
+
+
+@dataclass(frozen=True)
+class OpenRequestHandler:
+    """Opens an `RequestHandler` on the running event loop."""
+
+    call: InferenceSpec
+    clock: Callable[[], Clock] = SystemClock
+
+    async def __call__(self, counts: InferenceCounters) -> RequestHandler:
+        return RequestHandler(self.call, counts, self.clock())
+
+
+def result(
+    item: KeyedEvent,
+    completion: Completion,
+    answer: JSON,
+    *,
+    attempts: int,
+    elapsed_s: float = 0.0,
+    called_s: float = 0.0,
+    journaled: bool = False,
+) -> Result:
+    """The result of `item`."""
+    return Result(
+        id=item.id,
+        key=item.key,
+        fields=item.event.fields,
+        answer=answer,
+        usage=completion.usage,
+        attempts=attempts,
+        read_ms=item.read_ms,
+        elapsed_s=elapsed_s,
+        called_s=called_s,
+        time_ms=item.event.time_ms,
+        position=item.event.position,
+        finish_reason=completion.finish_reason,
+        journaled=journaled,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
+    )
+
+
+def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0) -> DeadLetter:
+    """The dead letter of `item`, with its untouched input."""
+    return DeadLetter(
+        raw=item.event.raw,
+        cause=cause,
+        detail=detail_text(detail),
+        attempts=attempts,
+        id=item.id,
+        key=item.key,
+        time_ms=item.event.time_ms,
+        position=item.event.position,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
+    )
+
+
+MAX_CHECKS = 64
+"""Schemas kept compiled; a program has few."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRequest(KeyedEvent):
+    """What a program asks in a turn of this event."""
+
+    ask: Ask
+
+
+class ProgramRequestHandler(RequestHandler):
+    """Answers `ProgramRequest`s. Belongs to the event loop on which it was made."""
+
+    def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
+        super().__init__(call, counts, clock)
+        self._checks: OrderedDict[bytes, AnswerCheck] = OrderedDict()
+
+    def _request(self, item: KeyedEvent) -> Request:
+        assert isinstance(item, ProgramRequest)
+        ask = item.ask
+        priority = self._priority(item.event)
+        sampling = self._call.sampling if ask.sampling is None else ask.sampling
+        if self._call.send_priority:
+            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
+        return Request(
+            id=item.id,
+            model=self._call.model,
+            messages=ask.messages,
+            sampling=sampling,
+            schema=ask.schema,
+            # One key's calls go where its prefix is.
+            session=item.key,
+            priority=priority,
+        )
+
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        if request.schema is None:
+            return None
+        try:
+            name = orjson.dumps(request.schema, option=orjson.OPT_SORT_KEYS)
+            check = self._checks.get(name) or AnswerCheck(request.schema, where="the program's schema")
+        except (SettingError, TypeError) as error:
+            raise ProgramFailed(str(error)) from None
+        self._checks[name] = check
+        self._checks.move_to_end(name)
+        if len(self._checks) > MAX_CHECKS:
+            self._checks.popitem(last=False)
+        return check
+
+
+@dataclass(frozen=True)
+class OpenProgramRequestHandler:
+    """Opens an `ProgramRequestHandler` on the running event loop."""
+
+    call: InferenceSpec
+    clock: Callable[[], Clock] = SystemClock
+
+    async def __call__(self, counts: InferenceCounters) -> ProgramRequestHandler:
+        return ProgramRequestHandler(self.call, counts, self.clock())

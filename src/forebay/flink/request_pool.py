@@ -1,0 +1,257 @@
+"""The calls of one subtask in flight: an event loop on a thread of its own, and a mailbox per shard.
+
+The operator's thread submits and takes; neither ever waits for a call. Only `wait_for_room` and
+`wait_ready` block, and only until something changed. Nothing here knows Flink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from forebay.errors import ForebayError
+from forebay.flink.ordering import Answer, Ordering, Release, release_for
+from forebay.records import KeyedEvent, Result
+
+HELD_PER_SLOT = 4
+"""Answers that may wait for release or pick-up, per slot of capacity, before input is blocked."""
+
+
+class Handler(Protocol):
+    """Turns events into answers on the event loop it was opened on."""
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        """Answer one event. Failures of the record or the engine come back as a `DeadLetter`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Counts of one subtask: waiting for a slot, in a slot, finished but not taken yet."""
+
+    pending: int
+    in_flight: int
+    finished: int
+
+
+class RequestPool:
+    """At most `capacity` calls in flight; a slot that gets free is taken by the next one at once.
+
+    `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
+    (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
+    `load` may be read from any.
+    """
+
+    def __init__(
+        self,
+        open_answerer: Callable[[], Awaitable[Handler]],
+        *,
+        capacity: int,
+        ordering: Ordering = "unordered",
+    ) -> None:
+        self._open_answerer = open_answerer
+        self._capacity = capacity
+        self._ordering: Ordering = ordering
+        self._changed = threading.Condition()
+        self._pending: deque[tuple[int, KeyedEvent, bool]] = deque()
+        self._ready: dict[int, deque[tuple[str, Answer]]] = {}
+        self._releases: dict[int, Release] = {}
+        self._in_flight = 0
+        self._finished = 0
+        self._call_s = 0.0
+        self._unreleased = 0
+        self._releasable = 0
+        self._limit = float(capacity)
+        self._waking = False
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answerer: Handler | None = None
+        self._thread = threading.Thread(target=self._run_loop, name="forebay-calls", daemon=True)
+
+    def start(self) -> None:
+        """Open the engine; blocks until it is open. Raises what opening it raised."""
+        self._thread.start()
+        try:
+            self._answerer = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def close(self) -> None:
+        """Abort all calls in flight and release the engine; blocks until done. Answers not taken are lost."""
+        if self._thread.is_alive():
+            try:
+                asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
+            finally:
+                self._stop_loop()
+        elif not self._loop.is_closed():
+            self._loop.close()
+
+    @property
+    def load(self) -> Load:
+        return Load(pending=len(self._pending), in_flight=self._in_flight, finished=self._unreleased)
+
+    @property
+    def finished(self) -> int:
+        """How many calls have ended so far."""
+        return self._finished
+
+    @property
+    def call_s(self) -> float:
+        """What a call takes at present, in seconds: a moving average that a fast call pulls down at once.
+
+        Half of all calls are at least this fast in the short run, so a few slow ones do not hide the rest.
+        """
+        return self._call_s
+
+    def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
+        """Start the call as soon as a slot is free; never blocks. `item.id` is not in use in `shard`.
+
+        Calls that are `reissued` may exceed the capacity, as after a restore at a lower parallelism.
+        """
+        with self._changed:
+            release = self._releases.get(shard)
+            if release is None:
+                release = self._releases[shard] = release_for(self._ordering)
+                self._ready[shard] = deque()
+            release.accept(item.id, item.key)
+            self._pending.append((shard, item, reissued))
+            if reissued:
+                self._limit = max(self._limit, len(self._pending) + self._in_flight)
+            wake = not self._waking and self._in_flight < self._capacity
+            self._waking = self._waking or wake
+        if wake:
+            self._loop.call_soon_threadsafe(self._start_pending)
+
+    def take(self, shard: int) -> list[tuple[str, Answer]]:
+        """The answers of `shard` that may leave now, in order; never blocks."""
+        ready = self._ready.get(shard)
+        if not ready:
+            self._raise_failure()
+            return []
+        with self._changed:
+            answers = list(ready)
+            ready.clear()
+            self._releasable -= len(answers)
+            self._unreleased -= len(answers)
+        return answers
+
+    def has_room(self) -> bool:
+        """Whether another event may be accepted.
+
+        False while all slots are taken. Also false while too many finished answers wait behind an unfinished
+        one of their key, unless some may leave: the caller must then take them, or nothing would move.
+        More than `capacity` calls that came back with a restore do not shut the input until they are done:
+        each two of them that finish make room for one event.
+        """
+        return len(self._pending) + self._in_flight < self._limit and self._moves()
+
+    def may_queue(self) -> bool:
+        """Whether as few as `capacity` wait for a slot, and answers may leave."""
+        return len(self._pending) < self._capacity and self._moves()
+
+    def _moves(self) -> bool:
+        return self._unreleased < HELD_PER_SLOT * self._capacity or self._releasable > 0
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Block until `has_room` or `timeout_s` passed; returns `has_room`."""
+        return self._wait_for(self.has_room, timeout_s)
+
+    def wait_ready(self, shard: int, timeout_s: float) -> bool:
+        """Block until `take(shard)` would return something or `timeout_s` passed."""
+        return self._wait_for(lambda: bool(self._ready.get(shard)), timeout_s)
+
+    def wait_any_ready(self, timeout_s: float) -> bool:
+        """Block until `take` would return something for some shard or `timeout_s` passed."""
+        return self._wait_for(lambda: self._releasable > 0, timeout_s)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            met = self._changed.wait_for(lambda: condition() or self._failure is not None, timeout_s)
+            self._raise_failure()
+            return met
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise ForebayError(f"a call failed in an unforeseen way: {self._failure!r}") from self._failure
+
+    async def _open(self) -> Handler:
+        return await self._open_answerer()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _abort(self) -> None:
+        self._closing = True
+        with self._changed:
+            self._pending.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._answerer is not None:
+            await self._answerer.close()
+
+    def _start_pending(self) -> None:
+        with self._changed:
+            self._waking = False
+            started = []
+            while self._pending and self._in_flight < self._capacity:
+                # In this order: `has_room` looks without the lock, and must not see room that is not there.
+                self._in_flight += 1
+                started.append(self._pending.popleft())
+        for call in started:
+            task = self._loop.create_task(self._call(*call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, shard: int, item: KeyedEvent, reissued: bool) -> None:
+        assert self._answerer is not None
+        started_s = self._loop.time()
+        try:
+            answer = await self._answerer.answer(item)
+            if reissued and isinstance(answer, Result):
+                answer = replace(answer, reissued=True)
+            if isinstance(answer, Result) and not answer.journaled:
+                self._note_duration(self._loop.time() - started_s)
+            self._finish(shard, item.id, answer)
+        except BaseException as error:
+            if self._closing:
+                raise
+            # An answerer turns every failure it knows into a dead letter; what is left is a defect (and so is
+            # a cancellation when nobody closes), and must fail the job, which then restores, rather than lose
+            # a record.
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _note_duration(self, call_s: float) -> None:
+        # A step of a tenth towards the newest, but never far above it: this tracks the low side of a mixture.
+        self._call_s = min(self._call_s + 0.1 * (call_s - self._call_s), 2 * call_s)
+
+    def _finish(self, shard: int, id: str, answer: Answer) -> None:
+        with self._changed:
+            leaving = self._releases[shard].finish(id, answer)
+            self._ready[shard].extend(leaving)
+            self._in_flight -= 1
+            self._finished += 1
+            self._unreleased += 1
+            self._releasable += len(leaving)
+            self._limit = max(self._capacity, self._limit - 0.5)
+            self._changed.notify_all()
+        if self._pending:
+            self._start_pending()

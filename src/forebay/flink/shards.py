@@ -1,0 +1,102 @@
+"""Shards: the Flink keys of the inference operator.
+
+Flink gives access to the state of one key at a time, and a timer per key is what wakes the operator. A key
+per user would mean a timer per user, so records are spread over a small, fixed number of shards by a hash of
+their key; order within a user's key is kept inside its shard. A shard's Flink key is chosen so that shards
+fall evenly on subtasks at every parallelism that divides their number, and as evenly as can be at others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+
+MAX_PARALLELISM = 128
+"""Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
+
+_MASK = 0xFFFFFFFF
+
+
+def shard_of(key: str, shards: int) -> int:
+    """The shard 0 … shards - 1 of a record's key; the same in every process and version."""
+    return (
+        int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % shards
+    )
+
+
+def flink_keys(shards: int) -> tuple[int, ...]:
+    """The Flink key (an int) of each shard.
+
+    Shard i gets the smallest key whose key group lies where subtask `i * parallelism // shards` begins its
+    share, so that no two shards meet in one key group.
+    """
+    groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
+    keys: dict[int, int] = {}
+    candidate = 0
+    while len(keys) < shards:
+        shard = groups.get(key_group(candidate))
+        if shard is not None:
+            keys.setdefault(shard, candidate)
+        candidate += 1
+    return tuple(keys[i] for i in range(shards))
+
+
+def key_group(key: int) -> int:
+    """Flink's key group of an Integer key: murmur hash of its hash code, modulo the number of groups.
+
+    The rule of `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash` in Flink.
+    """
+    code = (key * 0xCC9E2D51) & _MASK
+    code = _rotate_left(code, 15)
+    code = (code * 0x1B873593) & _MASK
+    code = _rotate_left(code, 13)
+    code = (code * 5 + 0xE6546B64) & _MASK
+    code ^= 4
+    code ^= code >> 16
+    code = (code * 0x85EBCA6B) & _MASK
+    code ^= code >> 13
+    code = (code * 0xC2B2AE35) & _MASK
+    code ^= code >> 16
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    if signed >= 0:
+        return signed % MAX_PARALLELISM
+    return (-signed if signed != -(1 << 31) else 0) % MAX_PARALLELISM
+
+
+def subtask_of(key: int, parallelism: int) -> int:
+    """The subtask that owns a Flink key (`KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup`)."""
+    return key_group(key) * parallelism // MAX_PARALLELISM
+
+
+def _rotate_left(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+def held_keys(
+    runtime_context: RuntimeContext, *states: str
+) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
+    """The keys of this subtask with something in one of the states of these names, which must be open; each
+    key once.
+
+    For a function's `open` and whatever runs on its thread. Until the next one is asked for, state and timers
+    are those of the key that was given; then they are those of before. Nothing may be emitted meanwhile.
+    """
+    from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
+
+    backend = runtime_context.get_keyed_state_backend()
+    java, context = backend._keyed_state_backend, backend._function_context
+    namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+    # As Java's own objects: a key that went through Python may come back as another type.
+    before, seen = java.getCurrentKey(), set[int]()
+    try:
+        for java_key in [key for state in states for key in java.getKeys(state, namespace).toList()]:
+            java.setCurrentKey(java_key)
+            key = context.get_current_key()
+            if key not in seen:
+                seen.add(key)
+                yield key, context
+    finally:
+        if before is not None:
+            java.setCurrentKey(before)

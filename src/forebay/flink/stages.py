@@ -1,0 +1,213 @@
+"""A keyed Flink function around state that is too large to be written at each change.
+
+Flink gives Python no moment at which a snapshot is taken. So what is in Flink's state is a snapshot of the
+value and the inputs since: an input costs its own bytes, and once those are as many as the snapshot's, a new
+one takes their place. After a restore the inputs are taken again, and what they give is dropped: it left
+before the checkpoint. A stage must therefore give the same for the same inputs in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import msgpack
+from pyflink.common import Types
+from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
+from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
+
+from forebay.codec import not_pickled, pack_state, unpack_state
+from forebay.flink.inference import END_OF_INPUT_MS, SET_BACK_MS
+from forebay.flink.shards import MAX_PARALLELISM, flink_keys, held_keys
+from forebay.flink.types import BYTES, STATE
+
+STATE_VERSION = 1
+LEAST_LOG_BYTES = 1 << 16
+INPUT, CLOSED, WAITED, FINISHED = range(4)
+
+
+class Stage(Protocol):
+    """The state of one shard, and what it does. Deterministic: the same calls give the same outputs."""
+
+    def take(self, data: bytes) -> list[tuple[int, bytes]]:
+        """An input; gives messages, each with the shard of the next stage that it is for."""
+        ...
+
+    def due_ms(self, data: bytes) -> int | None:
+        """The event time at which `close` is wanted for this input; None: never."""
+        ...
+
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
+        """Event time has reached `time_ms`: nothing from before it comes any more."""
+        ...
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """The input has ended: what is not closed is closed."""
+        ...
+
+    def to_bytes(self) -> bytes: ...
+
+    def restore(self, data: bytes) -> None:
+        """Become what `to_bytes` was taken of. Raises `MalformedRecord` for other bytes."""
+        ...
+
+
+@dataclass(slots=True)
+class _Held:
+    stage: Stage
+    most_bytes: int
+    log_bytes: int = 0
+    due: set[int] = field(default_factory=set)
+    waits_ms: int | None = None
+
+
+class StageFunction(KeyedProcessFunction):
+    """Takes messages of a stage keyed by `message_key`; gives messages of the next.
+
+    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has. With
+    `wait_ms`, the stage's `close(0)` is called at most so long after an input, by the clock.
+    `most_log_bytes`: of inputs, that a restore takes again; by default as many as the snapshot has.
+    """
+
+    def __init__(
+        self,
+        open_stage: Callable[[int], Stage],
+        *,
+        shards: int,
+        next_shards: int,
+        wait_ms: int | None = None,
+        most_log_bytes: int | None = None,
+    ) -> None:
+        self._open_stage = open_stage
+        self._shards = shards
+        self._next_shards = next_shards
+        self._wait_ms = wait_ms
+        self._most_log_bytes = most_log_bytes
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
+        self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
+        self._held: dict[int, _Held] = {}
+        self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
+        self._next_keys = flink_keys(self._next_shards)
+        self._keys = partial(held_keys, runtime_context, "snapshot", "since")
+        self._seen_ms = 0
+        if self._wait_ms is not None:
+            # The timers that came back may be far off, where the clock was set back since.
+            for key, ctx in self._keys():
+                self._recover(key, ctx)
+
+    def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        data = payload(value)
+        held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
+        if not data:
+            return  # Without an input: one that a checkpoint of an older version caught on its way.
+        due_ms = held.stage.due_ms(data)
+        if due_ms is not None and due_ms not in held.due:
+            held.due.add(due_ms)
+            # A watermark says that nothing comes of its own time either.
+            ctx.timer_service().register_event_time_timer(due_ms - 1)
+        yield from self._apply(held, (INPUT, data))
+        self._wait(held, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
+        if timestamp == held.waits_ms:
+            held.waits_ms = None
+            self._look_at_clock(ctx)
+            yield from self._apply(held, (WAITED, b""))
+        elif timestamp >= END_OF_INPUT_MS:
+            yield from self._apply(held, (FINISHED, b""))
+        elif self._wait_ms is None:
+            held.due.discard(timestamp + 1)
+            yield from self._apply(held, (CLOSED, timestamp + 1))
+
+    def _wait(self, held: _Held, ctx: KeyedProcessFunction.Context) -> None:
+        if self._wait_ms is not None:
+            now_ms = self._look_at_clock(ctx)
+            if held.waits_ms is None:
+                self._set_timer(held, now_ms + self._wait_ms, ctx)
+
+    def _look_at_clock(self, ctx: KeyedProcessFunction.Context) -> int:
+        """The time; where it was set back, no shard waits for the time that it was to be."""
+        now_ms: int = ctx.timer_service().current_processing_time()
+        set_back = now_ms < self._seen_ms - SET_BACK_MS
+        self._seen_ms = now_ms
+        if set_back and self._wait_ms is not None:
+            for key, of_key in self._keys():
+                if key in self._held and self._held[key].waits_ms is not None:
+                    self._set_timer(self._held[key], now_ms + self._wait_ms, of_key)
+        return now_ms
+
+    def _set_timer(self, held: _Held, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+        held.waits_ms = time_ms
+        ctx.timer_service().register_processing_time_timer(time_ms)
+
+    def _apply(self, held: _Held, entry: tuple[int, Any]) -> Iterator[bytes]:
+        outputs = _done(held.stage, entry)
+        packed = msgpack.packb(entry)
+        held.log_bytes += len(packed)
+        if held.log_bytes < held.most_bytes:
+            self._log.add(packed)
+        else:
+            self._compact(held)
+        for shard, data in outputs:
+            yield message(self._next_keys[shard], data)
+
+    def _compact(self, held: _Held) -> None:
+        snapshot = held.stage.to_bytes()
+        self._snapshot.update(pack_state(STATE_VERSION, snapshot))
+        self._log.clear()
+        held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
+
+    def _log_bytes_beside(self, snapshot_bytes: int) -> int:
+        return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
+
+    def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
+        """Take up a shard in this run."""
+        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
+        found = self._snapshot.value()
+        if found is not None:
+            # Older versions wrote the times of its timers behind a snapshot; Flink keeps those itself.
+            snapshot, *_ = unpack_state(found, STATE_VERSION, "a shard's state")
+            held.stage.restore(snapshot)
+            held.most_bytes = self._log_bytes_beside(len(snapshot))
+        for packed in self._log.get() or ():
+            held.log_bytes += len(packed)
+            _done(held.stage, msgpack.unpackb(not_pickled(packed, "a shard's inputs")))
+        ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        # A timer that a checkpoint brought back fires at once, and is none of this run's.
+        self._wait(held, ctx)
+        return held
+
+
+def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
+    kind, value = entry
+    if kind == INPUT:
+        return stage.take(value)
+    if kind == FINISHED:
+        return stage.finish()
+    return stage.close(value if kind == CLOSED else 0)
+
+
+def message(key: int, data: bytes) -> bytes:
+    """A message with the Flink key of the shard that it is for."""
+    return key.to_bytes(4, "big") + data
+
+
+def message_key(value: bytes) -> int:
+    """The Flink key of a message."""
+    return int.from_bytes(bytes(value[:4]), "big")
+
+
+def payload(value: bytes) -> bytes:
+    """A message without its key."""
+    return bytes(value)[4:]
+
+
+def staged(stream: DataStream, function: KeyedProcessFunction, *, parallelism: int, name: str) -> DataStream:
+    """`function` behind a stream of messages. Its `uid` is `name`."""
+    done = stream.key_by(message_key, Types.INT()).process(function, BYTES).name(name).uid(name)
+    return done.set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)

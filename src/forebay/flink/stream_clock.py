@@ -1,0 +1,178 @@
+"""A stream's own clock, put in front of a job that works in event time.
+
+Flink's watermarks follow the greatest time seen, and move as the wall clock goes on: one event from the
+future would make all others late, and which ones are late would change from run to run. Here that depends on
+the events and their order alone (`StreamTime`), and on how several partitions are read side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.datastream import DataStream, KeyedProcessFunction, OutputTag, RuntimeContext
+from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from pyflink.java_gateway import get_gateway
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import decode, encode, not_pickled
+from forebay.detect.stream_time import Judged, StreamTime, Tolerance
+from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
+from forebay.flink.inference import END_OF_INPUT_MS
+from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
+from forebay.flink.side_output import side_output
+from forebay.flink.stages import message
+from forebay.flink.types import BYTES, STATE
+from forebay.records import DeadLetter, Event
+
+REFUSED = OutputTag("refused", BYTES)
+WHAT = "the stream's clock"
+
+NO_TIME_MS = -(2**62)
+"""Earlier than any time: moves no watermark."""
+
+PARTITION = re.compile(r"(.+/\d+)@\d+")
+"""The position of a record of a Kafka topic: `topic/partition@offset`."""
+
+ToMessage = Callable[[Event], bytes]
+"""What of an event goes on. May raise `RecordError`."""
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """Messages in the stream's own event time, and what was refused: encoded dead letters."""
+
+    messages: DataStream
+    refused: DataStream
+
+
+class StreamClock(KeyedProcessFunction):
+    """Takes encoded records; gives `(message, the clock)`. To `REFUSED` go the dead letters that come, and
+    events without a time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
+
+    Messages are spread over `shards` by the events' positions. Before the clock has begun they bear
+    `NO_TIME_MS`.
+    """
+
+    def __init__(
+        self, to_message: ToMessage, *, tolerance: Tolerance, shards: int, clock: Clock | None = None
+    ) -> None:
+        self._to_message = to_message
+        self._tolerance = tolerance
+        self._shards = shards
+        self._clock = clock or SystemClock()
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_map_state(MapStateDescriptor("clocks", Types.STRING(), STATE))
+        # What older versions kept, which knew no partitions.
+        self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", STATE))
+        self._seen_s: float | None = None
+        self._keys = flink_keys(self._shards)
+        self._time: StreamTime | None = None
+
+    def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        time = self._time or self._recover(ctx)
+        data = bytes(value)
+        record = decode(data)
+        if isinstance(record, DeadLetter):
+            yield REFUSED, data
+        elif record.time_ms is None:
+            yield REFUSED, refused(record, NoTime("the event has no time; name its field in the source"))
+        else:
+            partition = partition_of(record.position)
+            yield from self._messages(time.see(record.time_ms, data, partition, passed_ms=self._passed_ms()))
+            self._save(time)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        time = self._time or self._recover(ctx)
+        yield from self._messages(time.end())
+        self._save(time)
+
+    def _save(self, time: StreamTime) -> None:
+        for partition, data in time.changes():
+            if data is None:
+                self._state.remove(partition)
+            else:
+                self._state.put(partition, data)
+
+    def _passed_ms(self) -> int:
+        """Since the event before."""
+        now_s = self._clock.monotonic_s()
+        before_s, self._seen_s = self._seen_s, now_s
+        return 0 if before_s is None else round((now_s - before_s) * 1000)
+
+    def _messages(self, judged: Iterable[Judged]) -> Iterator[Any]:
+        for each in judged:
+            event: Event = decode(each.data)
+            try:
+                data = self._message(event, each)
+            except RecordError as error:
+                yield REFUSED, refused(event, error)
+                continue
+            shard = shard_of(event.position or event.raw.hex(), self._shards)
+            yield message(self._keys[shard], data), NO_TIME_MS if each.clock_ms is None else each.clock_ms
+
+    def _message(self, event: Event, judged: Judged) -> bytes:
+        if judged.verdict == "late":
+            raise TooLate(f"{-judged.ahead_ms / 1000:.0f} s behind the stream")
+        if judged.verdict == "ahead":
+            raise TooFarAhead(f"{judged.ahead_ms / 1000:.0f} s ahead of the stream")
+        return self._to_message(event)
+
+    def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:
+        time = self._time = StreamTime(self._tolerance)
+        first = self._first_state.value()
+        if first is not None:
+            time.restore_first(not_pickled(first, WHAT))
+            self._first_state.clear()
+            self._save(time)
+        time.restore({name: not_pickled(data, WHAT) for name, data in self._state.items()})
+        ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        return time
+
+
+def partition_of(position: str | None) -> str:
+    """The partition that an event was read from; empty where its source has none."""
+    found = PARTITION.fullmatch(position or "")
+    return "" if found is None else found[1]
+
+
+def clocked(
+    stream: DataStream, to_message: ToMessage, *, tolerance: Tolerance, shards: int, name: str
+) -> Clocked:
+    """`stream` of encoded records as messages for a stage of `shards` shards, in the clock's event time.
+
+    One subtask keeps the clock. Its `uid` is `name`.
+    """
+    key = flink_keys(1)[0]
+    function = StreamClock(to_message, tolerance=tolerance, shards=shards)
+    timed = stream.key_by(lambda _: key, Types.INT()).process(function, Types.TUPLE([BYTES, Types.LONG()]))
+    timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
+    refused = side_output(timed, REFUSED)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(tolerance.late_ms))
+    # What DataStream.assign_timestamps_and_watermarks does, but at one subtask.
+    functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime
+    marked = timed._j_data_stream.assignTimestampsAndWatermarks(
+        strategy._j_watermark_strategy.withTimestampAssigner(functions.CustomTimestampAssigner())
+    )
+    marked.setParallelism(1)
+    plain = marked.map(functions.RemoveTimestampMapFunction(), BYTES.get_java_type_info())
+    plain.setParallelism(1)
+    return Clocked(DataStream(plain), refused)
+
+
+def refused(event: Event, error: RecordError) -> bytes:
+    """The encoded dead letter of an event that went no further."""
+    letter = DeadLetter(
+        raw=event.raw,
+        cause=error.cause,
+        detail=detail_text(str(error)),
+        time_ms=event.time_ms,
+        position=event.position,
+        record_key=event.record_key,
+        headers=event.headers,
+    )
+    return encode(letter)

@@ -1,0 +1,219 @@
+"""One attempt at a pipeline's job: check Kafka, build the job, submit it, and watch it until it ends.
+
+This is all that needs Flink. It runs in this process's JVM, and leaves nothing behind that the next attempt
+would have to know of: that is in the record of the runs, which whoever supervises it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
+from forebay.errors import LaunchError
+from forebay.flink.checkpoints import check_readable
+from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
+from forebay.flink.job import RunningJob, end_job, submit
+from forebay.flink.jvm import jvm_process
+from forebay.flink.rest import FlinkRest
+from forebay.ports import free_port
+from forebay.runtime.job_graph import build, connector_jars
+from forebay.runtime.kafka_commits import CommitWatch, Start, Topic
+from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
+from forebay.runtime.kafka_preflight import await_brokers, kafka_read
+from forebay.runtime.kafka_transactions import NAMES, Resumed, transaction_prefix
+from forebay.runtime.kept_checkpoints import KeptCheckpoints
+from forebay.runtime.lag import lag_watched
+from forebay.runtime.model_discovery import Served
+from forebay.runtime.offset_settlement import OffsetSettlement
+from forebay.runtime.reports import AwaitsKafka, Ready, Report
+from forebay.runtime.resume import check_same_kafka, fingerprint
+from forebay.runtime.run_state import RunState
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
+from forebay.settings import Settings
+
+ARRIVAL_S = 10.0
+METRICS_S = 3.0
+CLUSTER_METRICS_S = 30.0
+"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
+ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an attempt is to do: run `spec` as the job `job_id`, from the checkpoint `restore_from` or from
+    the beginning, in this process or on `cluster`. `state` is the record of the runs before; a `fresh` start
+    heeds none of it, and a checkpoint that is `chosen` by hand is taken as it is."""
+
+    spec: PipelineSpec
+    settings: Settings
+    state: RunState
+    job_id: str
+    restore_from: Path | None = None
+    chosen: bool = False
+    fresh: bool = False
+    cluster: str | None = None
+
+
+class Attempt:
+    """The steps of an attempt, in order. `report` is told how far it is, and may block; what it raises ends
+    the attempt. The connectors' jars must be on the class path of this process's JVM."""
+
+    def __init__(self, order: Order, report: Callable[[Report], None], wishes: StopRequests) -> None:
+        self._order = order
+        self._report = report
+        self._wishes = wishes
+        self._kafka: str | None = None
+
+    def check(self) -> None:
+        """Wait for Kafka, and hold what the job wants of it against what is there. Raises as
+        `await_brokers`, and `SettingError` where the checkpoint is of another Kafka."""
+        order = self._order
+        await_brokers(
+            order.spec,
+            lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)),
+            None if order.chosen else _resumed(order),
+        )
+        self._kafka = kafka_read(order.spec)
+        if order.restore_from is not None:
+            check_same_kafka(order.state.kafka, self._kafka)
+
+    def run(self, served: Served) -> Snapshot:
+        """Build the job, submit it once `report` has taken note of it, and watch it; returns its last look.
+
+        Raises `SettingError` where Flink does not take one of its options, and as `watch_until_end`.
+        """
+        order, spec = self._order, self._order.spec
+        port = free_port()
+        config = _config(order, port)
+        env = flink_environment(config)
+        commits = _commit_watch(order)
+        with ThreadPoolExecutor(1) as beside:
+            noted_commits = beside.submit(commits.before_start)
+            build(
+                spec,
+                env,
+                replicas=served.replicas,
+                model=served.model,
+                job=order.job_id,
+                state_id=order.state.id,
+            )
+            noted_commits.result()
+        until = _ends(order)
+        noted = tuple((end.topic, end.partition, end.offset) for end in until)
+        self._report(Ready(jvm_process(), self._kafka, noted))
+        rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
+        try:
+            job = submit(env, spec.name, rest)
+        except KeyboardInterrupt:
+            # It may be on its way still, and a cluster would run it with nobody to watch.
+            with suppress(LaunchError):
+                end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
+            raise
+        return self._watch(job, until, commits)
+
+    def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
+        order, spec = self._order, self._order.spec
+        offsets = GroupOffsets(spec, until, job.checkpoints, _settling(order))
+        waits = lag_watched(spec, job, restored=order.restore_from is not None)
+        with closing(offsets), closing(commits), waits as waiting:
+            last = watch_until_end(
+                job,
+                self._report,
+                self._wishes,
+                Path(spec.checkpoint.dir) / job.id,
+                one_each=spec.application is None,
+                waiting=waiting,
+                answered=offsets,
+                committed=commits,
+            )
+            commits.finished()
+            with suppress(KafkaAway, KafkaRefused):
+                offsets.finished()
+        return last
+
+
+def _resumed(order: Order) -> Resumed | None:
+    if order.restore_from is None:
+        return None
+    return Resumed(
+        order.restore_from,
+        check_readable(order.restore_from),
+        order.state.id,
+        max(order.spec.parallelism, order.state.parallelism or 1),
+    )
+
+
+def _commit_watch(order: Order) -> CommitWatch:
+    spec, state = order.spec, order.state
+    topics = (
+        Topic(key, sink, transaction_prefix(spec, NAMES[key], state.id))
+        for key, sink in spec.topics().items()
+        if sink.guarantee == "exactly-once"
+    )
+    start = Start(
+        number=0 if order.restore_from is None else check_readable(order.restore_from),
+        subtasks=max(spec.parallelism, state.parallelism or 1),
+        checkpoint=order.restore_from,
+        unsure=order.restore_from is not None and not order.chosen,
+    )
+    return CommitWatch(topics, start, KeptCheckpoints(Path(spec.checkpoint.dir) / order.job_id))
+
+
+def _ends(order: Order) -> tuple[Place, ...]:
+    """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
+    begins."""
+    spec, state = order.spec, order.state
+    noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
+    if order.restore_from is not None:
+        return ends(spec) if noted is None else noted
+    first = order.fresh or noted is None or state.traits != fingerprint(spec)
+    now = begin(spec, first=first)
+    return now if first or noted is None else noted
+
+
+def _settling(order: Order) -> OffsetSettlement[tuple[Place, ...]]:
+    many = order.spec.parallelism > 1 and order.spec.event_time is None
+    if order.cluster is None:
+        return OffsetSettlement(METRICS_S, many_readers=many)
+    return OffsetSettlement(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
+
+
+def _config(order: Order, port: int) -> FlinkConfig:
+    spec, settings = order.spec, order.settings
+    local = {
+        "rest.port": str(port),
+        "rest.bind-port": str(port),
+        # How old the metrics that the REST service tells may be; ten seconds by default.
+        "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
+        "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
+        # A task that does not end when it is cancelled takes its task manager with it, and here all of
+        # Flink, which is then started anew; after three minutes by default.
+        "task.cancellation.timeout": "30 s",
+    }
+    return FlinkConfig(
+        parallelism=spec.parallelism,
+        checkpoint_dir=Path(spec.checkpoint.dir),
+        checkpoint_interval_s=spec.checkpoint.interval_s,
+        restore_from=order.restore_from,
+        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        cluster=order.cluster,
+        log_dir=settings.run / "flink",
+        jars=connector_jars(spec, settings),
+        options={
+            **({} if order.cluster else local),
+            # Known before the job is submitted, it is found again after a kill at any moment.
+            "$internal.pipeline.job-id": order.job_id,
+            "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
+            **{key: _flink_value(value) for key, value in spec.flink.items()},
+        },
+    )
+
+
+def _flink_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

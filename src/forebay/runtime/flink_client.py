@@ -1,0 +1,135 @@
+"""Inside the process that holds Flink: one attempt at a job, as the supervisor at the other end wants it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import traceback
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
+from forebay.flink.job import JvmGone
+from forebay.flink.jvm import Jvm
+from forebay.flink.preload import import_ahead
+from forebay.runtime.attempt import Attempt
+from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
+from forebay.runtime.plan_ahead import plan_ahead
+from forebay.runtime.reports import Checked, Failed, Finished, Look, Lost, Ready, Report, encode_report
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import Cancelled, JobLost, StopRequests
+
+JVM_GONE_S = 15.0
+ARCHIVE_AFTER_S = 15.0
+
+
+class FlinkClient:
+    """Reads a pickled `Order` and, once that was reported to be `Checked`, a pickled `Served`; then words.
+
+    Reports go to `reports`, a line each. Where the JVM dies, that is reported at once, whatever this process
+    waits for; where the supervisor's end of `words` closes, this process and its JVM are gone at once.
+    """
+
+    def __init__(self, jvm: Jvm, reports: BinaryIO, words: BinaryIO, log_dir: Path) -> None:
+        self._jvm = jvm
+        self._reports = reports
+        self._words = words
+        self._log_dir = log_dir
+        self._wishes = StopRequests()
+        self._go = threading.Event()
+        self._connected = self._ending = self._archived = False
+        self._environment: dict[str, str] = {}
+        self._writing = threading.Lock()
+
+    def serve(self) -> NoReturn:
+        """Serve one attempt, and end this process."""
+        threading.Thread(target=self._await_jvms_end, name="jvm-end", daemon=True).start()
+        threading.Thread(target=_import_what_builds_jobs, name="imports", daemon=True).start()
+        try:
+            self._jvm.connect()
+            self._connected = True
+            finished = self._attempt()
+            self._ending = True
+            # What the job printed last passes through this process.
+            self._jvm.end()
+            self._report(finished)
+        except Cancelled:
+            pass
+        except JvmGone as error:
+            # Its sockets close before it has ended: the thread that waits for that can say of what.
+            self._jvm.await_end(JVM_GONE_S)
+            self._report(Lost(str(error)))
+        except JobLost as error:
+            self._report(Lost(str(error)))
+        except ForebayError as error:
+            self._report(Failed(_kind(error), str(error)))
+        except BaseException as error:
+            traceback.print_exc()
+            # Whatever talked to Java when it died fails in its own way; the thread that waits knows better.
+            self._jvm.await_end(JVM_GONE_S)
+            self._report(Failed("PipelineFailed", f"an error that was not foreseen: {error!r}"))
+        os._exit(0)
+
+    def _attempt(self) -> Report:
+        order = pickle.load(self._words)
+        self._environment = order.settings.child_environment()
+        if order.cluster is None:
+            threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
+        plan = partial(plan_ahead, order.spec, order.settings)
+        threading.Thread(target=plan, name="plan-ahead", daemon=True).start()
+        attempt = Attempt(order, self._report, self._wishes)
+        attempt.check()
+        self._report(Checked())
+        served = pickle.load(self._words)
+        threading.Thread(target=self._listen, name="words", daemon=True).start()
+        return Finished(attempt.run(served))
+
+    def _report(self, report: Report) -> None:
+        with self._writing:
+            self._reports.write(encode_report(report))
+        if isinstance(report, Look):
+            self._make_archive(report.snapshot)
+        if isinstance(report, Ready):
+            self._go.wait()
+            if self._wishes.cancel:
+                raise Cancelled
+
+    def _make_archive(self, now: Snapshot) -> None:
+        """Once the job has loaded what it needs, and not while it starts: have the next one start sooner."""
+        archive = self._jvm.archive
+        if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
+            return
+        self._archived = True
+        threading.Thread(
+            target=archive.make, args=(self._environment,), name="class-archive", daemon=True
+        ).start()
+
+    def _listen(self) -> None:
+        for word in self._words:
+            self._wishes.drain |= word == DRAIN
+            self._wishes.cancel |= word == CANCEL
+            if word in {GO, CANCEL}:
+                self._go.set()
+        # Nobody is there any more who would take note of what the job commits.
+        os.killpg(0, signal.SIGKILL)
+
+    def _await_jvms_end(self) -> None:
+        status = self._jvm.process.wait()
+        if not self._ending and (self._connected or status < 0):
+            self._report(Lost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
+            os._exit(1)
+
+
+def _import_what_builds_jobs() -> None:
+    """PyFlink imports a thousand modules with the first function that a job is given."""
+    import_module("pyflink.fn_execution.flink_fn_execution_pb2")
+
+
+def _kind(error: ForebayError) -> str:
+    """The class that the error is raised as at the other end."""
+    kinds = (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
+    return next((kind.__name__ for kind in kinds if isinstance(error, kind)), PipelineFailed.__name__)

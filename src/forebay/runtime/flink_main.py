@@ -1,0 +1,37 @@
+"""The process that holds Flink for one attempt at a pipeline's job: its JVM, the job, the watch over it.
+
+It may be killed at any moment, by anybody, and is replaced then. It leads a process group of its own with its
+JVM, does what it reads from its standard input (see `flink_client`), and reports on a pipe. It ends with its
+parent, and its JVM with it. What goes wrong is in its log, and not on a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from forebay.child_processes import parent_death_signal
+from forebay.flink.jvm import HEAP_MB, launch_jvm
+from forebay.runtime.flink_protocol import Post
+
+
+def main() -> None:
+    """Serve one attempt; never returns."""
+    os.setpgid(0, 0)
+    parent_death_signal(signal.SIGKILL)()
+    post = Post.decode(sys.argv[1])
+    if os.getppid() != post.parent:
+        os._exit(1)
+    log_dir = Path(post.log_dir)
+    jars = [Path(jar) for jar in post.jars]
+    jvm = launch_jvm(log_dir, heap_mb=HEAP_MB, jars=jars, archive_dir=Path(post.archive_dir))
+    # Late: it takes half a second, in which the JVM starts.
+    from forebay.runtime.flink_client import FlinkClient
+
+    FlinkClient(jvm, os.fdopen(post.reports, "wb", buffering=0), sys.stdin.buffer, log_dir).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The other end of the process that holds Flink: it is started, told what to do, heard, and ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from forebay.child_processes import module_command
+from forebay.connectors.jars import KAFKA, installed_jar
+from forebay.errors import SettingError
+from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
+from forebay.runtime.reports import Lost, Report, decode_report
+from forebay.runtime.stdout_results import StdoutResults
+from forebay.settings import Settings
+
+if TYPE_CHECKING:
+    # A process is to be started before what takes long is imported.
+    from forebay.runtime.attempt import Order
+    from forebay.runtime.model_discovery import Served
+
+CHUNK_BYTES = 1 << 16
+GONE_S = 30.0
+
+_numbers = itertools.count(1)
+
+
+class FlinkProcess:
+    """A process that holds Flink for one attempt, with its JVM.
+
+    To be started from a thread that lives as long as it is needed: with that thread's end the kernel ends it.
+    Its log, and that of its JVM, are in `settings.run / "flink"`.
+
+    Standard output of the JVM goes to the file descriptor `stdout`.
+    """
+
+    def __init__(self, settings: Settings, stdout: int) -> None:
+        log_dir = settings.run / "flink"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
+        self._reports, reports = os.pipe()
+        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), _jars(settings))
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                module_command("forebay.runtime.flink_main", post.encode()),
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=log,
+                pass_fds=(reports,),
+            )
+        os.close(reports)
+        self._read = b""
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is that of its process group, too."""
+        return self._process.pid
+
+    def send(self, what: Order | Served) -> None:
+        """Say what to do: the order, and once that is reported to be checked, the replicas."""
+        self._write(pickle.dumps(what))
+
+    def go(self) -> None:
+        """Have the job submitted that was reported to be ready."""
+        self._write(GO)
+
+    def drain(self) -> None:
+        """Have the job complete what it has read, commit it and end."""
+        self._write(DRAIN)
+
+    def receive(self, timeout_s: float) -> Report | None:
+        """The next report; None where there is none within `timeout_s`. Of a process that has ended without
+        a last word, that it is lost."""
+        until_s = time.monotonic() + timeout_s
+        while b"\n" not in self._read:
+            left_s = until_s - time.monotonic()
+            if left_s < 0 or not select.select([self._reports], [], [], left_s)[0]:
+                return None
+            data = os.read(self._reports, CHUNK_BYTES)
+            if not data:
+                return Lost(f"the process that holds Flink {end_of(self._process.wait(GONE_S))}")
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return decode_report(line)
+
+    def cancel(self, timeout_s: float) -> None:
+        """Have the job cancelled, at most `timeout_s` long, and end the process; blocks until it is gone."""
+        self._write(CANCEL)
+        until_s = time.monotonic() + timeout_s
+        while (left_s := until_s - time.monotonic()) > 0 and select.select([self._reports], [], [], left_s)[
+            0
+        ]:
+            if not os.read(self._reports, CHUNK_BYTES):
+                break
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process and its JVM at once; blocks until it is gone. A second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._process.poll() is None:
+            # It may not lead its group yet.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        os.close(self._reports)
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        # Where it has ended, `receive` tells.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+
+class FlinkLauncher:
+    """Starts the processes of a run, the first of them ahead of time where that is wished: it takes longest.
+
+    A context manager: what was started ahead and is not taken ends with the block. Standard output of their
+    JVMs goes through `printed`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.printed = StdoutResults()
+        self._settings = settings
+        self._ahead: FlinkProcess | None = None
+
+    def start_ahead(self) -> None:
+        """Start a process for the next `take`; returns at once."""
+        if self._ahead is None:
+            self._ahead = FlinkProcess(self._settings, self.printed.fileno())
+
+    def take(self) -> FlinkProcess:
+        """A process that nobody else has; whoever takes it ends it."""
+        self.start_ahead()
+        taken, self._ahead = self._ahead, None
+        assert taken is not None
+        return taken
+
+    def __enter__(self) -> FlinkLauncher:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead = None
+        self.printed.close()
+
+
+def _jars(settings: Settings) -> tuple[str, ...]:
+    """Those that are installed: which of them a pipeline needs is not known yet when the process starts."""
+    with suppress(SettingError):
+        return (str(installed_jar(KAFKA, settings.connectors)),)
+    return ()

@@ -1,0 +1,347 @@
+"""What the runs of a pipeline leave for the next one: a lock, the record of the last run, and checkpoints."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from forebay.config.applications import TopicsSpec
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.sinks import committed_by
+from forebay.engine.launch.processes import is_same, kill, wait_gone
+from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.flink.checkpoints import (
+    Checkpoint,
+    check_readable,
+    contents,
+    newest_checkpoint,
+    newest_of_job,
+)
+from forebay.flink.job import end_job
+from forebay.flink.rest import FlinkRest
+from forebay.private_folder import check_nobody_else_writes
+from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
+
+ORPHAN_S = 30.0
+KEPT_LOGS = 20
+JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
+MENDS = (
+    "name the checkpoint to resume from with --from-checkpoint (what was committed after it comes again), "
+    "or start over with --fresh"
+)
+SOURCE_KEYS = (
+    "type",
+    "path",
+    "url",
+    "follow",
+    "seed",
+    "rate",
+    "count",
+    "burst",
+    "paced",
+    "topics",
+    "pattern",
+    "format",
+)
+
+
+class AlreadyFinished(SettingError):
+    """The pipeline has finished, and is not run again by mistake."""
+
+
+@contextmanager
+def run_lock(home: Path, name: str) -> Iterator[None]:
+    """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
+    second, and where others may write to the state."""
+    check_nobody_else_writes(home)
+    with (home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SettingError(f"pipeline {name!r} is running already, with its state in {home}") from None
+        yield
+
+
+def found_state(home: Path, *, needed: bool = True) -> RunState:
+    """The record of the runs in `home`; a new one before the first run, or where it is not `needed`.
+
+    Raises `SettingError` where it cannot be used, or is missing though there are checkpoints.
+    """
+    try:
+        state = read_state(home)
+    except RunRecordBroken as error:
+        if not needed:
+            return RunState()
+        raise SettingError(
+            f"{error}; or start over with --fresh (a job of it that runs on a cluster has to be ended first)"
+        ) from None
+    if state is None and needed and any(map(newest_of_job, jobs_in(home))):
+        raise SettingError(
+            f"{home} holds checkpoints and no {FILE}, which says what was committed: it was copied in part, "
+            f"or that file was removed. Bring it back, {MENDS}"
+        )
+    return state or RunState()
+
+
+def jobs_in(home: Path) -> list[Path]:
+    """The folders of the jobs that have run."""
+    return [path for path in home.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
+
+
+def end_orphan(home: Path, state: RunState) -> RunState:
+    """Make sure that nothing of the last run goes on; returns its record, with its end where it came to one.
+
+    What a killed command leaves behind would complete a checkpoint or commit results that the next run gives
+    again. An embedded cluster ends by itself, only not at once; a job on a cluster does not. Raises
+    `SettingError` where that cluster does not answer.
+    """
+    if state.finished:
+        return state
+    if state.jvm and is_same(*state.jvm):
+        _end_process(state.jvm[0])
+    if state.cluster is None or state.job is None:
+        return state
+    try:
+        end = end_job(FlinkRest(f"http://{state.cluster}"), state.job, ORPHAN_S)
+    except LaunchError as error:
+        raise SettingError(
+            f"the last run is job {state.job} on a cluster that does not answer ({error}); "
+            f'make sure that it has, and write "cluster": null into {home / FILE}'
+        ) from None
+    if end == "FINISHED":
+        state = state.model_copy(update={"finished": True})
+        write_state(home, state)
+    return state
+
+
+def _end_process(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        orphan = {psutil.Process(pid)}
+        kill(orphan)
+        if wait_gone(orphan, ORPHAN_S):
+            raise PipelineFailed(f"the JVM of an earlier run (process {pid}) cannot be ended")
+
+
+def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Path | None:
+    """The checkpoint that a run of `spec` goes on from; None: it starts at the beginning.
+
+    That is the newest of the last job, or what that job was started from, where it has none. No older one
+    stands in for one that is damaged or missing: what was committed since would be given again. Raises
+    `SettingError` then, where the last run lost results, where the pipeline has finished, and where its state
+    was made with other settings or with Python in worker processes.
+    """
+    if state.lost is not None:
+        raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
+    found = None if state.job is None else newest_of_job(home / state.job)
+    if state.finished or (found is None and _ended_unnoted(spec, home, state)):
+        raise AlreadyFinished(
+            f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
+            f"beginning with --fresh"
+        )
+    checkpoint = _restored(home, state) if found is None else _whole(found, state.completed)
+    if checkpoint is not None:
+        try:
+            check_readable(checkpoint)
+        except FileNotFoundError:
+            raise SettingError(f"checkpoint {checkpoint} is missing. Bring it back, {MENDS}") from None
+        except SettingError as error:
+            raise SettingError(f"{error}. Bring checkpoint {checkpoint.name} back, {MENDS}") from None
+        check_fingerprint(spec, state)
+    return checkpoint
+
+
+def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
+    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, with
+    Python in worker processes, or by a version that pickled."""
+    if state.traits is not None and state.traits.get("mode", "thread") != "thread":
+        raise SettingError(
+            "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python runs "
+            "inside Flink's JVM now. Finish the run with the version of Forebay that began it, or start over "
+            "with --fresh"
+        )
+    if state.traits is None:
+        return
+    if "state" not in state.traits:
+        raise SettingError(
+            "the checkpoint was made by a version of Forebay that kept state as Python pickles, and reading "
+            "those can run code: finish the run with that version, or start over with --fresh"
+        )
+    check_order(spec, state.traits)
+    for key, value in fingerprint(spec).items():
+        if key in state.traits and value != state.traits[key] and key not in unfingerprinted(spec):
+            raise SettingError(
+                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; its state "
+                f"does not fit (--fresh starts over)"
+            )
+
+
+def check_order(spec: PipelineSpec, noted: Mapping[str, Any]) -> None:
+    """Raise `SettingError` where the events of a key have to keep their order and it is not known how those
+    in flight are spread: earlier versions noted the shards only where order mattered."""
+    if spec.ordering == "key" and "shards" not in noted:
+        raise SettingError(
+            "ordering: expected unordered, as in the checkpoint, found key; the checkpoint does not say how "
+            "many shards it was made with. Resume once with `ordering: unordered` and the shards of that "
+            "run, or start over with --fresh"
+        )
+
+
+def unfingerprinted(spec: PipelineSpec) -> set[str]:
+    """Those of `fingerprint` that are noted for the runs to come and may change in this one."""
+    bound = spec.ordering == "key" or spec.application is not None
+    return {"ordering"} if bound else {"ordering", "shards"}
+
+
+def _restored(home: Path, state: RunState) -> Path | None:
+    """What the last job was started from, where it left no checkpoint of its own."""
+    if state.job is not None and state.completed is not None:
+        raise SettingError(
+            f"{home} lacks the checkpoints of job {state.job}, which has completed some: it was copied in "
+            f"part. Bring them back, {MENDS}"
+        )
+    if state.version == 1:
+        return newest_checkpoint(home)
+    return None if state.restored is None else home / state.restored
+
+
+def _whole(newest: Checkpoint, completed: Completed | None) -> Path:
+    """The newest checkpoint of the last job, held against what was seen of it when it was completed."""
+    if completed is not None and newest.number < completed.number:
+        raise SettingError(
+            f"checkpoint {completed.number} of job {newest.path.parent.name} is missing; the newest that is "
+            f"there is {newest.path}. Bring it back, {MENDS}"
+        )
+    if completed is not None and newest.number == completed.number:
+        there = contents(newest.path)
+        if there.files < completed.files or there.bytes < completed.bytes:
+            raise SettingError(
+                f"checkpoint {newest.path} is not whole: {there.files} of {completed.files} files and "
+                f"{there.bytes} of {completed.bytes} bytes are there. Bring it back, {MENDS}"
+            )
+    return newest.path
+
+
+def _ended_unnoted(spec: PipelineSpec, home: Path, state: RunState) -> bool:
+    """Whether the last run, of which no checkpoint is left, came to its end and was killed before it could
+    note that.
+
+    Flink deletes a job's checkpoints when it finishes, and leaves their folder. So a job that has completed a
+    checkpoint, or committed a file, has finished where the folder is there.
+    """
+    if state.job is None or not (home / state.job).is_dir():
+        return False
+    paths = spec.directories().values()
+    return state.completed is not None or any(committed_by(Path(path), state.job) for path in paths)
+
+
+def check_same_kafka(noted: str | None, kafka: str | None) -> None:
+    """Raises `SettingError` where a checkpoint has offsets of another Kafka (`noted`) than the one that is
+    read now: addresses may change, offsets mean nothing elsewhere."""
+    if None not in (noted, kafka) and noted != kafka:
+        raise SettingError(
+            f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
+            f"this one is {kafka}; --fresh starts over"
+        )
+
+
+def forget(home: Path, id: str | None) -> RunState:
+    """Delete the checkpoints; returns the new record, of a state with the same `id`: what a killed job left
+    open in Kafka is ended by the next one that has it. A crash on the way must not bring the checkpoints
+    back."""
+    state = RunState(id=id)
+    write_state(home, state)
+    for path in jobs_in(home):
+        shutil.rmtree(path)
+    return state
+
+
+class CheckpointCleaner:
+    """Notes the checkpoints that `job` completes, and deletes what a pipeline's earlier jobs left in `home`.
+
+    `restored`, which the run resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and
+    a run that is killed before it could note that has its place there. A checkpoint needs no file of another
+    job: Flink does not claim what it restores.
+    """
+
+    def __init__(self, home: Path, job: str, restored: Path | None) -> None:
+        self._home = home
+        self._job = job
+        self._kept = {job} if restored is None else {job, restored.parent.name}
+        self._noted = -1
+        self._tidied = False
+
+    def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
+        """Look for a newer checkpoint, triggered at `triggered_ms` at the latest; returns the record of it.
+
+        A disk that is full leaves the record as it was, until a later look.
+        """
+        newest = newest_of_job(self._home / self._job)
+        if newest is None or newest.number <= self._noted:
+            return state
+        there = contents(newest.path)
+        completed = Completed(
+            number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
+        )
+        noted = state.model_copy(update={"completed": completed})
+        with suppress(OSError):
+            write_state(self._home, noted)
+            self._noted = newest.number
+            self._tidy()
+            return noted
+        return state
+
+    def _tidy(self) -> None:
+        if not self._tidied:
+            self._tidied = True
+            for path in jobs_in(self._home):
+                if path.name not in self._kept:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def clean_logs(folder: Path) -> None:
+    """Delete all but the newest `KEPT_LOGS` files of Flink's logs in `folder`, if it is there."""
+    with suppress(FileNotFoundError):
+        logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in logs[KEPT_LOGS:]:
+            path.unlink()
+
+
+def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
+    """The settings that a checkpoint is bound to, but for its `unfingerprinted`.
+
+    State of worker processes, which older versions had (`mode`), cannot be read, nor what they pickled, of
+    which a record says nothing (`state`); order within a key, and what
+    an application keeps for it, live as long as the number of shards; positions are those of one source, and
+    state is found again by the form of the job.
+    """
+    source = spec.source.model_dump(mode="json")
+    if "url" in source:
+        # Not the address itself: it may hold secrets.
+        source["url"] = (
+            "one with the hash " + hashlib.blake2b(source["url"].encode(), digest_size=8).hexdigest()
+        )
+    found: dict[str, Any] = {
+        "mode": "thread",
+        "state": "bytes",
+        "ordering": spec.ordering,
+        "shards": spec.shards,
+        "sink.type": spec.sink.type,
+        "event_time": "set" if spec.event_time else "null",
+        "application.type": spec.application.type if spec.application else "null",
+        "source.replay": "set" if source.get("replay") else "null",
+        **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
+    }
+    if spec.application is not None:
+        found["application.type"] = spec.application.type
+    if isinstance(spec.application, TopicsSpec):
+        found["application.embeddings"] = spec.application.embeddings
+        found["application.topic_shards"] = spec.application.topic_shards
+    return found

@@ -1,0 +1,94 @@
+"""Run a pipeline to its end: check what it needs, and resume it where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from forebay.config.spec import PipelineSpec, StdoutSink
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import check_readable
+from forebay.flink.job import check_cluster
+from forebay.runtime.flink_process import FlinkLauncher
+from forebay.runtime.job_graph import connector_jars
+from forebay.runtime.preflight import check_paths, check_secrets
+from forebay.runtime.resume import (
+    check_fingerprint,
+    checkpoint_to_resume,
+    clean_logs,
+    end_orphan,
+    found_state,
+    run_lock,
+)
+from forebay.runtime.run_options import RunOptions
+from forebay.runtime.run_state import RunState
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.supervisor import Supervisor, Watch
+from forebay.settings import Settings
+
+__all__ = ["Engine", "RunOptions", "Watch", "run_pipeline"]
+
+Engine = AbstractContextManager[Sequence[str]]
+"""Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
+
+
+def run_pipeline(
+    spec: PipelineSpec,
+    engine: Engine,
+    options: RunOptions,
+    settings: Settings,
+    watch: Watch = lambda _: None,
+    *,
+    launcher: FlinkLauncher | None = None,
+) -> Snapshot:
+    """Run `spec` until it ends; blocks. Returns the last snapshot.
+
+    Resumes from the newest complete checkpoint unless `fresh`. Replicas that `engine` entered with and that
+    die are started again, and so is Flink: where its JVM or the process that holds it dies, or the job stands
+    still (see `Vigil`), it is resumed from the newest checkpoint, at most ten times in ten minutes.
+    Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay. A `launcher` that has
+    started a process ahead saves its time; it stays the caller's.
+
+    The last snapshot that `watch` is told is that of the end, also where it is none to be glad of.
+
+    Raises `SettingError` before the engine is entered where a secret is missing, places cannot be read or
+    written or the pipeline is running already or has finished, and before the job is submitted where the
+    engine does not serve the model; `PipelineFailed` where the engine does not answer for `deadline_s`, the
+    job failed, Flink was lost too often, or a replica cannot be started again.
+    """
+    if options.cluster is not None and isinstance(spec.sink, StdoutSink):
+        raise SettingError(
+            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
+        )
+    check_secrets(spec, here=options.cluster is None)
+    check_paths(spec)
+    connector_jars(spec, settings)
+    home = Path(spec.checkpoint.dir)
+    with ExitStack() as open_:
+        open_.enter_context(run_lock(home, spec.name))
+        if options.cluster is not None:
+            check_cluster(options.cluster)
+        state = end_orphan(home, found_state(home, needed=not (options.fresh or options.from_checkpoint)))
+        restore_from = _restore_from(spec, home, state, options)
+        clean_logs(settings.run / "flink")
+        if launcher is None and not options.in_process:
+            launcher = open_.enter_context(FlinkLauncher(settings))
+        run = Supervisor(spec, options, settings, watch, state=state, restore_from=restore_from)
+        return run.to_the_end(lambda: open_.enter_context(engine), launcher)
+
+
+def _restore_from(spec: PipelineSpec, home: Path, state: RunState, options: RunOptions) -> Path | None:
+    if options.fresh:
+        return None
+    chosen = options.from_checkpoint
+    if chosen is None:
+        return checkpoint_to_resume(spec, home, state)
+    try:
+        check_readable(chosen)
+    except FileNotFoundError:
+        raise SettingError(
+            f"--from-checkpoint: expected the folder of a checkpoint, found {chosen} without _metadata"
+        ) from None
+    check_fingerprint(spec, state)
+    return chosen

@@ -1,0 +1,136 @@
+"""A running pipeline at one moment: what a run tells whoever watches it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from forebay.backlog import Backlog
+
+WAITING = "WAITING FOR THE ENGINE"
+AWAITS_KAFKA = "WAITING FOR KAFKA"
+RESUMING = "RESUMING"
+INTERRUPTED = "INTERRUPTED"
+FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A running pipeline at one moment; latencies in seconds over the last half minute.
+
+    Counts are those of the operator since its last start, where `accepted` counts the events that came in and
+    the `restored` ones that it found in its checkpoint: at least as many as came out and are in flight, where
+    each gives one result or dead letter. At the end of a run they are of what it wrote, and `accepted` is
+    then the number of events that got their result or dead letter in this run.
+    `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
+    `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew. `RESUMING`
+    is a job that is started again, `INTERRUPTED` and `FAILED` are how a run may end.
+    `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
+    year 9999 where none does, 0 where that is not known.
+    `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
+    is to say of the last of `engine_restarts`: a local engine that ended is started again. `resumes` are the
+    causes for which the run started Flink anew by itself, one text each time, in order; what it does about
+    the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
+    completed. `failed_commits` is how many transactions with results or dead letters could not be committed
+    in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
+    of a Kafka source, counted every few seconds; None before that, and for other sources.
+    """
+
+    elapsed_s: float
+    state: str
+    accepted: int = 0
+    restored: int = 0
+    results: int = 0
+    dead_letters: int = 0
+    in_flight: int = 0
+    pending: int = 0
+    oldest_read_ms: int = 0
+    retries: int = 0
+    reissued: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    event_p50_s: float = 0.0
+    event_p99_s: float = 0.0
+    engine_p50_s: float = 0.0
+    restarts: int = 0
+    failure: str = ""
+    engine_restarts: int = 0
+    engine_failure: str = ""
+    resumes: tuple[str, ...] = ()
+    resuming: str = ""
+    checkpoint_failure: str = ""
+    failed_commits: int = 0
+    backlog: Backlog | None = None
+
+
+OVER_S = 30.0
+"""The time that a rate is of."""
+LEAST_S = 2.0
+"""Nothing is said of a rate over less time."""
+MOSTLY = 0.5
+"""The engine limited a run in which events waited for it for more than this share of the time."""
+
+
+class Throughput:
+    """Told of each snapshot, in order. Events wait for the engine while `capacity` calls are in flight."""
+
+    def __init__(self) -> None:
+        self._done: deque[tuple[float, int]] = deque()
+        self._waited_s = self._passed_s = 0.0
+
+    def add(self, now: Snapshot) -> None:
+        done = now.results + now.dead_letters
+        if self._done:
+            last_s, last = self._done[-1]
+            if now.elapsed_s < last_s or done < last:
+                # The job has started, or started anew, and counts from the beginning.
+                self._done.clear()
+            else:
+                self._passed_s += now.elapsed_s - last_s
+                self._waited_s += now.elapsed_s - last_s if now.pending else 0.0
+        self._done.append((now.elapsed_s, done))
+        while now.elapsed_s - self._done[0][0] > OVER_S:
+            self._done.popleft()
+
+    @property
+    def per_s(self) -> float | None:
+        """Events done per second, over the last half minute; None where too little is known."""
+        if not self._done:
+            return None
+        (since_s, before), (now_s, done) = self._done[0], self._done[-1]
+        return (done - before) / (now_s - since_s) if now_s - since_s >= LEAST_S else None
+
+    @property
+    def engine_limited(self) -> bool:
+        """Whether events waited for the engine for most of the time until now."""
+        return self._waited_s > MOSTLY * self._passed_s
+
+    def left_s(self, now: Snapshot) -> float | None:
+        """Seconds until all that waits is done, at the present rate; None where that is not known."""
+        if now.backlog is None or not self.per_s:
+            return None
+        return (now.backlog.records + now.pending + now.in_flight) / self.per_s
+
+    def limit(self, now: Snapshot) -> str:
+        """What limits now, in words; empty where nothing waits for the engine, or too little is known."""
+        if not now.pending or self.per_s is None:
+            return ""
+        words = f"the engine limits: {_rate(self.per_s)}"
+        left_s = self.left_s(now)
+        return words if left_s is None else f"{words}, what waits is done in {_span(left_s)}"
+
+    def limited(self, last: Snapshot) -> str:
+        """At the end: what limited the run, in words; empty where the engine did not."""
+        if not self.engine_limited or last.elapsed_s <= 0:
+            return ""
+        return f"the engine limited: {_rate((last.results + last.dead_letters) / last.elapsed_s)}"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.0f} events/s" if per_s >= 10 else f"{per_s:.1f} events/s"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,155 @@
+"""When a job is started anew: what counts as standing still, and how often it is tried again.
+
+Decisions only: they are told what was seen, and when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.runtime.reports import Look
+from forebay.runtime.snapshot import Snapshot
+
+NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
+"""Flink's words for a job that does not run and has not ended."""
+
+MUTE = "Flink's REST service did not answer"
+NO_TASK_MANAGER = "Flink had no task manager"
+HALTED = "the job did not run"
+STILL = "the operator did not look at its calls"
+UNANSWERED = "nothing came of what was in flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each sign of trouble may last without a break, in seconds, before a job is started anew.
+
+    `silent_s`: nothing is heard of the process that watches the job. `mute_s`: Flink's REST service does not
+    answer. `no_task_manager_s`: there is none. `not_running_s`: the job is being cancelled, failed or
+    restarted; Flink pauses up to half a minute between restarts. `still_s`: the operator's thread does not
+    look at what is in flight, though no task behind it holds it back; writing to a Kafka that is away blocks
+    it for two minutes. `unanswered_s`: beyond the time that a record may take, nothing came of all that is in
+    flight, under the same condition.
+    """
+
+    silent_s: float = 180.0
+    mute_s: float = 60.0
+    no_task_manager_s: float = 20.0
+    not_running_s: float = 120.0
+    still_s: float = 300.0
+    unanswered_s: float = 300.0
+
+
+class Vigil:
+    """Watches one attempt at a job for signs that it stands still and will not go on by itself.
+
+    A slow engine is none of them, nor is a source without events: each call ends within `deadline_s`, with
+    an answer, another try or a dead letter, and an operator with calls in flight looks after them several
+    times a second. With `embedded` Flink and its task managers are one process, and what it lost it does
+    not get back; a cluster may.
+    """
+
+    def __init__(
+        self, now_s: float, deadline_s: float, *, embedded: bool = True, patience: Patience | None = None
+    ) -> None:
+        self._patience = patience or Patience()
+        self._deadline_s = deadline_s
+        self._embedded = embedded
+        self._heard_s = now_s
+        self._before: Look | None = None
+        self._since_s: dict[str, float] = {}
+
+    def heard(self, now_s: float, look: Look | None = None) -> None:
+        """The attempt was heard of, with a `look` at its job once there is one."""
+        self._heard_s = now_s
+        if look is not None:
+            signs = set(self._signs(look))
+            self._since_s = {sign: self._since_s.get(sign, now_s) for sign in signs}
+            self._before = look
+
+    def stalled(self, now_s: float) -> str | None:
+        """Why the attempt is to be ended and another one made; None: it is not."""
+        silent_s = now_s - self._heard_s
+        if silent_s >= self._patience.silent_s:
+            return f"nothing was heard of Flink's process for {silent_s:.0f} s"
+        for sign, since_s in self._since_s.items():
+            if now_s - since_s >= self._limit_s(sign):
+                return f"{sign} for {now_s - since_s:.0f} s"
+        return None
+
+    def _signs(self, look: Look) -> Iterator[str]:
+        """The signs of trouble in a look."""
+        now, signs = look.snapshot, look.signs
+        if not self._embedded:
+            return
+        if not signs.answers:
+            # All else is as old as the last answer.
+            yield MUTE
+            return
+        if not signs.task_managers:
+            yield NO_TASK_MANAGER
+        if now.state in NOT_RUNNING:
+            yield HALTED
+        before = self._before
+        if before is None or now.state != "RUNNING" or not (_awaits(now) and _awaits(before.snapshot)):
+            return
+        if signs.held_back_ms != before.signs.held_back_ms:
+            return
+        if signs.looked_ms == before.signs.looked_ms:
+            yield STILL
+        if _moved(now) == _moved(before.snapshot):
+            yield UNANSWERED
+
+    def _limit_s(self, sign: str) -> float:
+        patience = self._patience
+        return {
+            MUTE: patience.mute_s,
+            NO_TASK_MANAGER: patience.no_task_manager_s,
+            HALTED: patience.not_running_s,
+            STILL: patience.still_s,
+            UNANSWERED: self._deadline_s + patience.unanswered_s,
+        }[sign]
+
+
+def _awaits(now: Snapshot) -> bool:
+    """Whether answers are to come. (Of a restored checkpoint it may not be known yet.)"""
+    return now.in_flight > 0 or 0 < now.oldest_read_ms < NOTHING_READ_MS
+
+
+def _moved(now: Snapshot) -> tuple[int, ...]:
+    return now.accepted, now.results, now.dead_letters, now.retries, now.reissued, now.restarts
+
+
+class Restarts:
+    """How often a run starts Flink anew, and after what pause.
+
+    At most `most` times within `within_s`; the first time at once, then after `pause_s`, and twice as long
+    each time, up to `longest_s`.
+    """
+
+    def __init__(
+        self, most: int = 10, within_s: float = 600.0, pause_s: float = 1.0, longest_s: float = 30.0
+    ) -> None:
+        self.most = most
+        self.within_s = within_s
+        self._pause_s = pause_s
+        self._longest_s = longest_s
+        self._made_s: deque[float] = deque()
+
+    @property
+    def recent(self) -> int:
+        """How many of them count now, the one that was last granted included."""
+        return len(self._made_s)
+
+    def grant(self, now_s: float) -> float | None:
+        """The pause before another start, in seconds; None: there have been too many."""
+        while self._made_s and now_s - self._made_s[0] >= self.within_s:
+            self._made_s.popleft()
+        if len(self._made_s) >= self.most:
+            return None
+        pause_s = min(self._longest_s, self._pause_s * 2 ** (self.recent - 1)) if self._made_s else 0.0
+        self._made_s.append(now_s)
+        return pause_s

@@ -1,0 +1,330 @@
+"""Takes a pipeline to its end though what runs it may die: one attempt after another, each from the newest
+checkpoint.
+
+What needs Flink runs in a process of its own, which is replaced when it dies or stands still. Here is what
+outlives that: the engine, the record of the runs, and what a person sees.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from forebay.config.spec import PipelineSpec, StdoutSink
+from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
+from forebay.flink.jvm import HEAP_MB, start_jvm
+from forebay.runtime.attempt import Attempt, Order
+from forebay.runtime.engine_supervisor import EngineSupervisor
+from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess
+from forebay.runtime.job_graph import connector_jars
+from forebay.runtime.model_discovery import Served, served_by
+from forebay.runtime.output_counts import OutputCounts
+from forebay.runtime.reports import AwaitsKafka, Checked, Failed, Finished, Look, Lost, Ready, Report
+from forebay.runtime.resume import (
+    AlreadyFinished,
+    CheckpointCleaner,
+    checkpoint_to_resume,
+    end_orphan,
+    fingerprint,
+    forget,
+)
+from forebay.runtime.run_options import RunOptions
+from forebay.runtime.run_state import RunState, new_id, write_state
+from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
+from forebay.runtime.stdout_results import StdoutResults
+from forebay.runtime.supervision import Restarts, Vigil
+from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
+from forebay.settings import Settings
+
+TICK_S = 0.5
+EMBEDDED_CANCEL_S = 15.0
+"""A job in a JVM of its own need not end in order: what it leaves open, the next one closes."""
+ERRORS = {
+    error.__name__: error for error in (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
+}
+
+R = TypeVar("R", bound=Report)
+Watch = Callable[[Snapshot], None]
+
+
+class Supervisor:
+    """Takes a pipeline to its end, from attempt to attempt.
+
+    `state` is the record of its runs, and `restore_from` where the first attempt begins; the lock on the
+    pipeline's folder is the caller's.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        options: RunOptions,
+        settings: Settings,
+        watch: Watch,
+        *,
+        state: RunState,
+        restore_from: Path | None,
+    ) -> None:
+        self._spec = spec
+        self._options = options
+        self._settings = settings
+        self._watch = watch
+        self._home = Path(spec.checkpoint.dir)
+        # Of an older version's state there is nothing left to go on with under its name.
+        anew = options.fresh and state.id is None
+        self._state = state.model_copy(update={"id": new_id()}) if anew else state
+        self._restore_from = restore_from
+        self._fresh = options.fresh
+        self._last = Snapshot(0.0, "CREATED")
+        self._begun_s: float | None = None
+        self._served: Served | None = None
+        self._keeper = EngineSupervisor(())
+        self._printed: StdoutResults | None = None
+        self._written: OutputCounts | None = None
+        self._order: Order | None = None
+        self._tidy: CheckpointCleaner | None = None
+        self._drain: Callable[[], None] = lambda: None
+        self._failed_before = 0
+
+    def to_the_end(self, enter: Callable[[], Sequence[str]], launcher: FlinkLauncher | None) -> Snapshot:
+        """Make attempts until one comes to the pipeline's end; blocks. Returns the last snapshot.
+
+        `enter` gives the URLs of the engine's replicas, and is called once Kafka has what the job needs. Each
+        attempt takes a process of the `launcher`'s; without one there is one attempt, in this process.
+        """
+        restarts = Restarts()
+        try:
+            last: Snapshot | None = None
+            while last is None:
+                try:
+                    last = self._attempt(enter, launcher)
+                except JobLost as lost:
+                    if launcher is None:
+                        raise
+                    last = self._resume(lost, restarts)
+        except KeyboardInterrupt:
+            self._say(replace(self._last, state=INTERRUPTED))
+            raise
+        except ForebayError as error:
+            if isinstance(error, ResultsLost):
+                # The same command must not go on behind them, as if nothing were missing.
+                self._state = self._state.model_copy(update={"lost": str(error)})
+                write_state(self._home, self._state)
+            self._say(replace(self._last, state=FAILED, failure=str(error)))
+            raise
+        return self._finish(last)
+
+    def _attempt(self, enter: Callable[[], Sequence[str]], launcher: FlinkLauncher | None) -> Snapshot:
+        order = self._order = Order(
+            spec=self._spec,
+            settings=self._settings,
+            state=self._state,
+            job_id=uuid.uuid4().hex,
+            restore_from=self._restore_from,
+            chosen=self._restore_from is not None and self._restore_from == self._options.from_checkpoint,
+            fresh=self._fresh,
+            cluster=self._options.cluster,
+        )
+        self._failed_before = self._last.failed_commits
+        if launcher is None:
+            return self._attempt_here(order, enter)
+        self._printed = launcher.printed if isinstance(self._spec.sink, StdoutSink) else None
+        watched = _Watched(launcher.take(), self._heard, self._mend, self._vigil())
+        self._drain = watched.process.drain
+        submitted = False
+        try:
+            watched.process.send(order)
+            watched.until(Checked)
+            watched.process.send(self._serve(enter))
+            watched.until(Ready)
+            watched.process.go()
+            submitted = True
+            return watched.until(Finished).snapshot
+        except JobLost:
+            raise
+        except BaseException:
+            if submitted:
+                watched.process.cancel(EMBEDDED_CANCEL_S if order.cluster is None else CANCEL_S)
+            raise
+        finally:
+            watched.process.kill()
+
+    def _attempt_here(self, order: Order, enter: Callable[[], Sequence[str]]) -> Snapshot:
+        self._printed = StdoutResults() if isinstance(self._spec.sink, StdoutSink) else None
+        jars = connector_jars(self._spec, self._settings)
+        with self._printed.taken() if self._printed else nullcontext():
+            start_jvm(self._settings.run / "flink", heap_mb=HEAP_MB, jars=jars)
+        wishes = StopRequests()
+
+        def drain() -> None:
+            wishes.drain = True
+
+        def heard(report: Report) -> None:
+            self._mend()
+            self._heard(report)
+
+        self._drain = drain
+        attempt = Attempt(order, heard, wishes)
+        attempt.check()
+        return attempt.run(self._serve(enter))
+
+    def _serve(self, enter: Callable[[], Sequence[str]]) -> Served:
+        if self._served is None:
+            urls = enter()
+            self._keeper = EngineSupervisor(urls)
+            self._served = served_by(
+                self._spec,
+                urls,
+                lambda words, waited_s: self._watch(Snapshot(waited_s, WAITING, engine_failure=words)),
+            )
+            self._written = OutputCounts(self._spec, self._printed)
+        return self._served
+
+    def _heard(self, report: Report) -> None:
+        match report:
+            case AwaitsKafka(words, waited_s):
+                waits = replace(self._last, state=AWAITS_KAFKA, engine_failure=words)
+                self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
+            case Ready():
+                self._note(report)
+            case Look():
+                self._looked(report)
+            case Lost(cause):
+                raise JobLost(cause)
+            case Failed(error, message):
+                raise ERRORS.get(error, PipelineFailed)(message)
+
+    def _note(self, ready: Ready) -> None:
+        """Note what is about to be submitted: a kill at any moment must find it."""
+        order = self._order
+        assert order is not None
+        if self._fresh:
+            self._state = forget(self._home, self._state.id)
+        self._fresh = False
+        self._state = RunState(
+            id=self._state.id,
+            traits=fingerprint(self._spec),
+            job=order.job_id,
+            restored=None if order.restore_from is None else _below(self._home, order.restore_from),
+            parallelism=self._spec.parallelism,
+            jvm=ready.jvm,
+            cluster=order.cluster,
+            ends=ready.ends,
+            kafka=ready.kafka,
+        )
+        write_state(self._home, self._state)
+        self._tidy = CheckpointCleaner(self._home, order.job_id, order.restore_from)
+
+    def _looked(self, look: Look) -> None:
+        assert self._tidy is not None
+        self._state = self._tidy(self._state, look.signs.checkpoint_ms)
+        if self._printed is not None:
+            self._printed.check()
+        failed = self._failed_before + look.snapshot.failed_commits
+        self._say(replace(look.snapshot, failed_commits=failed))
+        if self._options.enough(self._last):
+            self._drain()
+
+    def _say(self, now: Snapshot) -> None:
+        """Tell a snapshot, with what the run knows of itself beyond one attempt."""
+        if self._begun_s is None:
+            self._begun_s = time.monotonic() - now.elapsed_s
+        self._last = replace(
+            now,
+            elapsed_s=time.monotonic() - self._begun_s,
+            engine_restarts=self._last.engine_restarts,
+            engine_failure=self._last.engine_failure,
+            resumes=self._last.resumes,
+            resuming=self._last.resuming,
+        )
+        self._watch(self._last)
+
+    def _mend(self) -> None:
+        self._keeper.mend(self._engine_ended)
+
+    def _engine_ended(self, words: str) -> None:
+        engine_restarts = self._last.engine_restarts + 1
+        self._last = replace(self._last, engine_restarts=engine_restarts, engine_failure=words)
+        self._watch(self._last)
+
+    def _vigil(self) -> Vigil:
+        return Vigil(time.monotonic(), self._spec.deadline_s, embedded=self._options.cluster is None)
+
+    def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
+        """Prepare the next attempt, after a pause; gives the last snapshot where none is needed. Raises
+        `PipelineFailed` where there were too many."""
+        self._state = end_orphan(self._home, self._state)
+        pause_s = restarts.grant(time.monotonic())
+        if pause_s is None:
+            raise PipelineFailed(
+                f"{lost}; Flink was started anew {restarts.most} times within {restarts.within_s / 60:.0f} "
+                f"minutes. The same command resumes"
+            ) from None
+        if not self._fresh:
+            noted = self._order is not None and self._state.job == self._order.job_id
+            if noted or self._options.from_checkpoint is None:
+                try:
+                    self._restore_from = checkpoint_to_resume(self._spec, self._home, self._state)
+                except AlreadyFinished:
+                    # Flink was lost in the moment between the job's end and the word of it.
+                    return replace(self._last, state="FINISHED", in_flight=0, pending=0, oldest_read_ms=0)
+        where = "the beginning" if self._restore_from is None else f"checkpoint {self._restore_from.name}"
+        words = (
+            f"{lost}; resuming from {where}, restart {restarts.recent} of at most {restarts.most} in "
+            f"{restarts.within_s / 60:.0f} minutes"
+        )
+        self._last = replace(self._last, resumes=(*self._last.resumes, str(lost)), resuming=words)
+        self._say(replace(self._last, state=RESUMING))
+        time.sleep(pause_s)
+        return None
+
+    def _finish(self, last: Snapshot) -> Snapshot:
+        # First of all: a run that is killed while it counts has finished nevertheless.
+        self._state = self._state.model_copy(update={"finished": True})
+        write_state(self._home, self._state)
+        assert self._order is not None
+        shutil.rmtree(self._home / self._order.job_id, ignore_errors=True)
+        assert self._written is not None
+        self._say(replace(self._written.since(last), failed_commits=self._last.failed_commits))
+        return self._last
+
+
+class _Watched:
+    """A process that holds Flink, heard until it reports something, or is lost."""
+
+    def __init__(
+        self,
+        process: FlinkProcess,
+        heard: Callable[[Report], None],
+        tick: Callable[[], None],
+        vigil: Vigil,
+    ) -> None:
+        self.process = process
+        self._heard = heard
+        self._tick = tick
+        self._vigil = vigil
+
+    def until(self, kind: type[R]) -> R:
+        """The first report of the `kind`; blocks. Raises `JobLost` where the attempt stands still."""
+        while True:
+            report = self.process.receive(TICK_S)
+            self._tick()
+            if report is not None:
+                self._heard(report)
+                self._vigil.heard(time.monotonic(), report if isinstance(report, Look) else None)
+                if isinstance(report, kind):
+                    return report
+            stalled = self._vigil.stalled(time.monotonic())
+            if stalled is not None:
+                raise JobLost(f"{stalled}; it is considered lost")
+
+
+def _below(home: Path, checkpoint: Path) -> str:
+    """A checkpoint's place as the record has it, so that the folder can be moved."""
+    folder, place = home.absolute(), checkpoint.absolute()
+    return str(place.relative_to(folder) if place.is_relative_to(folder) else place)

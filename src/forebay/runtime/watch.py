@@ -1,0 +1,185 @@
+"""A submitted job, watched until it ends: what is told of it, and when it is drained or cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forebay.connectors.feed import FeedRefused
+from forebay.connectors.kafka.registry import RegistryRefused
+from forebay.errors import LaunchError, PipelineFailed
+from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.rest import RestSilent
+from forebay.runtime.lag import LastCount
+from forebay.runtime.reports import Look, Signs
+from forebay.runtime.snapshot import Snapshot
+
+POLL_S = 0.5
+CANCEL_S = 60.0
+REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
+"""How failures begin that no restart will mend."""
+BROKEN = (
+    "NoResourceAvailableException",
+    "OutOfMemoryError",
+    "TimeoutException: The heartbeat of TaskManager",
+)
+"""What causes hold of which a new Flink mends, and no restart in the old one."""
+
+
+class JobLost(PipelineFailed):
+    """What ran the job is gone or has broken: started anew, it may succeed."""
+
+
+class Cancelled(BaseException):
+    """Whoever supervises the attempt wants it to end."""
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """What whoever supervises an attempt wants of it; set by one thread and read by another.
+
+    `drain`: the job is to complete what it has read, commit it and end. `cancel`: it is to end now.
+    """
+
+    drain: bool = False
+    cancel: bool = False
+
+
+def watch_until_end(
+    job: RunningJob,
+    tell: Callable[[Look], None],
+    wishes: StopRequests,
+    savepoints: Path,
+    *,
+    one_each: bool,
+    waiting: LastCount,
+    answered: Callable[[Snapshot], bool],
+    committed: Callable[[Checkpoints], None],
+) -> Snapshot:
+    """Look at `job` every half second; blocks until it has ended, and returns the last look.
+
+    Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
+    one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
+    says so, the source has read as much as it shall, or it is wished. `committed` is told of the checkpoints,
+    and raises where what they commit is lost. Whatever is raised here ends the job first. Raises
+    `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost` where a new Flink
+    would; `Cancelled` when that is wished.
+    """
+    started_s = time.monotonic()
+    last, signs = Snapshot(0.0, "CREATED"), Signs()
+    silent = False
+    failed_commits = FailedCommits()
+    try:
+        # To ask Java itself has no time-out: not while Flink's REST service, which is in it, is silent.
+        while silent or (cause := job.ended()) is None:
+            time.sleep(POLL_S)
+            if wishes.cancel:
+                raise Cancelled
+            last = replace(last, elapsed_s=time.monotonic() - started_s)
+            silent = False
+            try:
+                last, signs = _look(
+                    job, last, savepoints, failed_commits, one_each=one_each, committed=committed
+                )
+                last = replace(last, backlog=waiting.backlog(last))
+                if wishes.drain or answered(last):
+                    job.drain(savepoints)
+            except LaunchError as error:
+                # One that refuses connections may be ending with its job; the next round will tell.
+                silent = isinstance(error, RestSilent)
+                signs = replace(signs, answers=False)
+            tell(Look(last, signs))
+    except BaseException:
+        # What runs on would go on to write, and on a cluster nothing else would end it.
+        with suppress(LaunchError):
+            end_job(job.rest, job.id, CANCEL_S)
+        raise
+    if cause:
+        failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
+        raise failed(f"the Flink job failed: {cause}")
+    return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
+
+
+class FailedCommits:
+    """Counts what a job's sinks could not commit.
+
+    A restore commits once more what its checkpoint holds, which was committed before as a rule: Kafka then
+    takes whoever does so for an old producer, and Flink counts a failure. So what fails between a restore and
+    the next checkpoint does not count. (What a resumed checkpoint holds is looked at before the start.)
+    """
+
+    def __init__(self) -> None:
+        self._sum = self._last = 0
+        self._restored = 0
+        self._done_before = 0
+
+    def __call__(self, count: int, checkpoints: Checkpoints) -> int:
+        """How many so far, with Flink's counter, which begins anew with each restart, at `count`."""
+        if checkpoints.restored != self._restored:
+            self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
+        if self._restored == 0 or checkpoints.newest_done > self._done_before:
+            self._sum += max(0, count - self._last)
+        self._last = count
+        return self._sum
+
+
+def _look(
+    job: RunningJob,
+    before: Snapshot,
+    savepoints: Path,
+    failed_commits: FailedCommits,
+    *,
+    one_each: bool,
+    committed: Callable[[Checkpoints], None],
+) -> tuple[Snapshot, Signs]:
+    state, restarts = job.state(), job.restarts()
+    now = replace(before, state=state, restarts=restarts)
+    if restarts != before.restarts:
+        now = replace(now, failure=job.failure())
+        if before.accepted == before.restored and now.failure.startswith(REFUSED):
+            # The file is wrong, and no restart will mend it.
+            raise PipelineFailed(now.failure)
+    checkpoints = job.checkpoints()
+    committed(checkpoints)
+    now = replace(now, checkpoint_failure=checkpoints.failure)
+    counts = job.counts()
+    signs = Signs(
+        task_managers=job.task_managers(),
+        looked_ms=int(counts.get("looked_ms", 0)),
+        held_back_ms=int(counts.get("held_back_ms", 0)),
+        checkpoint_ms=checkpoints.done[-1][0] if checkpoints.done else 0,
+    )
+    if not counts:
+        return now, signs
+    now = replace(now, failed_commits=failed_commits(int(counts.get(FAILED_COMMITS, 0)), checkpoints))
+    if counts.get(LIMIT_REACHED):
+        # A feed has no end of its own.
+        job.drain(savepoints)
+
+    def whole(name: str) -> int:
+        return int(counts.get(name, 0))
+
+    came_in = whole("accepted") + whole("restored")
+    # What Flink tells in one look is not of one moment.
+    left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
+    now = replace(
+        now,
+        accepted=came_in,
+        restored=whole("restored"),
+        results=whole("results"),
+        dead_letters=whole("dead_letters"),
+        in_flight=max(0, min(whole("in_flight"), left)),
+        pending=whole("pending"),
+        oldest_read_ms=whole("oldest_read_ms"),
+        retries=whole("retries"),
+        reissued=whole("reissued"),
+        prompt_tokens=whole("prompt_tokens"),
+        completion_tokens=whole("completion_tokens"),
+        event_p50_s=counts.get("event_p50_us", 0) / 1e6,
+        event_p99_s=counts.get("event_p99_us", 0) / 1e6,
+        engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
+    )
+    return now, signs

@@ -1,0 +1,166 @@
+"""What a shard remembers of its keys, and when it looks at each of them: for its timers, or to forget it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
+from forebay.stateful.due import Due, rounded_up_ms
+from forebay.stateful.effects import Effect, head
+from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
+from forebay.stateful.program import Clock, Program, Step, Timer
+from forebay.stateful.stores import Stores
+
+S = TypeVar("S")
+CLOCKS: tuple[Clock, Clock] = ("event", "wall")
+FARTHEST_MS = 1 << 52
+"""No timer is set for a time further from 1970 than that (140,000 years): Flink's are 64 bits wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`ttl_s`: a key is forgotten after so long without a step (wall clock; None: never).
+    `max_state_bytes`: the most that is kept for a key, its saved state and its timers."""
+
+    ttl_s: float | None = None
+    max_state_bytes: int = 262_144
+
+
+class KeyStateStore(Generic[S]):
+    """The memories of a shard's keys. Of a key that is forgotten stay the times noted for it, until they have
+    come: else one that is forgotten and comes again would be noted anew each time."""
+
+    def __init__(self, program: Program[S], limits: Limits, stores: Stores, due: Due) -> None:
+        self._program = program
+        self._limits = limits
+        self._keys = stores.keys
+        self._forgotten = stores.due
+        self._due = due
+        self.ending = False
+        """The input has ended: every timer is due, and no key is forgotten for its age."""
+
+    def recall(self, key: str) -> tuple[Memory | None, Any]:
+        """What is kept for `key`, and the program's state; each None where there is none."""
+        memory = self._read(key)
+        if memory is None or memory.saved is None:
+            return memory, None
+        try:
+            return memory, self._program.load(memory.version, memory.saved)
+        except ForebayError:
+            raise
+        except Exception as error:
+            raise ForebayError(
+                f"the program cannot load the state of key {key!r} that its version {memory.version} saved: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def changed(self, memory: Memory | None, step: Step[S], by: str, wall_ms: int) -> Memory:
+        """What is kept after `step`, of the turn with the id `by`. Raises `StateTooLarge`, or what a state
+        that cannot be written does."""
+        noted = {} if memory is None else {clock: list(times) for clock, times in memory.noted.items()}
+        if step.state is None:
+            return Memory(self._program.version, None, noted=noted)
+        saved = self._program.save(step.state)
+        if saved is None:
+            raise ProgramFailed("save() gave None for a state")
+        timers = {} if memory is None else dict(memory.timers)
+        for name, timer in step.timers.items():
+            before = timers.pop(name, None)
+            if timer is not None:
+                wanted = _set(timer, by)
+                # Set to the same time again, it is the same timer: if it has fired, it stays so.
+                same = before is not None and (before.clock, before.time_ms) == (wanted.clock, wanted.time_ms)
+                timers[str(name)] = before if before is not None and same else wanted
+        kept = Memory(self._program.version, saved, timers, noted, wall_ms)
+        size = len(pack_memory(kept))
+        if size > self._limits.max_state_bytes:
+            raise StateTooLarge(
+                f"the program wants to keep {size} bytes for the key, its timers counted; at most "
+                f"{self._limits.max_state_bytes} are taken"
+            )
+        return kept
+
+    def remember(self, key: str, memory: Memory, effects: list[Effect], *, before: Memory | None) -> None:
+        """Keep `memory` for `key` instead of what was kept `before`; nothing where it is empty."""
+        was_forgotten = before is not None and before.saved is None
+        if memory.saved is not None:
+            self._note(key, memory, effects)
+            self._keys.put(key, pack_memory(memory))
+        elif before is not None and not was_forgotten:
+            self._keys.remove(key)
+        if memory.saved is None and memory.noted:
+            self._forgotten.put(_forgotten(key), pack_memory(memory))
+        elif was_forgotten:
+            self._forgotten.remove(_forgotten(key))
+
+    def noted(self, key: str) -> list[tuple[Clock, int]]:
+        """The times at which the key is going to be looked at, in order."""
+        memory = self._read(key)
+        times = {} if memory is None else memory.noted
+        return sorted(((clock, t) for clock in CLOCKS for t in times.get(clock, ())), key=lambda at: at[1])
+
+    def look_at(
+        self, key: str, clock: Clock, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
+    ) -> list[Firing]:
+        """The key's timers that are due, in the order of their times; they count as fired from now on.
+        Forgets it where its time to live is over and it is not `busy`."""
+        memory = self._read(key)
+        if memory is None or time_ms not in memory.noted.get(clock, ()):
+            return []
+        before = replace(memory)
+        memory.noted[clock].remove(time_ms)
+        if not memory.noted[clock]:
+            del memory.noted[clock]
+        if self.ending:
+            memory.noted.clear()
+        due = sorted(
+            (timer.time_ms, name)
+            for name, timer in memory.timers.items()
+            if not timer.fired and (self.ending or (timer.clock == clock and timer.time_ms <= time_ms))
+        )
+        if clock == "wall" and not due and memory.saved is not None and not self.ending:
+            if busy:
+                memory.touched_ms = wall_ms
+            elif self._limits.ttl_s is not None and self._expires_ms(memory) <= time_ms:
+                memory = Memory(memory.version, None, noted=memory.noted)
+        firings = [memory.timers[name].firing(name) for _, name in due]
+        for firing in firings:
+            memory.timers[firing.name].fired = True
+        self.remember(key, memory, effects, before=before)
+        return firings
+
+    def _read(self, key: str) -> Memory | None:
+        data = self._keys.get(key) or self._forgotten.get(_forgotten(key))
+        return None if data is None else unpack_memory(data)
+
+    def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
+        """See to it that the key is looked at when its next timer of each clock is due."""
+        for clock in CLOCKS:
+            times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
+            if clock == "wall" and self._limits.ttl_s is not None and not self.ending:
+                times.append(self._expires_ms(memory))
+            if not times:
+                continue
+            wanted = rounded_up_ms(min(times))
+            noted = memory.noted.setdefault(clock, [])
+            if any(time_ms <= wanted for time_ms in noted):
+                # A timer that was put off is found when its key is looked at; each event puts one off.
+                continue
+            noted.append(wanted)
+            if self._due.add(clock, wanted, key):
+                effects += head(clock, wanted)
+
+    def _expires_ms(self, memory: Memory) -> int:
+        assert self._limits.ttl_s is not None
+        return memory.touched_ms + round(self._limits.ttl_s * 1000)
+
+
+def _forgotten(key: str) -> str:
+    return f"forgotten:{key}"
+
+
+def _set(timer: Timer, by: str) -> SetTimer:
+    if timer.clock not in CLOCKS:
+        raise ProgramFailed(f"a timer's clock is event or wall, found {timer.clock!r}")
+    return SetTimer(timer.clock, min(FARTHEST_MS, max(-FARTHEST_MS, int(timer.time_ms))), digest(by))

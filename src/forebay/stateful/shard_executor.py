@@ -1,0 +1,342 @@
+"""The machine that runs a program over one shard: one turn after another for a key, keys side by side.
+
+All that it knows lies in its stores; what it holds in memory is made from them after a restore. A method
+makes its whole change before it returns, and gives back what is to be done outside: calls, results, wakings.
+So whoever saves the stores between two methods and throws the rest away loses nothing and repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from forebay.codec import encode
+from forebay.errors import ProgramFailed, RecordError
+from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
+from forebay.stateful.due import Due
+from forebay.stateful.effects import (
+    Effect,
+    Emit,
+    ReleaseWatermark,
+    StartCall,
+    WakeAt,
+    call_item,
+    head,
+    head_name,
+    hold_of,
+    leaving,
+    letter_of,
+)
+from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
+from forebay.stateful.key_states import KeyStateStore, Limits
+from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step
+from forebay.stateful.stores import Stores
+
+S = TypeVar("S")
+CALL, WAITING = "c", "q"
+MAX_CALLS = 64
+"""Calls of one turn; a program that asks more often would never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The wall clock, and the watermark (None where it promises nothing)."""
+
+    wall_ms: int
+    watermark_ms: int | None = None
+
+
+class ShardExecutor(Generic[S]):
+    """One shard. Not for several threads."""
+
+    def __init__(self, program: Program[S], limits: Limits, stores: Stores) -> None:
+        self._program = program
+        self._stores = stores
+        self._due = Due(stores.work, stores.due)
+        self._memories = KeyStateStore(program, limits, stores, self._due)
+        self._awaited: dict[str, Turn] = {}
+        self._waiting: dict[str, deque[int]] = {}
+        self._waits = 0
+        self._next_seq = 0
+
+    @property
+    def timers(self) -> bool:
+        """Whether a timer is set."""
+        return bool(self._due.heads)
+
+    @property
+    def due(self) -> bool:
+        """Whether timers are due that have not fired: `fire` has something to do."""
+        return self._due.first is not None
+
+    @property
+    def waits(self) -> int:
+        """Turns that wait for a call of their key; a key has none unless it awaits a call."""
+        return self._waits
+
+    def awaits(self, key: str) -> bool:
+        """Whether a call of `key` is awaited."""
+        return key in self._awaited
+
+    def waits_of(self, key: str) -> int:
+        """Turns of `key` that wait."""
+        return len(self._waiting.get(key, ()))
+
+    def restore(self) -> list[Effect]:
+        """Once, before all else: take up what the stores hold, and the calls that were awaited."""
+        effects: list[Effect] = []
+        waiting: list[Turn] = []
+        for name, value in self._stores.work.items():
+            if self._due.restore(name, value):
+                continue
+            turn = unpack_turn(value)
+            self._next_seq = max(self._next_seq, turn.seq + 1)
+            if name.startswith(CALL):
+                self._awaited[turn.key] = turn
+            else:
+                waiting.append(turn)
+        self._due.restored()
+        for turn in sorted(waiting, key=lambda each: each.seq):
+            self._wait(turn)
+        awaited = sorted(self._awaited.values(), key=lambda each: each.seq)
+        for turn in (*awaited, *waiting):
+            effects.append(hold_of(turn))
+        for clock, time_ms in self._due.heads:
+            effects += head(clock, time_ms)
+        for turn in awaited:
+            assert turn.ask is not None
+            effects.append(StartCall(call_item(turn), turn.ask, again=True))
+        return effects
+
+    def event(self, item: KeyedEvent, data: bytes, now: Times) -> list[Effect]:
+        """An event came in; `data` is `item`'s encoding."""
+        effects: list[Effect] = []
+        if self.due:
+            # Timers of other keys may wait for room; this one's were due before the event came.
+            fired: list[Turn] = []
+            for clock, time_ms in self._memories.noted(item.key):
+                if self._due.has_come(clock, time_ms):
+                    fired += self._fired(item.key, clock, time_ms, now, effects)
+            self._begin(fired, now, effects)
+        turn = Turn(self._seq(), item.key, item.read_ms, data, watermark_ms=now.watermark_ms)
+        self._begin([turn], now, effects)
+        return effects
+
+    def answered(self, key: str, answer: Result | DeadLetter, now: Times) -> list[Effect]:
+        """The call of `key` that is awaited was answered, or given up."""
+        turn = self._awaited.pop(key)
+        self._stores.work.remove(CALL + key)
+        assert turn.ask is not None
+        tag = turn.ask.tag
+        effects: list[Effect] = []
+        moment = self._moment(turn, now)
+        turn = turn.spend(Usage() if isinstance(answer, DeadLetter) else answer.usage, answer.attempts)
+        spoilt: RecordError | None = None
+        memory, state = self._memories.recall(key)
+        if isinstance(answer, DeadLetter):
+            failure = Failure(answer.cause, answer.detail, turn.attempts)
+        else:
+            told = Answer(answer.answer, answer.usage, answer.finish_reason)
+            step = self._guarded(lambda: self._program.on_answer(self._or_new(state, key), tag, told, moment))
+            spoilt = self._apply(turn, memory, step, now, effects, carrier=answer)
+            if spoilt is None:
+                self._go_on(key, now, effects)
+                return effects
+            # Nobody else would ever tell the program that what it waits for does not come.
+            failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
+            memory, state = self._memories.recall(key)
+        step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, spoilt or failed, effects)
+        self._go_on(key, now, effects)
+        return effects
+
+    def come(self, clock: Clock, time_ms: int) -> None:
+        """Time has come to `time_ms`: the timers set for it are due. Without effect where none is."""
+        self._due.come(clock, time_ms)
+
+    def come_all(self) -> None:
+        """At the end of the input: every timer that is set is due, those of a key in the order of their
+        times. Keys are not forgotten then, though their time to live may be over."""
+        self._memories.ending = True
+        for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
+            self._due.come(clock, time_ms)
+
+    def fire(self, now: Times) -> list[Effect]:
+        """Fire timers that are due, of at most `PER_CHUNK` keys: each may lead to a call, and those of very
+        many keys may be due at once. Those that are left stay `due`, also in the stores."""
+        effects: list[Effect] = []
+        fired: list[Turn] = []
+        if self._due.first is None:
+            return effects
+        clock, time_ms = self._due.first
+        for key in self._due.take():
+            fired += self._fired(key, clock, time_ms, now, effects)
+        over = (clock, time_ms) not in self._due.heads
+        if not over and not self._due.has_come(clock, time_ms):
+            # Keys that were noted for it since it came.
+            effects.append(WakeAt(clock, time_ms))
+        self._begin(fired, now, effects, over=[head_name(time_ms)] if over and clock == "event" else ())
+        return effects
+
+    def _fired(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
+        firings = self._memories.look_at(key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited)
+        return [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
+
+    def _begin(
+        self, turns: Sequence[Turn], now: Times, effects: list[Effect], *, over: Sequence[str] = ()
+    ) -> None:
+        """`over`: what was held for the timers that these turns are of."""
+        # Before the first of them gives something: event time must not pass the others.
+        effects += [hold_of(turn) for turn in turns]
+        effects += [ReleaseWatermark(name) for name in over]
+        for turn in turns:
+            self._offer(turn, now, effects)
+
+    # -- what waits
+
+    def _offer(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
+        if turn.key in self._awaited:
+            self._stores.work.put(_waiting_name(turn.seq), pack_turn(turn))
+            self._wait(turn)
+        else:
+            self._step(turn, now, effects)
+            self._go_on(turn.key, now, effects)
+
+    def _wait(self, turn: Turn) -> None:
+        self._waiting.setdefault(turn.key, deque()).append(turn.seq)
+        self._waits += 1
+
+    def _go_on(self, key: str, now: Times, effects: list[Effect]) -> None:
+        """A turn of `key` is over: those that wait follow, until one of them awaits a call."""
+        while key not in self._awaited and key in self._waiting:
+            seqs = self._waiting[key]
+            name = _waiting_name(seqs.popleft())
+            self._waits -= 1
+            if not seqs:
+                del self._waiting[key]
+            data = self._stores.work.get(name)
+            assert data is not None
+            self._stores.work.remove(name)
+            self._step(unpack_turn(data), now, effects)
+
+    # -- a turn
+
+    def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
+        """The first step of a turn. It may be its last one: then the caller goes on with the key."""
+        key = turn.key
+        memory, state = self._memories.recall(key)
+        moment = self._moment(turn, now)
+        firing = turn.firing
+        if firing is None:
+            event = turn.item.event
+            step = self._guarded(lambda: self._program.on_event(self._or_new(state, key), event, moment))
+        else:
+            timer = None if memory is None else memory.timers.get(firing.name)
+            if memory is None or timer is None or not timer.fired or timer.firing(firing.name) != firing:
+                # Set anew or taken away since it fired.
+                effects.append(ReleaseWatermark(str(turn.seq)))
+                return
+            del memory.timers[firing.name]
+            name, at_ms = firing.name, firing.time_ms
+            step = self._guarded(
+                lambda: self._program.on_timer(self._or_new(state, key), name, at_ms, moment)
+            )
+        self._settle(turn, memory, step, now, effects)
+
+    def _settle(
+        self,
+        turn: Turn,
+        memory: Memory | None,
+        step: Step[S] | RecordError,
+        now: Times,
+        effects: list[Effect],
+    ) -> None:
+        """Do what `step` says, or nothing of it: then its event is a dead letter."""
+        failed = self._apply(turn, memory, step, now, effects)
+        if failed is not None:
+            self._spoil(turn, memory, failed, effects)
+
+    def _apply(
+        self,
+        turn: Turn,
+        memory: Memory | None,
+        step: Step[S] | RecordError,
+        now: Times,
+        effects: list[Effect],
+        *,
+        carrier: Result | None = None,
+    ) -> RecordError | None:
+        """Do what `step` says, or nothing of it: then gives what is wrong with it. `carrier`: the answer that
+        led to it."""
+        key = turn.key
+        try:
+            if isinstance(step, RecordError):
+                raise step
+            kept = self._memories.changed(memory, step, turn.item.id, now.wall_ms)
+            following, given = leaving(turn, step, carrier)
+            if step.ask is not None:
+                following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
+                if following.calls > MAX_CALLS:
+                    raise ProgramFailed(f"the program asked more than {MAX_CALLS} times in one turn")
+                self._stores.work.put(CALL + key, pack_turn(following))
+        except Exception as error:
+            return error if isinstance(error, RecordError) else ProgramFailed(_said(error))
+        self._memories.remember(key, kept, effects, before=memory)
+        effects += given
+        if step.ask is None:
+            effects.append(ReleaseWatermark(str(turn.seq)))
+            return None
+        self._awaited[key] = following
+        effects.append(StartCall(call_item(following), step.ask))
+        return None
+
+    def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
+        """End a turn whose step was undone: its event goes to the dead letters."""
+        letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
+        effects += [Emit(letter, encode(letter)), ReleaseWatermark(str(turn.seq))]
+        if turn.firing is not None and memory is not None:
+            # The timer has fired, whatever came of it.
+            self._memories.remember(turn.key, memory, effects, before=memory)
+
+    def _or_new(self, state: Any, key: str) -> S:
+        return self._program.initial(key) if state is None else state
+
+    def _seq(self) -> int:
+        self._next_seq += 1
+        return self._next_seq - 1
+
+    def _moment(self, turn: Turn, now: Times) -> Moment:
+        return Moment(turn.key, turn.item.id, now.wall_ms, turn.watermark_ms)
+
+    @staticmethod
+    def _guarded(make: Any) -> Step[S] | RecordError:
+        """The step, or what a program's mistake or refusal comes to."""
+        try:
+            step: Any = make()
+        except RecordError as refusal:
+            return refusal
+        except Exception as error:
+            return ProgramFailed(_said(error))
+        return (
+            step if isinstance(step, Step) else ProgramFailed(f"expected a Step, found {type(step).__name__}")
+        )
+
+
+def _checked(ask: Ask) -> Ask:
+    if not ask.messages or not all(isinstance(message, Message) for message in ask.messages):
+        raise ProgramFailed("an Ask needs messages")
+    if not all(isinstance(message.content, str) for message in ask.messages):
+        raise ProgramFailed("a message's content must be text")
+    return ask
+
+
+def _waiting_name(seq: int) -> str:
+    return f"{WAITING}{seq}"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

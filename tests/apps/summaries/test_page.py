@@ -1,0 +1,183 @@
+"""The page needs nothing but itself, links statements to their events, and runs nothing of what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.apps.summaries.page import page
+from forebay.apps.summaries.parts import Source, Statement
+from forebay.apps.summaries.results import Summary
+
+SUMMARY = Summary(
+    key="#ubuntu",
+    kind="tumbling",
+    start_ms=1_600_000_000_000,
+    end_ms=1_600_003_600_000,
+    revision=0,
+    statements=(
+        Statement(
+            "Sound fails after the update.", (Source("a", 1_600_000_100_000, "bob: no sound"),), more=3
+        ),
+        Statement(
+            "Reinstalling helped.",
+            (
+                Source("b", 1_600_000_200_000, "eve: reinstall"),
+                Source("a", 1_600_000_100_000, "bob: no sound"),
+            ),
+        ),
+    ),
+    events=10,
+    summarised=7,
+    left_out=3,
+    failed=0,
+    late=1,
+    cut=0,
+    unsourced=0,
+    calls=2,
+    prompt_tokens=100,
+    completion_tokens=20,
+)
+HARMLESS = """html head meta title style body h1 h2 h3 p nav a section svg rect article ol li bdi span details
+summary"""
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.attributes: set[str] = set()
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+        for name, value in attrs:
+            self.attributes.add(name)
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href":
+                self.links.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text.append(data)
+
+
+def line(summary: Summary) -> bytes:
+    return orjson.dumps({"id": "x", "answer": summary.to_json()})
+
+
+def check(text: str) -> Reader:
+    reader = Reader(text)
+    assert reader.open == []
+    assert set(reader.tags) <= set(HARMLESS.split())
+    assert not any(name.startswith("on") or name in ("src", "style", "srcset") for name in reader.attributes)
+    assert all(link.startswith("#") for link in reader.links)
+    assert {link[1:] for link in reader.links} <= set(reader.ids)
+    assert len(set(reader.ids)) == len(reader.ids)
+    assert "default-src 'none'" in text
+    return reader
+
+
+def test_statements_link_to_their_events() -> None:
+    reader = check(page([line(SUMMARY)]))
+    said = " ".join(reader.text)
+    for part in ("#ubuntu", "Sound fails after the update.", "bob: no sound", "and 3 more", "10 events"):
+        assert part in said
+    assert "3 left out by sampling" in said
+    assert reader.links.count("#k0w0e1") == 2
+    assert reader.text.count("bob: no sound") == 1
+    assert "2020-09-13 12:26" in said
+
+
+def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
+    corrected = replace(
+        SUMMARY, revision=1, statements=(Statement("All is new.", SUMMARY.statements[0].sources),)
+    )
+    said = " ".join(check(page([line(SUMMARY), line(corrected)])).text)
+    assert "All is new." in said
+    assert "Reinstalling" not in said
+    assert "corrected, revision 1" in said
+
+
+def test_events_whose_calls_failed_are_not_said_to_be_silent() -> None:
+    lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
+    said = " ".join(check(page([line(lost)])).text)
+    assert "Could not be summarised: the calls for all of its events (6) failed." in said
+    assert "Nothing was said" not in said
+
+
+def test_a_window_of_which_part_failed_says_so_beside_its_statements() -> None:
+    said = " ".join(check(page([line(replace(SUMMARY, failed=2))])).text)
+    assert "Summarised in part: the calls for 2 of 10 events failed." in said
+    assert "Reinstalling helped." in said
+
+
+def test_a_window_in_which_nothing_failed_and_nothing_was_said() -> None:
+    said = " ".join(check(page([line(replace(SUMMARY, statements=()))])).text)
+    assert "Nothing was said." in said
+    assert "Summarised in part" not in said
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    one = replace(SUMMARY, statements=SUMMARY.statements[:1], events=1, cut=1, calls=1)
+    said = " ".join(check(page([line(one)])).text)
+    for part in ("1 window.", "1 event,", "1 source event", "1 statement over", "1 call,"):
+        assert part in said
+
+
+def test_a_summary_survives_its_json() -> None:
+    assert Summary.from_json(orjson.loads(orjson.dumps(SUMMARY.to_json()))) == SUMMARY
+
+
+NASTY = st.one_of(
+    st.sampled_from(
+        (
+            "<script>alert(1)</script>",
+            '"><img src=x onerror=alert(1)>',
+            "</style><script>1</script>",
+            "javascript:alert(1)",
+            "<!--",
+            "&lt;b&gt;",
+            "</bdi></li></ol></details><h1>",
+        )
+    ),
+    st.text(max_size=30),
+)
+
+
+@given(NASTY, NASTY, NASTY, NASTY)
+def test_nothing_in_an_event_becomes_markup(key: str, id: str, text: str, said: str) -> None:
+    statements = (Statement(said or "-", (Source(id, -(10**18), text), Source(id + "2", 10**18, text))),)
+    summary = replace(SUMMARY, key=key, statements=statements)
+    reader = check(page([line(summary)]))
+    plain = reader.tags
+    assert plain == check(page([line(replace(summary, key="k", statements=_harmless(statements)))])).tags
+
+
+def _harmless(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    return tuple(
+        Statement("said", tuple(Source(f"id{n}", s.time_ms, "text") for n, s in enumerate(each.sources)))
+        for each in statements
+    )
+
+
+def test_lines_of_other_kinds_and_none_at_all() -> None:
+    check(page([b"not json", b"{}", b'{"answer": "text"}', b'{"answer": {"type": "trend"}}']))
+    check(page([]))

@@ -1,0 +1,34 @@
+"""A key's state comes back from bytes as it was, and only in a version that is known."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from forebay.apps.summaries.intake import Arrival
+from forebay.apps.summaries.plan import SummaryPlan, Windows
+from forebay.apps.summaries.program import SummaryProgram
+from forebay.apps.summaries.state import KeyState
+from forebay.errors import ForebayError
+from forebay.testing.driven import Driven
+
+
+def test_a_state_comes_back_whole() -> None:
+    program = SummaryProgram(
+        SummaryPlan(Windows.sliding(60_000, 15_000), chunk_tokens=200, partial_tokens=60)
+    )
+    driven = Driven(program, restarts=False, eager=0.8)
+    for n in range(202):
+        driven.event(Arrival(f"e{n}", n * 250, f"text {n} שלום 🎉"))
+        driven.watermark(n * 250)
+        if n % 3 == 0 and n < 180:
+            driven.answer()
+    assert driven.state.work is not None
+    assert any(pane.nodes for pane in driven.state.panes)
+    assert KeyState.from_bytes(driven.state.to_bytes()) == driven.state
+
+
+def test_another_version_is_refused() -> None:
+    data = msgpack.packb([99, *msgpack.unpackb(KeyState().to_bytes())[1:]])
+    with pytest.raises(ForebayError, match="format 99"):
+        KeyState.from_bytes(data)

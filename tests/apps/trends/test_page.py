@@ -1,0 +1,124 @@
+"""The page of trends: what happened is on it, and no post is markup on it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.apps.trends.page import told, trends_page
+
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
+
+
+def line(kind: str, trend: int = 0, time_ms: int = 60_000, **more: Any) -> bytes:
+    answer = {
+        "kind": kind,
+        "trend": trend,
+        "name": f"storm{trend}",
+        "terms": ["storm"],
+        "time_ms": time_ms,
+        "onset_ms": 50_000,
+        "peak_ms": 65_000,
+        "rate_per_s": 2.5,
+        "base_per_s": 0.1,
+        "into": None,
+        "texts": [],
+        **more,
+    }
+    return orjson.dumps({"id": "x", "answer": answer})
+
+
+def why(words: str, trend: int = 0, time_ms: int = 60_000) -> bytes:
+    answer = {"kind": "why", "trend": trend, "of": "born", "name": "storm", "why": words, "time_ms": time_ms}
+    return orjson.dumps({"answer": answer})
+
+
+class Tags(HTMLParser):
+    def __init__(self, document: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.words = ""
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data + "\n"
+
+
+def test_a_trend_has_its_times_its_reason_and_its_posts() -> None:
+    document = trends_page(
+        [
+            line("born", texts=["big storm"]),
+            why("A storm hits Lisbon."),
+            line("changed", time_ms=90_000, terms=["storm", "lisbon"]),
+            why("The storm floods Lisbon.", time_ms=90_000),
+            line("peaked", rate_per_s=7.25),
+            line("ended", time_ms=200_000),
+        ]
+    )
+    words = Tags(document).words
+    for expected in (
+        "onset 1970-01-01 00:00:50, seen 00:01:00",
+        "peak 00:01:05, end 00:03:20",
+        "7.25 posts/s",
+        "The storm floods Lisbon.",
+        "00:01:00: A storm hits Lisbon.",
+        "big storm",
+        "lisbon",
+    ):
+        assert expected in words
+
+
+def test_one_trend_is_no_plural() -> None:
+    assert "1 trend from" in trends_page([line("born")])
+    assert "2 trends from" in trends_page([line("born"), line("born", 1)])
+
+
+def test_what_a_post_holds_is_text() -> None:
+    harmless, attack = (
+        Tags(
+            trends_page(
+                [line("born", name=text, terms=[text], texts=[text]), why(text), line("ended", name=text)]
+            )
+        )
+        for text in ("harmless", ATTACK)
+    )
+    assert attack.tags == harmless.tags
+    assert ATTACK in attack.words
+
+
+def test_a_merged_trend_is_named_by_the_one_that_goes_on() -> None:
+    lines = [line("born"), line("born", 1), line("merged", 1, into=0)]
+    assert told(lines)[0].merged == ["storm1"]
+    assert "taken in" in trends_page(lines)
+    assert trends_page(lines).count('id="trend-') == 1
+
+
+def test_a_trend_that_goes_on_is_drawn_to_the_end() -> None:
+    assert "end goes on" in trends_page([line("born")])
+
+
+@pytest.mark.parametrize("lines", [[], [b"junk", b"{}", b"[1]", b'{"answer": {"kind": "born"}}']])
+def test_without_trends_it_says_so(lines: list[bytes]) -> None:
+    assert "Nothing rose" in trends_page(lines)
+
+
+def test_times_years_away_leave_the_rest_readable() -> None:
+    lines = [line("born", n, 10**12 + n * 60_000, onset_ms=10**12 + n * 60_000) for n in range(100)]
+    lines.append(line("born", 200, 10**14, onset_ms=10**14, peak_ms=10**14))
+    lines.append(line("ended", 200, 10**17, onset_ms=10**17, peak_ms=10**17))
+    document = trends_page(lines)
+    assert len(document) < 200_000
+    assert "2001-09-09" in document
+
+
+def test_so_many_trends_are_shown_and_no_more() -> None:
+    document = trends_page(line("born", number, rate_per_s=number / 10) for number in range(1000))
+    assert document.count('class="card"') == 300
+    assert "storm999" in document
+    assert "storm1<" not in document

@@ -1,0 +1,106 @@
+"""Words and terms of posts, also of strange ones."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.apps.trends.terms import (
+    MAX_TERM_CHARS,
+    MAX_WORDS,
+    forms,
+    part_of,
+    same_term,
+    shortest_name,
+    terms_of,
+)
+from forebay.detect.samples import MAX_WORD_CHARS, distinct_words, keys_of
+from forebay.detect.samples import MAX_WORDS as MAX_DISTINCT
+
+
+def test_terms_are_words_phrases_hashtags_and_links() -> None:
+    found = terms_of("The storm hits Lisbon! #Storm see https://example.org/a?b=1, again")
+    assert found == [
+        "storm",
+        "hits",
+        "storm hits",
+        "lisbon",
+        "hits lisbon",
+        "#storm",
+        "see",
+        "example.org/a?b=1",
+        "again",
+    ]
+
+
+def test_a_phrase_does_not_span_a_stopword_or_a_link() -> None:
+    assert terms_of("bank of england") == ["bank", "england"]
+    assert terms_of("look http://x.y up") == ["look", "x.y", "up"]
+
+
+def test_a_term_counts_once_per_post() -> None:
+    assert terms_of("no no no #No #no") == ["no", "#no"]
+
+
+def test_emoji_and_scripts_without_spaces_are_terms() -> None:
+    assert {"👏", "👏 bravo"} <= set(terms_of("👏👏 bravo"))
+    assert "مرحبا بالعالم" in terms_of("مرحبا بالعالم")
+    assert terms_of("漢字") == ["漢", "字", "漢 字"]
+    assert distinct_words("漢字 test") == ["漢", "字", "test"]
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_bounded_terms(text: str) -> None:
+    terms = terms_of(text)
+    assert len(terms) == len(set(terms)) <= 2 * MAX_WORDS
+    assert all(0 < len(term) <= MAX_TERM_CHARS for term in terms)
+    words = distinct_words(text)
+    assert len(words) == len(set(words)) <= MAX_DISTINCT
+    assert all(0 < len(word) <= MAX_WORD_CHARS for word in words)
+    assert len(keys_of(words)) == len(words)
+
+
+def test_a_megabyte_is_bounded() -> None:
+    for text in ("x" * 2**20, "x y " * 2**18, "".join(chr(33 + i % 80_000) for i in range(2**20))):
+        assert len(terms_of(text)) <= 2 * MAX_WORDS
+        assert len(distinct_words(text)) <= MAX_DISTINCT
+
+
+def test_keys_are_the_same_everywhere() -> None:
+    # What is in state was hashed by another process.
+    assert keys_of(["storm", "🌊", "\ud800"]).tolist() == [2030164039, 2019999519, 2956585793]
+
+
+def test_terms_that_say_the_same() -> None:
+    assert same_term("#fightnight", "fight night")
+    assert same_term("storm", "storms")
+    assert not same_term("storm", "stormtrooper")
+    assert not same_term("4", "40")
+    assert part_of("storm", "storm hits")
+    assert not part_of("storm", "storms hit")
+
+
+def test_a_group_goes_by_its_phrase() -> None:
+    assert shortest_name(["#storm", "storm hits", "x.y/z", "storm"]) == "storm hits"
+    assert shortest_name(["x.y/z", "storm", "#storm"]) == "#storm"
+
+
+def test_a_link_keeps_its_capitals_and_the_word_http_is_a_word() -> None:
+    assert terms_of("See HTTPS://t.co/AbC and http errors") == [
+        "see",
+        "t.co/AbC",
+        "http",
+        "errors",
+        "http errors",
+    ]
+
+
+def test_two_signs_without_letters_are_two_terms() -> None:
+    assert not same_term("👏", "🐐")
+    assert same_term("👏", "👏")
+
+
+@given(st.text("#ab 👏", max_size=9), st.text("#ab 👏", max_size=9))
+def test_terms_that_are_the_same_have_a_form_in_common(one: str, other: str) -> None:
+    if same_term(one, other):
+        assert set(forms(one)) & set(forms(other))

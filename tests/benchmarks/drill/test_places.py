@@ -1,0 +1,65 @@
+"""Inputs of scenarios: what is in them, and when it is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+from benchmarks.drill.places import FILES_FOLLOWED, Places
+from benchmarks.drill.scenario import Range, Scenario, draw
+from benchmarks.drill.workload import workload
+
+from forebay.codec import decode
+from forebay.connectors.file_chunks import parts_of
+from forebay.connectors.files import Files, line_reader
+from forebay.connectors.replay import records_of
+
+SCENARIO = replace(
+    draw(1, Range(applications=("infer",), sources=("followed",), sinks=("files",))), events=80, bad=17
+)
+
+
+def places(tmp_path: Path, scenario: Scenario = SCENARIO) -> Places:
+    return Places(scenario, workload(scenario), tmp_path / "disk", None)
+
+
+def numbers(path: Path) -> list[int]:
+    return [orjson.loads(line)["n"] for line in path.read_bytes().splitlines()]
+
+
+def test_files_of_a_followed_directory_appear_as_those_before_become_requests(tmp_path: Path) -> None:
+    folder = tmp_path / "disk" / "in"
+    with places(tmp_path) as found:
+        assert found.endless
+        for requests in (0, 0, 5):
+            found.give(requests)
+        assert sorted(path.name for path in folder.iterdir()) == ["1.jsonl"]
+        found.give(6)
+        assert numbers(folder / "2.jsonl") == list(range(10, 20))
+        for _ in range(FILES_FOLLOWED):
+            found.give(80)
+    files = (folder / f"{n}.jsonl" for n in range(1, FILES_FOLLOWED + 1))
+    assert [number for file in files for number in numbers(file)] == list(range(80))
+
+
+def test_all_has_come_out_once_results_and_dead_letters_are_as_many_as_they_must_be(tmp_path: Path) -> None:
+    with places(tmp_path) as found:
+        for name, lines in (("results", 76), ("dead-letters", 3)):
+            (tmp_path / "disk" / name).mkdir()
+            (tmp_path / "disk" / name / "part-a-0.jsonl").write_text("{}\n" * lines)
+        for _ in range(FILES_FOLLOWED):
+            assert not found.complete()
+            found.give(80)
+        assert not found.complete()
+        (tmp_path / "disk" / "dead-letters" / "part-a-1.jsonl").write_text("{}\n")
+        assert found.complete()
+
+
+def test_dead_letters_hold_the_events(tmp_path: Path) -> None:
+    with places(tmp_path, replace(SCENARIO, source="letters")) as found:
+        assert found.source["type"] == "dead_letters"
+        path = tmp_path / "disk" / found.source["path"]
+        reader = line_reader(Files(path, letters=True))
+        events = [decode(record.data) for record in records_of(parts_of(path, reader), reader)]
+    assert [event.fields["n"] for event in events] == list(range(80))

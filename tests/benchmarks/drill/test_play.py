@@ -1,0 +1,85 @@
+"""The drill itself: one scenario with real processes that is right, and mistakes that it must see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from benchmarks.drill.play import Surroundings, play
+from benchmarks.drill.scenario import Fault, Scenario
+from benchmarks.drill.shim import compiler
+
+SMALL = Scenario(
+    seed=3,
+    application="infer",
+    source="file",
+    sink="files",
+    events=120,
+    keys=3,
+    ordered=True,
+    event_time=False,
+    parallelism=1,
+    capacity=8,
+    checkpoint_s=0.2,
+    slow=0.05,
+    bad=17,
+    faults=(
+        Fault("kill all", 30, parallelism=2),
+        Fault("cut engine", 5, away_s=0.3),
+        *([Fault("full disk", 1, "checkpoints", away_s=0.5)] if compiler() else []),
+    ),
+)
+
+
+@pytest.mark.flink
+def test_a_scenario_that_is_right_and_its_report() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.drill", "--json", "--tries", "0", "--scenario", "-"],
+        input=SMALL.to_json().encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    told = orjson.loads(done.stdout)
+    assert told["passed"]
+    assert told["scenarios"] == 1
+    assert told["faults"] == len(SMALL.faults)
+    assert told["by_kind"]["kill all"] == 1
+    assert told["by_source"] == {"file": {"scenarios": 1, "faults": len(SMALL.faults), "failed": 0}}
+    assert told["starts"] >= 2
+
+
+# A command that writes results of its own, in place of `forebay`.
+PRETENDER = """
+import sys, pathlib
+folder = pathlib.Path(sys.argv[2]).parent / "results"
+folder.mkdir(parents=True)
+(folder / "part-a-0.jsonl").write_text('{"fields": {"n": 0}, "answer": "not this"}\\n')
+"""
+
+
+def pretending(*words: str) -> Surroundings:
+    return Surroundings(command=(sys.executable, "-c", PRETENDER, *words), patience_s=5.0)
+
+
+def test_what_is_lost_or_wrong_is_seen(tmp_path: Path) -> None:
+    outcome = play(replace(SMALL, faults=()), tmp_path / "work", pretending())
+    assert any("lost" in problem for problem in outcome.problems)
+    assert any("wrong: 0: not this instead of" in problem for problem in outcome.problems)
+
+
+def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", "raise SystemExit('no reason')"))
+    (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
+    assert "ended with status 1 though nothing had happened" in problem
+    assert "no reason" in problem
+
+
+def test_a_run_that_stands_still_is_seen_and_ended(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", "import time; time.sleep(600)"), patience_s=0.5)
+    (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
+    assert "nothing moved" in problem

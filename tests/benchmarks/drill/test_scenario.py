@@ -1,0 +1,78 @@
+"""Scenarios are values of their seeds, and go through JSON unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.drill.scenario import OF_BROKERS, OF_FEEDS, SHIMMED, SOURCES, Range, Scenario, draw
+from benchmarks.drill.shrink import smaller
+from benchmarks.drill.workload import workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+
+EVERYTHING = Range(kafka=True)
+
+
+@given(st.integers(0, 10**6))
+def test_a_scenario_is_that_of_its_seed_and_survives_json(seed: int) -> None:
+    scenario = draw(seed, EVERYTHING)
+    assert draw(seed, EVERYTHING) == scenario
+    assert Scenario.from_json(scenario.to_json()) == scenario
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_only_what_the_machine_has_and_the_pipeline_knows_is_drawn(
+    seed: int, kafka: bool, shim: bool
+) -> None:
+    scenario = draw(seed, Range(kafka=kafka, shim=shim))
+    assert _is_possible(scenario)
+    places, kinds = {scenario.source, scenario.sink}, {fault.kind for fault in scenario.faults}
+    assert kafka or "kafka" not in places
+    assert shim or not kinds & SHIMMED
+    for smaller_one in smaller(scenario):
+        assert _is_possible(smaller_one)
+        assert smaller_one != scenario
+
+
+def _is_possible(scenario: Scenario) -> bool:
+    places, kinds = {scenario.source, scenario.sink}, {fault.kind for fault in scenario.faults}
+    return (
+        scenario.source in SOURCES[scenario.application]
+        and len(scenario.faults) >= 1
+        and ("kafka" in places or not kinds & OF_BROKERS)
+        and (bool(places & {"sse", "websocket"}) or not kinds & OF_FEEDS)
+    )
+
+
+def test_every_application_source_sink_and_fault_is_reached_by_few_seeds() -> None:
+    drawn = [draw(seed, EVERYTHING) for seed in range(300)]
+    assert {each.application for each in drawn} == set(EVERYTHING.applications)
+    assert {each.source for each in drawn} == set(EVERYTHING.sources)
+    assert {each.sink for each in drawn} == set(EVERYTHING.sinks)
+    assert {fault.kind for each in drawn for fault in each.faults} == set(EVERYTHING.faults)
+    assert {fault.parallelism for each in drawn for fault in each.faults} == {None, 1, 2}
+
+
+@pytest.mark.parametrize("among", [Range(sinks=()), Range(faults=("cut feed",), sources=("file",))])
+def test_nothing_to_draw_is_said(among: Range) -> None:
+    with pytest.raises(SettingError, match="left to draw"):
+        draw(1, among)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"faults": [{"kind": 1}]}'])
+def test_what_is_no_scenario_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="no scenario"):
+        Scenario.from_json(text)
+
+
+@pytest.mark.parametrize("application", EVERYTHING.applications)
+def test_what_must_come_out_is_known_and_is_something(application: str) -> None:
+    seeds = (seed for seed in range(1000) if draw(seed, EVERYTHING).application == application)
+    scenario = draw(next(seeds), EVERYTHING)
+    work = workload(scenario)
+    assert work.expected.results
+    assert workload(scenario) == work
+    assert workload(replace(scenario, faults=())) == work

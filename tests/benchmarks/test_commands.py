@@ -1,0 +1,126 @@
+"""What `forebay bench` refuses before it measures for minutes, and what it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.__main__ import application
+from typer.testing import CliRunner
+
+from forebay.errors import SettingError, SetupError
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*arguments: Any, **more: Any) -> Any:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("benchmarks.overhead.measure_overhead", measure)
+    monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
+    monkeypatch.setattr("benchmarks.recovery.measure_recovery", measure)
+
+
+def refused(*words: str) -> BaseException:
+    error = CliRunner().invoke(application(), [*words]).exception
+    assert error is not None
+    return error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["overhead", "--json", "{}/none/a.json"], "--json: there is no folder .*/none to write a.json to"),
+        (["overhead", "--json", "{}"], "--json: expected a file, found the folder"),
+        (["overhead", "--plot", "{}/none/a.png"], "--plot: there is no folder"),
+        (["overhead", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in \.png, \.svg, \.pdf"),
+        (["applications", "--json", "{}/none/a.json"], "--json: there is no folder"),
+        (["applications", "--data", "{}/none"], "--data: there is no folder .*/none"),
+        (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
+        (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
+        (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* cannot be made: Not a directory"),
+        (["recovery", "--flink", "a"], "--flink: expected KEY=VALUE, found a"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused_first(tmp_path: Path, words: list[str], says: str) -> None:
+    (tmp_path / "file").touch()
+    error = refused(*(word.replace("{}", str(tmp_path)) for word in words))
+    assert isinstance(error, SettingError)
+    with pytest.raises(SettingError, match=says):
+        raise error
+
+
+def test_pictures_need_matplotlib_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    error = refused("overhead", "--plot", str(tmp_path / "a.png"))
+    assert isinstance(error, SetupError)
+    assert "pip install 'forebay[plot]'" in str(error)
+
+
+def figures(added_ms: float) -> dict[str, Any]:
+    return {
+        "events_per_s": 100.0, "tokens_per_s": 1600.0, "added_ms_p50": added_ms, "added_ms_p99": 2 * added_ms,
+        "checkpoint_ms_p99": None, "in_flight_mean": 3.0, "added_ms": [added_ms] * 101,
+    }  # fmt: skip
+
+
+def test_the_figures_are_shown_written_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    measured = {
+        "engine": "fake",
+        "direct": figures(0.5),
+        "forebay": figures(4.25),
+        "saturated": {"forebay": figures(8.0), "forebay_to_direct": {"events": 0.98}},
+        "memory": {"samples": 12},
+    }
+    monkeypatch.setattr("benchmarks.overhead.measure_overhead", lambda options, note: measured)
+    done = CliRunner().invoke(
+        application(),
+        ["overhead", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg")],
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "a.json").read_text()) == measured
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_applications_are_shown_with_what_was_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"nmi": 0.93, "ari": 0.85, "clusters": 3, "gold": 2, "texts_per_s": 5000.0}
+    topics = {**scores, "texts_per_s_embedded": 400.0, "baselines": {"published": {"nmi": 0.84}}}
+    hits = {"precision": 0.9, "recall": 0.8, "delay_s_p50": 12.3}
+    trends = {**hits, "events_per_s": 2e4, "state_mib": 12.0, "baselines": {"offline": hits}}
+    report = {"topics": {"f.jsonl": topics}, "trends": trends, "skipped": {"g.jsonl": "not there"}}
+    asked = []
+
+    def measure(options: Any, *arguments: Any) -> Any:
+        asked.append((tuple(options.apps), options.seed, [file.name for file in options.files]))
+        return report
+
+    monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
+    out = tmp_path / "out.json"
+    shown = CliRunner().invoke(application(), ["applications", "--json", str(out), "--seed", "4"])
+    assert shown.exit_code == 0
+    assert json.loads(out.read_text()) == report
+    for text in (
+        "f.jsonl",
+        "0.930",
+        "published",
+        "5000",
+        "400",
+        "0.90",
+        "12 s",
+        "12 MiB",
+        "g.jsonl: not there",
+    ):
+        assert text in shown.stdout
+    CliRunner().invoke(application(), ["applications", "--file", "mine.jsonl"])
+    assert asked == [(("topics", "trends", "summary", "sessions"), 4, []), (("topics",), 1, ["mine.jsonl"])]

@@ -1,0 +1,84 @@
+"""What a recovery run of trends and topics foretells, and what it makes of lines that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from benchmarks.expected_events import Foretold, TopicsJob, TrendsJob, held_against
+from benchmarks.recovery import RecoveryConfig, measure_recovery
+
+from forebay.errors import SettingError
+from forebay.settings import Settings
+
+
+class Engine:
+    """A scripted engine, or one whose words cannot be foretold."""
+
+    url = ""
+
+    def __init__(self, *, scripted: bool = True) -> None:
+        self._scripted = scripted
+
+    def calls(self) -> Any:
+        return {} if self._scripted else None
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+FORETOLD: Foretold = {"a": {"kind": "born"}, "b": {"kind": "why", "why": "echo"}}
+
+
+def line(id: str, answer: Any, **more: Any) -> bytes:
+    return orjson.dumps({"id": id, "answer": answer, **more})
+
+
+LINES = [line(id, answer) for id, answer in FORETOLD.items()]
+
+
+def held(lines: list[bytes], **engine: Any) -> tuple[int, int, int, bool]:
+    tally = held_against(FORETOLD, "why", lines, [], Engine(**engine))  # type: ignore[arg-type]
+    return tally.lost, tally.duplicated, tally.wrong, tally.exact
+
+
+def test_all_once_is_exact() -> None:
+    assert held(LINES) == (0, 0, 0, True)
+
+
+def test_what_differs_is_counted() -> None:
+    assert held(LINES[:1]) == (1, 0, 0, False)
+    assert held([*LINES, LINES[0]]) == (0, 1, 0, False)
+    assert held([*LINES, line("c", {})]) == (0, 0, 1, False)
+    assert held([LINES[0], line("b", {"kind": "why", "why": "other"})]) == (1, 0, 1, False)
+    assert held([*LINES, b"junk", b"[1]", line([], {})]) == (0, 0, 3, False)  # type: ignore[arg-type]
+
+
+def test_a_real_engines_words_are_its_own() -> None:
+    other = [LINES[0], line("b", {"kind": "why", "why": "words of its own"})]
+    assert held(other, scripted=False) == (0, 0, 0, True)
+    assert held([line("a", {"kind": "ended"}), other[1]], scripted=False) == (1, 0, 1, False)
+
+
+def test_a_dead_letter_is_not_exact() -> None:
+    assert not held_against(FORETOLD, "why", LINES, [b"{}"], Engine()).exact  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("job", [TrendsJob(), TopicsJob()], ids=["trends", "topics"])
+def test_the_made_up_stream_has_enough_to_tell(job: Any) -> None:
+    events = job.events(4000, 3)
+    assert events == job.events(4000, 3)
+    assert [event["n"] for event in events] == list(range(4000))
+    foretold = job.foretold(events)
+    assert len(foretold) > 100
+    kinds = {answer["kind"] for answer in foretold.values()}
+    assert {"born", "why" if isinstance(job, TrendsJob) else "label"} <= kinds
+    assert foretold == job.foretold(events)
+    assert foretold != job.foretold(job.events(4000, 4))
+
+
+def test_partitions_are_refused(tmp_path: Any) -> None:
+    config = RecoveryConfig(kills=2, seed=1, work=tmp_path, sink="kafka", app="trends")
+    with pytest.raises(SettingError, match="use --sink files"):
+        measure_recovery(config, Settings(home=tmp_path, python=tmp_path))

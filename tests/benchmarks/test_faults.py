@@ -1,0 +1,49 @@
+"""Each fault in small: all is answered in time, and the sick replica gets no more than it takes to see it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
+from typer.testing import CliRunner
+
+SETTINGS = FaultSettings(requests=240)
+
+
+@pytest.mark.parametrize(
+    ("fault", "at_most"),
+    # In flight when it strikes, then what it takes to shut the replica, then one at each trial.
+    [("killed", 5), ("hung", 30), ("slow", 40), ("503", 10), ("frozen metrics", 160)],
+)
+async def test_one_sick_replica_harms_nobody(fault: str, at_most: int) -> None:
+    run = await run_fault(fault, SETTINGS)
+    assert (run.answered, run.in_time) == (SETTINGS.requests, SETTINGS.requests)
+    assert run.calls_before >= SETTINGS.requests / 3 / SETTINGS.replicas / 2, (
+        "it had its share while it was well"
+    )
+    assert run.calls_after <= at_most
+    assert run.others_after >= SETTINGS.requests * 2 / 3 - at_most
+
+
+def test_the_command_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in FAULTS if name != "killed"]:
+        monkeypatch.delitem(FAULTS, name)
+    file = tmp_path / "faults.json"
+    done = CliRunner().invoke(
+        application(), ["faults", "--requests", "60", "--replicas", "2", "--json", str(file)]
+    )
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    assert document["passed"]
+    assert [run["fault"] for run in document["faults"]] == ["killed"]
+
+
+async def test_a_request_that_is_not_answered_in_time_is_no_pass() -> None:
+    settings = FaultSettings(replicas=2, requests=30, deadline_s=0.001)
+    run = await run_fault("frozen metrics", FaultSettings(replicas=2, requests=30))
+    assert run.passed
+    late = type(run)(**{**{name: getattr(run, name) for name in run.__slots__}, "in_time": 29})
+    assert not faults_document(settings, [run, late])["passed"]

@@ -1,0 +1,39 @@
+"""The measurement of the gateway, in small, and its sums."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.gateway import GatewayOptions, gateway_process, measure_gateway, report
+from benchmarks.gateway_client import Answer
+
+from forebay.errors import LaunchError
+
+
+def test_both_ways_in_one_run() -> None:
+    options = GatewayOptions(rate_per_s=20, rounds=1, seconds=1, first_token_s=0.01, token_s=0.0)
+    found = measure_gateway(options)
+    assert found["requests"] == 20
+    for way in ("direct", "gateway"):
+        assert 10.0 < found[f"{way}_ttft_ms_p50"] <= found[f"{way}_latency_ms_p50"]
+    assert found["added_ttft_ms_p50"] == found["gateway_ttft_ms_p50"] - found["direct_ttft_ms_p50"]
+
+
+def test_the_sums() -> None:
+    direct = [Answer(200, float(ms), float(ms + 1)) for ms in range(1, 101)]
+    gateway = [Answer(200, float(ms + 4), float(ms + 9)) for ms in range(1, 101)]
+    found = report(GatewayOptions(), {"direct": direct, "gateway": gateway})
+    assert (found["direct_ttft_ms_p50"], found["gateway_ttft_ms_p99"]) == (50.0, 103.0)
+    assert (found["added_ttft_ms_p50"], found["added_latency_ms_p99"]) == (4.0, 8.0)
+    assert found["passed"]
+    slower = [Answer(200, answer.first_ms + 2, answer.whole_ms) for answer in gateway]
+    assert not report(GatewayOptions(), {"direct": direct, "gateway": slower})["passed"]
+
+
+def test_wrong_answers_are_no_figures() -> None:
+    with pytest.raises(LaunchError, match="1 of 2 answers had a status like 503"):
+        report(GatewayOptions(), {"direct": [Answer(200, 1.0, 1.0), Answer(503, 1.0, 1.0)], "gateway": []})
+
+
+def test_a_gateway_that_does_not_start_says_why() -> None:
+    with pytest.raises(LaunchError, match="expected a URL"), gateway_process(["ftp://x"]):
+        pass

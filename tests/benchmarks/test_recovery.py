@@ -1,0 +1,93 @@
+"""A recovery run: its figures, and the real thing with two kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.recovery import Killed, Recovery, Run
+from benchmarks.tally import Tally
+from typer.testing import CliRunner
+
+EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, reissued=2)
+KILLS = (
+    Killed("job", 1.0, 4, 9.0, parallelism=2),
+    Killed("engine", 9.0, 4, 3.0, 1.5),
+    Killed("job", 20.0, 4, 5.0),
+)
+
+
+def recovery(run: Run) -> Recovery:
+    return Recovery("fake", "files", "main", 1, 12.34, run)
+
+
+def test_figures_are_counts_and_times_by_kind() -> None:
+    found = recovery(Run(3, KILLS, EXACT, starts=3, seconds=6.0, called_again=4))
+    document = found.document()
+    assert found.passed
+    assert {name: document[name] for name in ("events", "results", "lost", "duplicated", "dead_letters")} == {
+        "events": 5,
+        "results": 5,
+        "lost": 0,
+        "duplicated": 0,
+        "dead_letters": 0,
+    }
+    assert (document["reissued"], document["called_again"], document["rescaled"]) == (2, 4, 1)
+    assert (document["kills"], document["by_kind"]) == (3, {"job": 2, "engine": 1})
+    assert document["next_result_s"] == {
+        "p50": 5.0,
+        "max": 9.0,
+        "by_kind": {"engine": {"p50": 3.0, "max": 3.0}, "job": {"p50": 7.0, "max": 9.0}},
+    }
+    assert (document["seed"], document["seconds"]) == (1, 12.3)
+    assert orjson.loads(orjson.dumps(document))["runs"][0]["killed"][1]["down_s"] == 1.5
+
+
+@pytest.mark.parametrize("field", ["lost", "duplicated", "dead_letters", "wrong"])
+def test_one_event_that_is_not_exactly_once_fails_the_run(field: str) -> None:
+    values = {name: getattr(EXACT, name) for name in EXACT.__slots__} | {field: 1}
+    found = recovery(Run(3, KILLS, Tally(**values), starts=3, seconds=6.0))
+    assert not found.passed
+    assert found.document()[field] == 1
+
+
+def test_a_kill_that_was_not_made_fails_the_run() -> None:
+    assert not recovery(Run(4, KILLS, EXACT, starts=3, seconds=6.0)).passed
+
+
+def test_no_kill_gives_no_times() -> None:
+    found = recovery(Run(1, (), EXACT, starts=1, seconds=6.0))
+    assert found.document()["next_result_s"] == {"by_kind": {}}
+
+
+def test_an_offset_committed_ahead_of_its_result_fails_the_run() -> None:
+    run = Run(2, KILLS, EXACT, starts=3, seconds=6.0, ahead=1)
+    assert not recovery(run).passed
+    assert recovery(run).document()["ahead"] == 1
+
+
+def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    outcome = CliRunner().invoke(application(), ["recovery", "--work-dir", str(tmp_path)])
+    assert "expected an empty folder" in str(outcome.exception)
+
+
+@pytest.mark.flink
+def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "recovery", "--kills", "2"]
+    # The second kill comes some 2000 events from the start; the rest is time for a machine that is held up.
+    command += ["--events", "4000", "--work-dir", str(tmp_path / "work"), "--json", str(figures)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = orjson.loads(figures.read_bytes())
+    assert document["by_kind"] == {"job": 1, "engine": 1}
+    assert (document["lost"], document["duplicated"], document["results"]) == (0, 0, 4000)
+    assert document["rescaled"] == 1
+    # Both kills hit requests in flight: of the job's, at least one was issued again.
+    assert document["reissued"] > 0
+    assert all(kill["next_result_s"] > 0 for kill in document["runs"][0]["killed"])

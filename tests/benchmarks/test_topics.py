@@ -1,0 +1,117 @@
+"""The measurement of topics, on a small file and a made-up embedding."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.topics import Labelled, followed, leader_clusters, measure_topics, read_labelled
+
+from forebay.apps.topics.finder import TopicEvent, TopicSettings
+from forebay.embed.minilm import MiniLM
+from forebay.embed.model import find_embedding_model
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+SUBJECTS = ("storm lisbon flood rain", "goal final penalty referee", "album song concert tour")
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """The mean of the words' random vectors."""
+    rows = [
+        np.mean(
+            [np.random.default_rng(zlib.crc32(w.encode())).normal(size=32) for w in t.split() or [""]], axis=0
+        )
+        for t in texts
+    ]
+    return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float32)
+
+
+def labelled(count: int = 600) -> Labelled:
+    rng = np.random.default_rng(1)
+    gold = tuple(int(each) for each in rng.integers(3, size=count))
+    return Labelled(
+        "made-up.jsonl", tuple(" ".join(rng.permutation(SUBJECTS[g].split())[:3]) for g in gold), gold
+    )
+
+
+def test_the_report_has_the_fields_that_are_promised() -> None:
+    report = measure_topics(labelled(), embed)
+    assert report["nmi"] > 0.9
+    assert report["ari"] > 0.9
+    assert (report["gold"], report["texts"]) == (3, 600)
+    assert 3 <= report["clusters"] <= 6
+    assert report["texts_per_s"] > 0
+    assert report["texts_per_s_embedded"] > 0
+    assert {"nmi", "ari", "clusters", "gold", "texts_per_s"} <= report["baselines"][
+        "leader_minilm_0.4"
+    ].keys()
+    assert "mstream_published" not in report["baselines"]
+    named = Labelled("mstream_tweets.jsonl", *(field for field in (labelled().texts, labelled().gold)))
+    assert measure_topics(named, embed)["baselines"]["mstream_published"] == {"nmi": 0.844}
+
+
+def test_topics_are_followed_to_their_ends() -> None:
+    events = [
+        TopicEvent("merged", 1, 0, 1, into=2),
+        TopicEvent("folded", 2, 0, 1, into=5),
+        TopicEvent("folded", 3, 0, 1, into=None),
+        TopicEvent("died", 4, 0, 1),
+    ]
+    assert followed([0, 1, 2, 3, 4, -1], events) == [0, 5, 5, 3, 4, -1]
+
+
+def test_leaders() -> None:
+    vectors = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
+    assert leader_clusters(vectors) == [0, 1, 0, 1]
+    assert len(set(leader_clusters(np.eye(1030, dtype=np.float32)))) == 1030
+
+
+def test_a_labelled_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_text(
+        '{"textCleaned": "a b", "clusterNo": 3, "x": 1}\n\n{"textCleaned": "", "clusterNo": "k"}\n'
+    )
+    assert read_labelled(path) == Labelled("some.jsonl", ("a b", ""), (3, "k"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no texts"),
+        ('{"textCleaned": "a"}', ":1: expected a JSON object with textCleaned and clusterNo"),
+        ('{"textCleaned": "a", "clusterNo": 1}\nnot json', ":2: expected"),
+        ("[1]", ":1: expected"),
+        ('{"textCleaned": 5, "clusterNo": 1}', ":1: expected"),
+        ('{"textCleaned": "a", "clusterNo": [1]}', ":1: expected"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_text(text)
+    with pytest.raises(SettingError, match=says):
+        read_labelled(path)
+
+
+def test_a_missing_file_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read: No such file"):
+        read_labelled(tmp_path / "none.jsonl")
+
+
+def test_real_news_are_clustered_better_than_by_leaders() -> None:
+    path, model = DATA / "mstream_news_t.jsonl", find_embedding_model(load_settings())
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    if model is None:
+        pytest.skip("the embedding model is not installed: forebay setup --embeddings")
+    data = read_labelled(path)
+    part = Labelled("part.jsonl", data.texts[:1500], data.gold[:1500])
+    report = measure_topics(part, MiniLM(model).embed, TopicSettings())
+    leader = report["baselines"]["leader_minilm_0.4"]
+    assert report["nmi"] > leader["nmi"] + 0.01
+    assert report["ari"] > leader["ari"] + 0.02
+    assert report["clusters"] <= 1.5 * report["gold"]

@@ -1,0 +1,94 @@
+"""The measurement of trends: what counts as right, and a small stream from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.applications import fight_trends
+from benchmarks.trends import Sighting, hits, measure_trends, memory, sightings
+
+from benchmarks import trends as module
+from forebay.apps.trends.finder import TrendEvent, TrendSettings
+from forebay.errors import SettingError
+from forebay.testing.bursts import BurstPlan, PlantedBurst
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)
+GOAL = PlantedBurst(("goal", "goal keeper"), 150.0, 250.0, "hill", 8.0, 1.0, 7.0)
+
+
+def seen(*terms: str, at: float, onset: float = 0.0) -> Sighting:
+    return Sighting(frozenset(terms), at, onset)
+
+
+def test_the_first_sighting_of_a_burst_is_right_and_a_second_is_wrong() -> None:
+    found = hits(
+        [STORM, GOAL], [seen("storm", at=110, onset=104), seen("#storm1", at=130), seen("keeper", at=180)]
+    )
+    assert found["precision"] == pytest.approx(2 / 3)
+    assert found["recall"] == 1
+    assert found["delay_s_p50"] == 10
+    assert found["delay_s_p50_by_shape"] == {"step": 10, "hill": None}
+    assert found["onset_error_s_p50"] == 4
+
+
+@pytest.mark.parametrize("at", [80, 361])
+def test_a_sighting_at_another_time_is_wrong(at: float) -> None:
+    assert hits([STORM], [seen("storm", at=at)]) == {
+        "precision": 0.0,
+        "recall": 0.0,
+        "delay_s_p50": None,
+        "delay_s_p50_by_shape": {"step": None},
+        "onset_error_s_p50": None,
+    }
+
+
+def test_nothing_seen_is_nothing_right() -> None:
+    assert hits([STORM], [])["precision"] == 0
+
+
+def event(kind: str, trend: int, term: str, at: float, into: int | None = None) -> TrendEvent:
+    return TrendEvent(kind, trend, term, (term,), int(at * 1000), 0, 0, 1.0, 0.1, 20.0, into)  # type: ignore[arg-type]
+
+
+def test_merged_trends_are_one_sighting() -> None:
+    events = [
+        event("born", 0, "a", 10),
+        event("born", 1, "b", 8),
+        event("merged", 1, "b", 20, 0),
+        event("ended", 0, "a", 60),
+    ]
+    (one,) = sightings(events)
+    assert (one.terms, one.said_s) == ({"a", "b"}, 8)
+
+
+def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DISTINCT_TERMS", 50_000)
+    plan = BurstPlan(seed=2, bursts=4, hours=0.4, warm_up_s=400, rate_per_s=40, vocabulary=20_000)
+    report = measure_trends(plan, TrendSettings(width_bits=15))
+    assert report["recall"] >= 0.8
+    assert report["precision"] >= 0.6
+    assert report["events_per_s"] > 0
+    assert report["baselines"]["kleinberg_offline"]["recall"] >= 0.6
+    assert {"delay_s_p50", "state_mib", "distinct_terms"} <= report.keys()
+
+
+def test_memory_is_that_of_the_sketch() -> None:
+    found = memory(TrendSettings(width_bits=15), 200_000)
+    assert found["distinct_terms"] == 200_000
+    assert 1.5 < found["state_mib"] < 64
+
+
+def test_the_fight_is_found() -> None:
+    path = DATA / "tweets_fight_2017.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    terms = {term for trend in fight_trends(path) for term in trend["terms"]}
+    assert {"round 9", "tired", "50 0", "it's over", "rematch", "undefeated"} <= terms
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "no time"}\n')
+    with pytest.raises(SettingError, match="expected JSON lines with created_at and text"):
+        fight_trends(tmp_path / "x.jsonl")

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.json_lines import dead_letter_json, parse_dead_letter, result_json
+from forebay.errors import MalformedRecord
+from forebay.records import DeadLetter, Result, Usage
+
+TEXT = st.text()
+MAYBE = st.none() | TEXT
+LETTERS = st.builds(
+    DeadLetter,
+    raw=st.binary() | TEXT.map(lambda text: text.encode()),
+    cause=TEXT,
+    detail=TEXT,
+    attempts=st.integers(0, 2**31),
+    id=MAYBE,
+    key=MAYBE,
+    time_ms=st.none() | st.integers(-(2**53), 2**53),
+    position=MAYBE,
+)
+
+
+@given(LETTERS)
+def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
+    line = dead_letter_json(letter)
+    assert "\n" not in line
+    assert parse_dead_letter(line.encode()) == letter
+
+
+def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
+    assert orjson.loads(dead_letter_json(DeadLetter("é".encode(), "c", "d")))["input"] == "é"
+    assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
+
+
+def test_a_detail_with_lone_surrogates_is_written() -> None:
+    assert "?" in dead_letter_json(DeadLetter(b"x", "c", "\ud800"))
+
+
+@given(st.binary())
+def test_other_lines_are_malformed(line: bytes) -> None:
+    with pytest.raises(MalformedRecord):
+        parse_dead_letter(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"input": 3}',
+        b'{"input_base64": "*", "cause": "c", "detail": "d"}',
+        b'{"input": "", "cause": "c", "detail": "d", "time_ms": "1"}',
+        b'{"input": "", "cause": "c", "detail": "d", "time_ms": 9223372036854775807}',
+    ],
+)
+def test_json_that_is_no_dead_letter_is_malformed(line: bytes) -> None:
+    with pytest.raises(MalformedRecord, match="not a dead letter"):
+        parse_dead_letter(line)
+
+
+def make_result(answer: object) -> Result:
+    return Result(
+        id="i",
+        key="k",
+        fields={"text": "a\nb"},
+        answer=answer,
+        usage=Usage(1, 2, 0),
+        attempts=1,
+        read_ms=5,
+        elapsed_s=0.5,
+        called_s=0.25,
+    )
+
+
+def test_a_result_is_one_line_with_all_its_fields() -> None:
+    result = make_result({"topic": "é"})
+    value = orjson.loads(result_json(result))
+    assert value["answer"] == {"topic": "é"}
+    assert value["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 0}
+    assert "\n" not in result_json(result)
+
+
+def test_a_records_key_and_headers_are_left_to_the_system_that_they_are_of() -> None:
+    result = replace(make_result("a"), record_key=b"\xff", headers={"trace": b"1"})
+    assert result_json(result) == result_json(make_result("a"))
+
+
+def test_a_result_that_is_not_json_is_malformed() -> None:
+    with pytest.raises(MalformedRecord, match="result i "):
+        result_json(make_result(object()))

@@ -1,0 +1,131 @@
+"""Runs of operators without Flink, as a schedule says: what the tests at any moment share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from forebay.codec import decode
+from forebay.flink import inference, stages
+from forebay.flink.keying import Keying
+from forebay.flink.request_handler import result as result_of
+from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, Usage
+from forebay.testing.answers import tokens
+from forebay.testing.chain import Chain, Operator
+from forebay.testing.chosen_calls import ChosenCalls
+from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
+
+Action = tuple[str, int]
+ACTIONS = st.one_of(
+    st.tuples(st.just("read"), st.integers(1, 6)),
+    st.tuples(st.just("take"), st.integers(0, 7)),
+    st.tuples(st.just("take"), st.integers(0, 7)),
+    st.tuples(st.just("answer"), st.integers(0, 7)),
+    st.tuples(st.just("answer"), st.integers(0, 7)),
+    st.tuples(st.just("pass time"), st.sampled_from((1, 7, 30, 600, 5_000))),
+    st.tuples(st.just("barrier"), st.just(0)),
+    st.tuples(st.just("checkpoint"), st.just(0)),
+    st.tuples(st.just("crash"), st.integers(1, 3)),
+    st.tuples(st.just("set clock"), st.sampled_from((-7_200_000, -1_000, 1_000, 7_200_000))),
+)
+SCHEDULES = st.integers(0, 120).flatmap(lambda size: st.lists(ACTIONS, min_size=size, max_size=size))
+"""Lists of every length as often: by themselves they would have five actions on average."""
+SHARDS = 3
+FEWER = settings(max_examples=settings.default.max_examples // 4)
+"""For applications that take long themselves."""
+
+
+def _unasked(item: KeyedEvent) -> Any:
+    raise AssertionError("nothing here asks an engine")
+
+
+@dataclass
+class Runs:
+    """Runs of one chain, one after another, as a schedule says. Calls of its operators get `answer`."""
+
+    operators: Callable[[Runs], Sequence[Operator]]
+    elements: Sequence[tuple[Any, int | None]]
+    answer: Callable[[KeyedEvent], Any] = _unasked
+    clock: WallClock = field(default_factory=WallClock)
+    calls: list[ChosenCalls] = field(default_factory=list)
+
+    def play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
+        """All outputs that were committed, where the last run comes to its end."""
+        with pytest.MonkeyPatch.context() as patch:
+            self._outside_the_jvm(patch)
+            return self._play(schedule)
+
+    def _play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
+        chain = self._start(1, None)
+        for action, number in schedule:
+            match action:
+                case "read":
+                    for _ in range(number):
+                        chain.read()
+                case "take":
+                    for _ in range(3):
+                        if ready := chain.ready():
+                            chain.take(*ready[number % len(ready)])
+                case "answer" if self.calls:
+                    self.calls[number % len(self.calls)].answer(number)
+                case "pass time":
+                    chain.pass_time(number / 1000)
+                case "barrier":
+                    chain.begin_checkpoint()
+                case "checkpoint":
+                    chain.checkpoint_at_once()
+                case "set clock":
+                    self.clock.step(number)
+                case "crash":
+                    chain = self._start(number, chain.newest)
+        chain.finish()
+        return chain.outputs
+
+    def _start(self, parallelism: int, restored: Any) -> Chain:
+        self.calls = []
+        return Chain(
+            self.operators(self),
+            self.elements,
+            self.clock,
+            parallelism=parallelism,
+            restored=restored,
+            while_firing=lambda: [calls.answer(0) for calls in self.calls],
+        )
+
+    def _outside_the_jvm(self, patch: pytest.MonkeyPatch) -> None:
+        def calls(*given: Any, **more: Any) -> ChosenCalls:
+            self.calls.append(ChosenCalls(*given, answer_to=self.answer, clock=self.clock, **more))
+            return self.calls[-1]
+
+        patch.setattr(inference, "RequestPool", calls)
+        patch.setattr(inference, "is_cancelled", lambda: False)
+        for module in (inference, stages):
+            patch.setattr(module, "held_keys", held_keys)
+        patch.setattr(inference, "set_after_round", set_after_round)
+        # So that snapshots are taken within a run of some dozens of inputs.
+        patch.setattr(stages, "LEAST_LOG_BYTES", 256)
+
+
+async def nobody(_counts: Any) -> Any:
+    """Opens nothing: calls are answered by hand."""
+
+
+def keying(clock: WallClock, **settings: Any) -> Callable[[Any], Iterator[tuple[int, bytes]]]:
+    function = Keying(shards=SHARDS, clock=clock, **settings)
+    function.open(None)  # type: ignore[arg-type]
+    return function.flat_map
+
+
+def completion(item: KeyedEvent, text: str, answer: Any) -> Result:
+    said = Completion(text, "stop", Usage(0, tokens(text)), Timing(0.0, 0.0))
+    return result_of(item, said, answer, attempts=1)
+
+
+def divided(outputs: Sequence[Any]) -> tuple[list[Result], list[DeadLetter]]:
+    results = [decode(each) for each in outputs if not isinstance(each, tuple)]
+    return results, [decode(data) for tag, data in (each for each in outputs if isinstance(each, tuple))]

@@ -1,0 +1,130 @@
+"""Which checkpoint on disk is the newest, and which are none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import (
+    HEADER,
+    MARK,
+    NEWEST_VERSION,
+    Contents,
+    check_readable,
+    checkpoints_of,
+    contents,
+    newest_checkpoint,
+    newest_of_job,
+)
+from forebay.testing.operators import complete_checkpoint
+
+
+def at(checkpoint: Path, written_s: int) -> Path:
+    os.utime(checkpoint / "_metadata", (written_s, written_s))
+    return checkpoint
+
+
+def test_without_a_complete_one_there_is_none(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path / "none") is None
+    assert newest_checkpoint(tmp_path) is None
+    (tmp_path / "job" / "chk-11").mkdir(parents=True)
+    (tmp_path / "job" / "shared").mkdir()
+    (tmp_path / "lock").touch()
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_of_job(tmp_path / "job") is None
+
+
+def test_the_number_decides_and_not_the_time(tmp_path: Path) -> None:
+    """The clock was set back while the job ran, or the folder was copied without times."""
+    at(complete_checkpoint(tmp_path / "job", 9), 2000)
+    newest = at(complete_checkpoint(tmp_path / "job", 10), 1000)
+    assert newest_checkpoint(tmp_path) == newest
+    assert [found.number for found in checkpoints_of(tmp_path / "job")] == [10, 9]
+
+
+def test_a_restored_job_counts_on(tmp_path: Path) -> None:
+    at(complete_checkpoint(tmp_path / "b", 41), 1000)
+    newest = at(complete_checkpoint(tmp_path / "a", 42), 1000)
+    assert newest_checkpoint(tmp_path) == newest
+
+
+def test_the_savepoint_of_a_drained_job_has_its_number_within(tmp_path: Path) -> None:
+    complete_checkpoint(tmp_path / "job", 41)
+    drained = complete_checkpoint(tmp_path / "job", 43, name="savepoint-735e24-5d4fb8e8f7a2")
+    assert newest_checkpoint(tmp_path) == drained
+    assert newest_of_job(tmp_path / "job").name == "job/savepoint-735e24-5d4fb8e8f7a2"  # type: ignore[union-attr]
+    newest = complete_checkpoint(tmp_path / "job", 44)
+    assert newest_checkpoint(tmp_path) == newest
+
+
+def test_between_jobs_that_do_not_follow_one_another_nobody_guesses(tmp_path: Path) -> None:
+    """One was started from the beginning, or the clock was set: either may be the one to resume."""
+    at(complete_checkpoint(tmp_path / "old", 900), 1000)
+    at(complete_checkpoint(tmp_path / "new", 3), 2000)
+    with pytest.raises(SettingError, match=r"old/chk-900 has the highest number, and new/chk-3 was written"):
+        newest_checkpoint(tmp_path)
+    shutil.rmtree(tmp_path / "old")
+    assert newest_checkpoint(tmp_path) == tmp_path / "new" / "chk-3"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is cut off: it has 0 bytes"),
+        (HEADER.pack(MARK, 6, 41)[:-1], "is cut off: it has 15 bytes"),
+        (b"PK\x03\x04" + bytes(20), "is no checkpoint of Flink's: it begins with 504b0304"),
+        (HEADER.pack(MARK, NEWEST_VERSION + 1, 41), "was written by a newer Flink, in format 7; this one"),
+    ],
+)
+def test_what_cannot_be_read_is_not_passed_over(tmp_path: Path, data: bytes, said: str) -> None:
+    """An older one in its place would give again what was committed since."""
+    complete_checkpoint(tmp_path / "job", 40)
+    newest = complete_checkpoint(tmp_path / "job", 41)
+    (newest / "_metadata").write_bytes(data)
+    with pytest.raises(SettingError, match=said):
+        newest_checkpoint(tmp_path)
+
+
+@given(st.binary(max_size=64))
+def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "_metadata").write_bytes(data)
+    with suppress(SettingError):
+        assert check_readable(folder) >= 0
+
+
+def test_checkpoints_may_go_while_they_are_looked_at(tmp_path: Path) -> None:
+    """Flink deletes those that newer ones stand in for."""
+    numbers = range(1, 400)
+
+    def run() -> None:
+        for number in numbers:
+            complete_checkpoint(tmp_path / "job", number)
+            shutil.rmtree(tmp_path / "job" / f"chk-{number - 2}", ignore_errors=True)
+
+    complete_checkpoint(tmp_path / "job", 0)
+    job = threading.Thread(target=run)
+    job.start()
+    seen = [0]
+    while job.is_alive():
+        newest = newest_checkpoint(tmp_path)
+        assert newest is not None
+        seen.append(int(newest.name.removeprefix("chk-")))
+    job.join()
+    assert seen == sorted(seen)
+    assert newest_checkpoint(tmp_path) == tmp_path / "job" / f"chk-{numbers[-1]}"
+
+
+def test_what_lies_in_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint = complete_checkpoint(tmp_path / "job", 1)
+    (checkpoint / "state").write_bytes(bytes(100))
+    assert contents(checkpoint) == Contents(2, HEADER.size + 100)
+    assert contents(tmp_path / "none") == Contents(0, 0)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.errors import SettingError
+from forebay.flink.environment import (
+    WORKERS_VARIABLE,
+    FlinkConfig,
+    Restart,
+    flink_environment,
+    flink_options,
+)
+from forebay.flink.jvm import import_path
+from forebay.testing.cluster import local_cluster
+from forebay.testing.operators import complete_checkpoint
+from forebay.testing.waiting import wait_until
+
+
+def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:
+    options = flink_options(
+        FlinkConfig(checkpoint_dir=tmp_path, checkpoint_interval_s=0.5, checkpoints_kept=3)
+    )
+    prefix = "execution.checkpointing"
+    assert options[f"{prefix}.dir"] == tmp_path.as_uri()
+    assert options[f"{prefix}.interval"] == "500 ms"
+    assert options[f"{prefix}.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
+    assert options[f"{prefix}.unaligned.enabled"] == "true"
+    assert options[f"{prefix}.num-retained"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("restart", "expected"),
+    [
+        (Restart(attempts=0), {"type": "none"}),
+        (
+            Restart(3, 0.5),
+            {"type": "fixed-delay", "fixed-delay.attempts": "3", "fixed-delay.delay": "500 ms"},
+        ),
+        (
+            Restart(None, 1, 60),
+            {
+                "type": "exponential-delay",
+                "exponential-delay.initial-backoff": "1000 ms",
+                "exponential-delay.max-backoff": "60000 ms",
+                "exponential-delay.reset-backoff-threshold": "10 min",
+            },
+        ),
+    ],
+)
+def test_restarts(restart: Restart, expected: dict[str, str]) -> None:
+    options = flink_options(FlinkConfig(restart=restart))
+    found = {key: value for key, value in options.items() if key.startswith("restart-strategy.")}
+    assert found == {f"restart-strategy.{key}": value for key, value in expected.items()}
+
+
+def test_a_restore_names_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = complete_checkpoint(tmp_path / "job", 1)
+    options = flink_options(FlinkConfig(restore_from=checkpoint))
+    assert options["execution.state-recovery.path"] == checkpoint.as_uri()
+
+
+def test_flinks_own_options_win(tmp_path: Path) -> None:
+    config = FlinkConfig(parallelism=2, options={"parallelism.default": "3", "x.y": "z"})
+    assert flink_options(config)["parallelism.default"] == "3"
+    assert flink_options(config)["x.y"] == "z"
+
+
+def test_worker_processes_are_refused_with_why_and_a_word_of_older_programs_is_not() -> None:
+    with pytest.raises(SettingError, match="mode: found 'process'; Python runs inside Flink's JVM: worker"):
+        FlinkConfig(mode="process")
+    assert FlinkConfig(mode="thread", parallelism=2) == FlinkConfig(parallelism=2)
+    assert flink_options(FlinkConfig(options={"python.execution-mode": "thread"})) == flink_options(
+        FlinkConfig()
+    )
+
+
+def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> None:
+    assert flink_options(FlinkConfig())["rest.port"] == "0"
+    options = flink_options(FlinkConfig(cluster="[::1]:8081"))
+    assert (options["rest.address"], options["rest.port"]) == ("[::1]", "8081")
+    assert options["execution.target"] == "remote"
+    assert "flink-python" in options["pipeline.jars"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (FlinkConfig(checkpoint_interval_s=1), "checkpoint_dir and checkpoint_interval_s"),
+        (FlinkConfig(checkpoint_dir=Path("x")), "checkpoint_dir and checkpoint_interval_s"),
+        (FlinkConfig(parallelism=0), "parallelism must be from 1 to max_parallelism"),
+        (FlinkConfig(parallelism=129), "found 129"),
+        (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
+        (FlinkConfig(cluster="somewhere"), "HOST:PORT"),
+        (FlinkConfig(cluster="host:99999"), "host:99999"),
+        (FlinkConfig(options={"python.execution-mode": "process"}), "python.execution-mode: .* leave it out"),
+    ],
+)
+def test_settings_that_contradict_each_other(config: FlinkConfig, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        flink_options(config)
+
+
+def test_the_import_path_leads_to_the_packages_and_this_source_but_not_the_library() -> None:
+    paths = import_path().split(os.pathsep)
+    assert paths[0] == sysconfig.get_path("purelib")
+    assert sysconfig.get_path("stdlib") not in paths
+    command = "import forebay, pyflink; print(forebay.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", command],
+        env={"PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip().endswith("__init__.py")
+
+
+@pytest.mark.flink
+def test_the_jvm_changes_no_variables_but_flinks_and_logs_where_it_is_told(tmp_path: Path) -> None:
+    script = f"""
+import os
+from pathlib import Path
+from forebay.flink.environment import FlinkConfig, flink_environment
+before = dict(os.environ)
+env = flink_environment(FlinkConfig(log_dir=Path({str(tmp_path)!r}), heap_mb=300))
+changed = {{key for key, value in os.environ.items() if before.get(key) != value}}
+assert {{key for key in changed if not key.startswith("FLINK_")}} == {{{WORKERS_VARIABLE!r}}}, changed
+env.from_collection([1, 2]).map(lambda number: number * 21).print()
+env.execute("test")
+"""
+    # This process may have started a JVM of its own, with the same variable.
+    environment = {key: value for key, value in os.environ.items() if key != WORKERS_VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
+    # Beam says so where some package, as that of traces, has brought a part of Google's namespace.
+    said = [
+        line for line in done.stderr.splitlines() if not line.startswith("Failed to import GCSFileSystem")
+    ]
+    assert said == []
+    assert any(file.stat().st_size > 1000 for file in tmp_path.glob("flink-*.log"))
+
+
+@pytest.mark.flink
+def test_jobs_run_on_a_cluster_that_runs_already(tmp_path: Path) -> None:
+    with local_cluster(tmp_path / "cluster") as address:
+        for _ in range(2):
+            env = flink_environment(
+                FlinkConfig(cluster=address, log_dir=tmp_path / "log", restart=Restart(attempts=0))
+            )
+            posts = generator_source(env, Generator(count=20, paced=False))
+            jsonl_sink(posts.map(lambda data: str(len(data))), JsonlFiles(tmp_path / "out"))
+            env.execute("test")
+        assert len(list(read_jsonl_sink(tmp_path / "out"))) == 40
+
+    def gone() -> bool:
+        ps = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        return str(tmp_path / "cluster") not in ps.stdout
+
+    # What was killed may take a moment to end.
+    wait_until(gone)

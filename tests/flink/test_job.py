@@ -1,0 +1,196 @@
+"""A job seen through Flink's REST service: how it is ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from forebay.errors import PipelineFailed
+from forebay.flink import job as module
+from forebay.flink.job import Checkpoints, RunningJob, end_job
+from forebay.flink.rest import FlinkRest, NotFound
+from forebay.testing.clock import ManualClock
+
+
+class Rest:
+    """A REST service that gives its answers one after the other; the last one again and again."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers = list(answers)
+        self.cancelled = 0
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        if method == "PATCH":
+            self.cancelled += 1
+            return b""
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise NotFound(f"{url} answered 404")
+        return json.dumps({"state": answer}).encode()
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, service: Callable[..., bytes]) -> None:
+    """Have `service` answer whatever is asked of a REST service: address, method, wish."""
+
+    def ask(self: FlinkRest, path: str, *more: object) -> bytes:
+        return service(self.url + path, *more)
+
+    monkeypatch.setattr(FlinkRest, "ask", ask)
+
+
+@pytest.fixture
+def rest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rest]:
+    clock = ManualClock()
+
+    def make(*answers: str | None) -> Rest:
+        service = Rest(*answers)
+        serve(monkeypatch, service)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic_s, sleep=clock.advance))
+        return service
+
+    return make
+
+
+def end(**more: Any) -> str | None:
+    return end_job(FlinkRest("http://flink"), "a", 5.0, **more)
+
+
+def test_a_job_is_cancelled_once_and_waited_for(rest: Callable[..., Rest]) -> None:
+    service = rest("RUNNING", "CANCELLING", "CANCELLING", "CANCELED")
+    assert end() == "CANCELED"
+    assert service.cancelled == 1
+
+
+def test_a_job_that_has_ended_is_left_alone(rest: Callable[..., Rest]) -> None:
+    service = rest("FINISHED")
+    assert end() == "FINISHED"
+    assert service.cancelled == 0
+
+
+def test_a_job_that_does_not_end_is_told_of(rest: Callable[..., Rest]) -> None:
+    rest("CANCELLING")
+    with pytest.raises(PipelineFailed, match="does not end; it is CANCELLING"):
+        end()
+
+
+def test_a_job_that_may_be_on_its_way_is_waited_for(rest: Callable[..., Rest]) -> None:
+    rest(None)
+    assert end() is None
+    assert end(unknown_s=3.0) is None
+    service = rest(None, None, "CREATED", "CANCELED")
+    assert end(unknown_s=3.0) == "CANCELED"
+    assert service.cancelled == 1
+    service = rest("RUNNING", None)
+    assert end(unknown_s=3.0) is None
+
+
+class Savepoints:
+    """A REST service that takes wishes to stop, and answers of each what `operations` says in turn."""
+
+    def __init__(self, *operations: dict[str, Any] | None) -> None:
+        self.operations = list(operations)
+        self.wishes: list[Any] = []
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        if method == "POST":
+            assert url == "http://flink/jobs/a/stop"
+            self.wishes.append(wish)
+            return json.dumps({"request-id": f"r{len(self.wishes)}"}).encode()
+        assert url == f"http://flink/jobs/a/savepoints/r{len(self.wishes)}"
+        operation = self.operations.pop(0)
+        if operation is None:
+            raise NotFound("404")
+        return json.dumps({"status": {"id": "X"}, "operation": operation}).encode()
+
+
+def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rest = Savepoints({}, {"failure-cause": {"class": "x"}}, {"location": "y"}, None)
+    serve(monkeypatch, rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, FlinkRest("http://flink"))
+    asked = []
+    for _ in range(5):
+        job.drain(tmp_path)
+        asked.append(len(rest.wishes))
+    assert asked == [1, 1, 2, 2, 3]
+    wish = {"drain": True, "targetDirectory": tmp_path.as_uri(), "formatType": "NATIVE"}
+    assert rest.wishes == [wish] * 3
+
+
+class Metrics:
+    """A REST service with two operators, which tells what it was asked."""
+
+    def __init__(self, *names: tuple[str, ...]) -> None:
+        self.names = names
+        self.asked: list[str] = []
+
+    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+        path, _, query = url.partition("/subtasks/metrics?get=")
+        if query:
+            self.asked.append(query)
+            names = unquote(query).split(",")
+            return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
+        if not url.endswith("/metrics"):
+            metrics = {"accumulated-backpressured-time": 7}
+            vertices = [{"id": str(at), "metrics": metrics} for at in range(len(self.names))]
+            return json.dumps({"vertices": vertices}).encode()
+        at = int(path.rsplit("/", 3)[1])
+        return json.dumps([{"id": name} for name in self.names[at]]).encode()
+
+
+def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tuple(f"Source__a$1*.{'t' * 249}.partition.{n}.currentOffset" for n in range(100))
+    commits = (
+        "results: Committer.failedCommittables",
+        "letters.failedCommittables",
+        "failedCommittables_not",
+    )
+    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"), commits)
+    serve(monkeypatch, rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, FlinkRest("http://flink"))
+    assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
+    assert len(rest.asked) > 1
+    assert max(map(len, rest.asked)) <= module.QUERY_CHARS
+    failed = len("".join(commits[:2]))
+    in_flight = len("x.forebay.in_flight")
+    assert job.counts() == {"in_flight": in_flight, "held_back_ms": 7, "failedCommittables": failed}
+
+
+def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
+        moments = {"trigger_timestamp": 10 * number, "end_to_end_duration": number}
+        on_their_way = {"persisted_data": 0 if number in (1, 4) else 17}
+        return {"id": number, "status": status, "is_savepoint": savepoint, **moments, **on_their_way}
+
+    told = {
+        "counts": {"completed": 3, "failed": 1, "restored": 2},
+        "history": [
+            checkpoint(5, "IN_PROGRESS"),
+            checkpoint(4, "COMPLETED", savepoint=True),
+            checkpoint(3, "FAILED"),
+            checkpoint(2, "COMPLETED"),
+            checkpoint(1, "COMPLETED"),
+        ],
+    }
+    serve(monkeypatch, lambda *_: json.dumps(told).encode())
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, FlinkRest("http://flink"))
+    assert job.checkpoints() == Checkpoints(
+        3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, newest_clear=1, restored=2
+    )
+
+
+def test_one_long_name_is_asked_for_by_itself() -> None:
+    assert list(module.queries(["a" * 5000, "b", "c"])) == ["a" * 5000, "b,c"]
+    assert list(module.queries([])) == []

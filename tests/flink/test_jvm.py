@@ -1,0 +1,46 @@
+"""A JVM ends with whoever started it, in whatever way that dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from forebay.engine.launch.processes import wait_gone
+
+OWNER = """
+import sys, time, threading
+from pathlib import Path
+from forebay.flink.jvm import launch_jvm
+
+def start():
+    jvm = launch_jvm(Path(sys.argv[1]), heap_mb=256)
+    print(jvm.process.pid, flush=True)
+
+if sys.argv[2] == "main":
+    start()
+else:
+    threading.Thread(target=start).start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize(("thread", "stopped"), [("main", False), ("main", True), ("other", False)])
+def test_a_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -> None:
+    """Also one that can do nothing itself any more; but for one that a thread of its owner's started, as the
+    end of that thread would end it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path / "with space"), thread], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        jvm = psutil.Process(int(owner.stdout.readline()))
+        if stopped:
+            jvm.send_signal(signal.SIGSTOP)
+        owner.kill()
+        owner.wait()
+        assert not wait_gone({jvm}, 60)

@@ -1,0 +1,149 @@
+"""Keys, ids and shards of events; what cannot have them becomes a dead letter."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.codec import decode, encode
+from forebay.engine.prompt import FieldTemplate
+from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
+from forebay.flink.keying import Keying
+from forebay.flink.shards import flink_keys, shard_of
+from forebay.records import DeadLetter, Event, KeyedEvent
+from forebay.testing.clock import ManualClock
+
+
+class FromTemplate:
+    """As the pipeline wraps a template."""
+
+    def __init__(self, text: str, *, required: bool = False) -> None:
+        self.template = FieldTemplate(text, required=required)
+
+    def __call__(self, event: Event) -> str:
+        return self.template.render(event.fields, time_ms=event.time_ms)
+
+
+def event(**fields: Any) -> Event:
+    return Event(raw=b"raw \xff", fields=fields, time_ms=7, position="topic@1")
+
+
+def keyed(value: Any, **settings: Any) -> tuple[int, Any]:
+    keying = Keying(shards=8, clock=ManualClock(wall_ms=42), **settings)
+    keying.open(None)
+    *_, (flink_key, data) = keying.flat_map(value)
+    return flink_key, decode(data)
+
+
+def test_an_event_gets_its_key_its_id_and_its_shard() -> None:
+    flink_key, item = keyed(
+        encode(event(user="ann", n=3)), key=FromTemplate("{{ user }}"), id=FromTemplate("{{ n }}")
+    )
+    assert item == KeyedEvent(id="3", key="ann", event=event(user="ann", n=3), read_ms=42)
+    assert flink_key == flink_keys(8)[shard_of("ann", 8)]
+
+
+def test_without_an_id_its_position_names_it_and_without_a_key_its_id_spreads_it() -> None:
+    flink_key, item = keyed(encode(event()))
+    assert (item.id, item.key) == ("topic@1", "")
+    assert flink_key == flink_keys(8)[shard_of("topic@1", 8)]
+
+
+def test_before_its_first_element_every_shard_is_woken() -> None:
+    keying = Keying(shards=8)
+    keying.open(None)
+    first, second = (list(keying.flat_map(encode(event(n=n)))) for n in range(2))
+    assert first[:-1] == [(flink_key, b"") for flink_key in flink_keys(8)]
+    assert first[-1][1] != b""
+    assert len(second) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"key": lambda _: "k"}, {"id": lambda _: "i"}])
+@pytest.mark.parametrize("kind", [Event, DeadLetter])
+def test_a_position_that_is_no_text_is_a_mistake_of_that_record(kind: Any, settings: dict[str, Any]) -> None:
+    made = {
+        Event: Event(raw=b"x", fields={}, position=5),  # type: ignore[arg-type]
+        DeadLetter: DeadLetter(raw=b"x", cause="c", detail="d", position=5),  # type: ignore[arg-type]
+    }[kind]
+    _, letter = keyed({"a": 1}, to_event=lambda row: made, **settings)
+    assert (letter.cause, letter.position) == ("bad_record", None)
+    assert "position must be text, found int" in letter.detail
+
+
+def test_to_event_makes_events_of_any_element() -> None:
+    _, item = keyed({"a": 1}, to_event=lambda row: Event(raw=b"x", fields=row, position="p"))
+    assert item.event == Event(raw=b"x", fields={"a": 1}, position="p")
+
+
+def test_a_dead_letter_goes_through_as_it_is() -> None:
+    letter = DeadLetter(raw=b"\x00", cause="malformed_record", detail="no", attempts=2, position="p")
+    assert keyed(encode(letter))[1] == letter
+    assert keyed(1, to_event=lambda _: letter)[1] == letter
+
+
+def fails(error: Exception) -> Callable[[Any], Any]:
+    def act(_: Any) -> Any:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize("what", ["key", "id"])
+@pytest.mark.parametrize(
+    ("function", "cause", "detail"),
+    [
+        (FromTemplate("{{ missing }}"), "template_failed", "missing"),
+        (FromTemplate(" ", required=True), "template_failed", "empty"),
+        (fails(TemplateFailed("no such thing")), "template_failed", "no such thing"),
+        (fails(KeyError("user")), "bad_record", "KeyError: 'user'"),
+        (lambda event: 5, "bad_record", "must be text, found int"),
+        (lambda event: "\ud800", "malformed_record", "JSON value"),
+        (fails(ValueError("\ud800" + "x" * 10_000)), "bad_record", "ValueError: ?xxx"),
+    ],
+)
+def test_what_has_no_key_or_id_is_a_dead_letter_with_its_input(
+    what: str, function: Any, cause: str, detail: str
+) -> None:
+    _, letter = keyed(encode(event(a=1)), **{what: function})
+    assert isinstance(letter, DeadLetter)
+    assert (letter.raw, letter.time_ms, letter.position) == (b"raw \xff", 7, "topic@1")
+    assert letter.cause == cause
+    assert detail in letter.detail
+    assert len(letter.detail) <= MAX_DETAIL_CHARS
+
+
+@pytest.mark.parametrize(
+    ("value", "settings", "raw", "cause"),
+    [
+        (b"no record", {}, b"no record", "malformed_record"),
+        (encode(KeyedEvent("i", "k", event(), 0)), {}, None, "malformed_record"),
+        ("a row", {"to_event": fails(IndexError("3"))}, b"'a row'", "bad_record"),
+        ("a row", {"to_event": lambda value: value}, b"'a row'", "malformed_record"),
+        (5, {}, b"5", "malformed_record"),
+    ],
+)
+def test_what_is_no_event_is_a_dead_letter(
+    value: Any, settings: dict[str, Any], raw: bytes | None, cause: str
+) -> None:
+    _, letter = keyed(value, **settings)
+    assert isinstance(letter, DeadLetter)
+    assert letter.cause == cause
+    assert letter.raw == (value if raw is None else raw)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_end_the_job(data: bytes) -> None:
+    _, record = keyed(data)
+    assert isinstance(record, KeyedEvent | DeadLetter)
+
+
+def test_it_can_be_sent_to_a_cluster() -> None:
+    keying = pickle.loads(pickle.dumps(Keying(shards=8, key=FromTemplate("{{ user }}"))))
+    keying.open(None)
+    *_, (_, data) = keying.flat_map(encode(event(user="ann")))
+    assert decode(data).key == "ann"

@@ -1,0 +1,178 @@
+"""Counts and how Flink's metric groups get to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from forebay.flink.metrics import (
+    COUNTERS,
+    FLUSH_S,
+    GAUGES,
+    NOTHING_READ_MS,
+    WINDOW_S,
+    FlinkMetrics,
+    InferenceCounters,
+    OperatorLoad,
+)
+from forebay.records import Completion, Timing, Usage
+
+
+class Number:
+    def __init__(self) -> None:
+        self.value = 0
+        self.updates = 0
+
+    def inc(self, n: int = 1) -> None:
+        self.value += n
+        self.updates += 1
+
+    def update(self, value: int) -> None:
+        self.value = value
+        self.updates += 1
+
+
+class Group:
+    """A stand-in for PyFlink's `MetricGroup`."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.counters: dict[str, Number] = {}
+        self.distributions: dict[str, Number] = {}
+        self.gauges: dict[str, Callable[[], int]] = {}
+
+    def add_group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group())
+
+    def counter(self, name: str) -> Number:
+        return self.counters.setdefault(name, Number())
+
+    def distribution(self, name: str) -> Number:
+        return self.distributions.setdefault(name, Number())
+
+    def gauge(self, name: str, read: Callable[[], int]) -> None:
+        self.gauges[name] = read
+
+    def values(self) -> dict[str, int]:
+        numbers = {**self.counters, **self.distributions}
+        return {name: number.value for name, number in numbers.items()}
+
+
+class Load:
+    def __init__(self) -> None:
+        self.now = OperatorLoad(0, 0, NOTHING_READ_MS)
+
+    def __call__(self) -> OperatorLoad:
+        return self.now
+
+
+def completion(tokens: tuple[int, int, int]) -> Completion:
+    return Completion(text="", finish_reason=None, usage=Usage(*tokens), timing=Timing(0.0, 1.0))
+
+
+def test_what_is_counted_reaches_the_group_forebay_once() -> None:
+    group, counts, load = Group(), InferenceCounters(), Load()
+    metrics = FlinkMetrics(group, counts, load)
+    counts.accepted, counts.results, counts.waited_ms = 5, 3, 40
+    counts.answered(completion((10, 20, 4)))
+    counts.answered(completion((1, 2, 0)))
+    load.now = OperatorLoad(2, 7, 1234)
+    for _ in range(3):
+        metrics.flush(1.0)
+    values = group.groups["forebay"].values()
+    assert set(values) == {*COUNTERS, *GAUGES}
+    expected = {
+        "accepted": 5,
+        "results": 3,
+        "waited_ms": 40,
+        "prompt_tokens": 11,
+        "completion_tokens": 22,
+        "cached_tokens": 4,
+        "in_flight": 2,
+        "pending": 7,
+        "oldest_read_ms": 1234,
+        "looked_ms": 1000,
+    }
+    assert {name: value for name, value in values.items() if value} == expected
+    counts.results += 1
+    metrics.flush(2.0)
+    assert group.groups["forebay"].values()["results"] == 4
+
+
+def test_nothing_is_called_back() -> None:
+    # Flink would do so on a thread of its own.
+    group = Group()
+    FlinkMetrics(group, InferenceCounters(), Load())
+    named = group.groups["forebay"]
+    assert (set(named.gauges), set(named.distributions)) == (set(), set(GAUGES))
+
+
+def test_counters_that_did_not_move_are_not_touched() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    counts.results = 1
+    for now_s in (1.0, 2.0):
+        metrics.flush(now_s)
+    updates = {name: number.updates for name, number in group.groups["forebay"].counters.items()}
+    assert updates == dict.fromkeys(COUNTERS, 0) | {"results": 1}
+
+
+def test_a_flush_is_due_after_half_a_second() -> None:
+    metrics = FlinkMetrics(Group(), InferenceCounters(), Load())
+    metrics.flush(100.0)
+    assert [metrics.due(100.0 + s) for s in (0.0, FLUSH_S - 0.01, FLUSH_S)] == [False, False, True]
+
+
+def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:
+    group, counts, load = Group(), InferenceCounters(), Load()
+    metrics = FlinkMetrics(group, counts, load)
+    assert not metrics.stale()
+    counts.retries += 1
+    assert metrics.stale()
+    load.now = OperatorLoad(1, 0, NOTHING_READ_MS)
+    metrics.flush(1.0)
+    assert metrics.stale()
+    load.now = OperatorLoad(0, 0, NOTHING_READ_MS)
+    metrics.flush(2.0)
+    assert not metrics.stale()
+
+
+def test_latencies_are_of_the_last_window_or_two() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    named = group.add_group("forebay")
+    counts.engine_s.extend([0.1] * 98 + [2.0] * 2)
+    counts.event_s.extend([0.2] * 100)
+    metrics.flush(WINDOW_S)
+    values = named.values()
+    assert values["engine_p50_us"] == pytest.approx(100_000, rel=0.02)
+    assert values["engine_p99_us"] == pytest.approx(2_000_000, rel=0.02)
+    assert values["event_p50_us"] == pytest.approx(200_000, rel=0.02)
+    metrics.flush(2 * WINDOW_S - 1)
+    assert named.values()["engine_p50_us"] > 0
+    metrics.flush(2 * WINDOW_S)
+    metrics.flush(3 * WINDOW_S)
+    assert named.values()["engine_p50_us"] == 0
+
+
+def test_the_last_look_is_told_while_something_is_in_flight() -> None:
+    group, load = Group(), Load()
+    metrics = FlinkMetrics(group, InferenceCounters(), load)
+    for load.now, now_s, looked_ms in (
+        (OperatorLoad(1, 0, 1234), 1.0, 1000),
+        (OperatorLoad(0, 1, 1234), 2.5, 2500),
+        (OperatorLoad(0, 0, NOTHING_READ_MS), 3.0, NOTHING_READ_MS),
+    ):
+        metrics.flush(now_s)
+        assert group.groups["forebay"].values()["looked_ms"] == looked_ms
+
+
+def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None:
+    group, load = Group(), Load()
+    metrics = FlinkMetrics(group, InferenceCounters(), load)
+    metrics.flush(1.0)
+    assert group.groups["forebay"].values()["oldest_read_ms"] == NOTHING_READ_MS
+    load.now = OperatorLoad(1, 0, 1234)
+    metrics.tell_oldest()
+    assert group.groups["forebay"].values()["oldest_read_ms"] == 1234

@@ -1,0 +1,28 @@
+"""Very many events under one key: each has its result, once and in order.
+
+`python tests/flink/one_key.py FOLDER infer 1000000` is the same with as many as one likes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.flink
+
+
+@pytest.mark.parametrize("kind", ["infer", "stateful"])
+def test_all_events_under_one_key(kind: str, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("one_key.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), kind, "20000"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "20000 events in" in done.stdout

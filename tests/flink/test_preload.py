@@ -1,0 +1,48 @@
+"""What a job imports inside the JVM can be imported before there is one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ASKED = """
+import sys
+from pathlib import Path
+from py4j.protocol import Py4JError
+from pyflink.java_gateway import get_gateway
+from forebay.flink.preload import MODULES, import_ahead
+from forebay.flink.jvm import jvm_process, start_jvm
+
+start_jvm(Path(sys.argv[1]), heap_mb=256)
+
+def holds(condition):
+    # An interpreter of another task's.
+    core = get_gateway().jvm.pemja.core
+    config = core.PythonInterpreterConfig.newBuilder().setPythonExec(sys.executable)
+    config.setExcType(core.PythonInterpreterConfig.ExecType.MULTI_THREAD)
+    python = core.PythonInterpreter(config.build())
+    try:
+        python.exec(f"import sys; assert {condition}")
+        return True
+    except Py4JError:
+        return False
+    finally:
+        python.close()
+
+there = f"set({MODULES}) <= set(sys.modules)"
+print(holds(there), import_ahead(), holds(there))
+import os, signal
+os.kill(jvm_process()[0], signal.SIGKILL)
+print(import_ahead())
+"""
+
+
+@pytest.mark.flink
+def test_modules_are_there_for_all_later_tasks_and_a_jvm_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "True", "True", "False"], done.stderr

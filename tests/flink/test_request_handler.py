@@ -1,0 +1,251 @@
+"""From an event to its answer, over an engine inside the process."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.codec import decode, encode
+from forebay.engine.deadline import Deadline
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.errors import AttemptTimeout, Overloaded
+from forebay.flink.metrics import InferenceCounters
+from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
+from forebay.testing.answers import echo
+from forebay.testing.clock import ManualClock
+from forebay.testing.delays import Fixed
+from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+
+FAST = RetryPolicy(base_s=0.001, max_backoff_s=0.001)
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def item(text: str | None = "hello", id: str = "r1") -> KeyedEvent:
+    fields = {} if text is None else {"text": text}
+    return KeyedEvent(id, "ann", Event(b"raw \xff", fields, time_ms=5, position="p@1"), read_ms=3)
+
+
+class OneEngine:
+    """A factory that gives an engine that the test can look at."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __call__(self) -> Any:
+        return self.engine
+
+
+def call(engine: Any = None, **settings: Any) -> InferenceSpec:
+    settings = {"prompt": PromptTemplate("say {{ text }}"), "retry": FAST, **settings}
+    return InferenceSpec(engine=OneEngine(engine or ScriptedEngine(Fixed(0.0))), model="m", **settings)
+
+
+async def answer(
+    item: KeyedEvent, call: InferenceSpec, counts: InferenceCounters | None = None
+) -> Result | DeadLetter:
+    answering = RequestHandler(call, counts or InferenceCounters())
+    try:
+        found = await answering.answer(item)
+        assert decode(encode(found)) == found
+        return found
+    finally:
+        await answering.close()
+
+
+async def test_a_result_carries_the_event_and_the_answer() -> None:
+    counts = InferenceCounters()
+    found = await answer(item(), call(), counts)
+    assert isinstance(found, Result)
+    assert found.answer == echo("say hello")
+    assert (found.id, found.key, found.fields) == ("r1", "ann", {"text": "hello"})
+    assert (found.time_ms, found.position, found.read_ms) == (5, "p@1", 3)
+    assert (found.attempts, found.finish_reason, found.journaled, found.reissued) == (1, "stop", False, False)
+    assert found.usage.completion_tokens > 0
+    assert (counts.calls, counts.retries) == (1, 0)
+    assert counts.completion_tokens == found.usage.completion_tokens
+
+
+async def test_the_request_is_made_of_the_event_and_the_call() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
+
+    template = PromptTemplate(messages=(Message("system", "for {{ key }}"), Message("user", "{{ text }}")))
+    await answer(item(), call(Spy(Fixed(0.0)), prompt=template))
+    await answer(item(), call(Spy(Fixed(0.0)), prompt=PromptTemplate("{{ text }}", api="completions")))
+    chat, plain = seen
+    assert chat.messages == (Message("system", "for ann"), Message("user", "hello"))
+    assert (chat.id, chat.model, chat.prompt) == ("r1", "m", None)
+    assert (plain.messages, plain.prompt) == ((), "hello")
+
+
+async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_it_is_switched_on() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
+
+    priority = FieldTemplate("{{ text | length }}", what="priority")
+    await answer(item(), call(Spy(Fixed(0.0)), priority=priority))
+    await answer(item(), call(Spy(Fixed(0.0)), priority=priority, send_priority=True))
+    kept, sent = seen
+    assert (kept.priority, kept.session, dict(kept.sampling.extra)) == (5, "ann", {})
+    assert (sent.priority, dict(sent.sampling.extra)) == (5, {"priority": 5})
+    found = await answer(item(), call(priority=FieldTemplate("{{ text }}", what="priority")))
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts) == ("template_failed", 0)
+    assert "priority: expected a whole number, found 'hello'" in found.detail
+
+
+async def test_what_was_never_sent_counts_no_call() -> None:
+    class Full(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            raise Overloaded("no replica had room", sent=False)
+
+    found = await answer(item(), call(Full(), deadline_s=0.1))
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts) == ("overloaded", 0)
+
+
+async def test_an_answer_that_keeps_its_schema_is_parsed() -> None:
+    found = await answer(item(), call(schema=SCHEMA))
+    assert isinstance(found, Result)
+    assert isinstance(found.answer["n"], int)
+
+
+async def test_a_template_that_fails_is_a_dead_letter_without_a_call() -> None:
+    counts = InferenceCounters()
+    found = await answer(item(text=None), call(), counts)
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts, counts.calls) == ("template_failed", 0, 0)
+    assert (found.raw, found.id, found.key) == (b"raw \xff", "r1", "ann")
+    assert (found.time_ms, found.position) == (5, "p@1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "attempts"),
+    [
+        ("schema", "invalid_answer", 3),
+        ("500", "server_fault", 5),
+        ("garbage", "protocol_violation", 5),
+        ("400", "bad_request", 1),
+        ("404", "model_not_found", 1),
+        ("too_long", "prompt_too_long", 1),
+    ],
+)
+async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
+    fault: str, cause: str, attempts: int
+) -> None:
+    counts = InferenceCounters()
+    found = await answer(item(f"((fault:{fault}))"), call(schema=SCHEMA), counts)
+    assert isinstance(found, DeadLetter)
+    assert (found.cause, found.attempts, found.raw) == (cause, attempts, b"raw \xff")
+    assert (counts.calls, counts.retries) == (1, attempts - 1)
+
+
+async def test_a_fault_that_passes_costs_retries_only() -> None:
+    counts = InferenceCounters()
+    found = await answer(item("((fault:503x2))"), call(), counts)
+    assert isinstance(found, Result)
+    assert (found.attempts, counts.retries, counts.calls) == (3, 2, 1)
+
+
+async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> None:
+    clock = ManualClock()
+
+    class Hung(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            assert deadline is not None
+            deadline.begin(clock.monotonic_s())
+            clock.advance(min(timeout_s, deadline.left_s(clock.monotonic_s())))
+            raise AttemptTimeout("no answer")
+
+    answering = RequestHandler(call(Hung(), timeout_s=20.0, deadline_s=50.0), InferenceCounters(), clock)
+    found = await answering.answer(item())
+    await answering.close()
+    assert isinstance(found, DeadLetter)
+    # Two whole tries, and one in what the waits between them and the deadline leave.
+    assert (found.cause, found.attempts) == ("timeout", 3)
+    assert clock.monotonic_s() <= 1050.0
+
+
+async def test_a_journal_that_cannot_be_written_is_counted_and_costs_no_answer(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts = InferenceCounters()
+    answering = RequestHandler(call(journal=journal), counts)
+    other = sqlite3.connect(journal.path, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        assert isinstance(await answering.answer(item()), Result)
+        assert counts.journal_failures == 1
+    finally:
+        other.close()
+        await answering.close()
+
+
+async def test_the_journal_answers_what_was_answered(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts, engine = InferenceCounters(), ScriptedEngine(Fixed(0.0))
+    first = await answer(item(id="a"), call(engine, journal=journal), counts)
+    again = await answer(
+        item(id="b"), call(ScriptedEngine(Fixed(0.0)), journal=journal), counts
+    )  # another run
+    assert isinstance(first, Result)
+    assert isinstance(again, Result)
+    assert (again.answer, again.usage, again.id) == (first.answer, first.usage, "b")
+    assert (first.journaled, again.journaled, again.attempts) == (False, True, 0)
+    assert (counts.calls, counts.journal_hits) == (1, 1)
+    other = await answer(item("another", id="c"), call(journal=journal), counts)
+    assert isinstance(other, Result)
+    assert (other.journaled, counts.calls) == (False, 2)
+
+
+async def test_failures_are_not_journaled(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts = InferenceCounters()
+    for _ in range(2):
+        assert isinstance(await answer(item("((fault:400))"), call(journal=journal), counts), DeadLetter)
+    assert (counts.calls, counts.journal_hits) == (2, 0)
+
+
+async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails(tmp_path: Path) -> None:
+    class Stuck(ScriptedEngine):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    answering = RequestHandler(
+        call(Stuck(), journal=JournalConfig(tmp_path / "journal.db")), InferenceCounters()
+    )
+    with pytest.raises(OSError, match="stuck"):
+        await answering.close()
+    assert answering._journal is not None
+    assert await answering._journal.get("x") is None
+
+
+async def test_a_call_can_be_sent_to_a_cluster() -> None:
+    plan = InferenceSpec(
+        ScriptedEngineFactory(Fixed(0.0)), "m", PromptTemplate("say {{ text }}"), schema=SCHEMA
+    )
+    opened = await pickle.loads(pickle.dumps(OpenRequestHandler(plan)))(InferenceCounters())
+    assert isinstance(await opened.answer(item()), Result)
+    await opened.close()

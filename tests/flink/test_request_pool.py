@@ -1,0 +1,387 @@
+"""Calls of one subtask: bound, wake-ups, order, defects. Answers are given by the test, never by time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.errors import ForebayError, SettingError
+from forebay.flink.ordering import Answer, Ordering
+from forebay.flink.request_pool import HELD_PER_SLOT, RequestPool
+from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+from forebay.testing.waiting import wait_until
+
+TIMEOUT_S = 20.0
+
+
+def item(id: str, key: str = "") -> KeyedEvent:
+    return KeyedEvent(id=id, key=key, event=Event(raw=b"", fields={}), read_ms=0)
+
+
+def result(id: str) -> Result:
+    return Result(
+        id=id, key="", fields={}, answer=id, usage=Usage(), attempts=1, read_ms=0, elapsed_s=0, called_s=0
+    )
+
+
+class Scripted:
+    """An answerer that answers an id when it is told to, and notes what it saw."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.in_flight = 0
+        self.max_in_flight = 0
+        self.closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._changed = threading.Condition()
+
+    async def open(self) -> Scripted:
+        self._loop = asyncio.get_running_loop()
+        return self
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        assert self._loop is not None
+        answer = self._answers[item.id] = self._loop.create_future()
+        with self._changed:
+            self.started.append(item.id)
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
+            self._changed.notify_all()
+        try:
+            return await answer
+        finally:
+            self.in_flight -= 1
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def wait_started(self, *ids: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: set(ids) <= set(self.started), TIMEOUT_S), (
+                f"{set(ids) - set(self.started)} were not started"
+            )
+
+    def finish(self, id: str, answer: Answer | BaseException | None = None) -> None:
+        def act() -> None:
+            if isinstance(answer, asyncio.CancelledError):
+                self._answers[id].cancel()
+            elif isinstance(answer, BaseException):
+                self._answers[id].set_exception(answer)
+            else:
+                self._answers[id].set_result(answer or result(id))
+
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(act)
+
+
+Open = Callable[..., tuple[RequestPool, Scripted]]
+
+
+@pytest.fixture
+def open_calls() -> Iterator[Open]:
+    opened = []
+
+    def open_(capacity: int, ordering: Ordering = "unordered") -> tuple[RequestPool, Scripted]:
+        script = Scripted()
+        calls = RequestPool(script.open, capacity=capacity, ordering=ordering)
+        opened.append(calls)
+        calls.start()
+        return calls, script
+
+    yield open_
+    for calls in opened:
+        calls.close()
+
+
+def take(calls: RequestPool, shard: int = 0, n: int = 1) -> list[str]:
+    """Wait for `n` answers of a shard."""
+    ids: list[str] = []
+    while len(ids) < n:
+        assert calls.wait_ready(shard, TIMEOUT_S)
+        ids += [id for id, _ in calls.take(shard)]
+    return ids
+
+
+def test_never_more_than_capacity_are_in_flight_and_a_free_slot_is_taken_at_once(open_calls: Open) -> None:
+    calls, script = open_calls(2)
+    for i in range(5):
+        calls.submit(0, item(str(i)))
+    script.wait_started("0", "1")
+    assert (calls.load.pending, calls.load.in_flight) == (3, 2)
+    for done, next_ in (("1", "2"), ("2", "3"), ("0", "4")):
+        script.finish(done)
+        # Nobody takes the answer, and still the slot is used.
+        script.wait_started(next_)
+    script.finish("3")
+    script.finish("4")
+    assert sorted(take(calls, n=5)) == ["0", "1", "2", "3", "4"]
+    assert script.max_in_flight == 2
+    assert script.started == ["0", "1", "2", "3", "4"]
+    assert (calls.load.pending, calls.load.in_flight, calls.load.finished) == (0, 0, 0)
+
+
+def test_answers_stay_in_the_mailbox_of_their_shard(open_calls: Open) -> None:
+    calls, script = open_calls(4)
+    calls.submit(7, item("a"))
+    calls.submit(9, item("b"))
+    script.wait_started("a", "b")
+    script.finish("b")
+    assert calls.wait_any_ready(TIMEOUT_S)
+    assert calls.take(7) == []
+    assert take(calls, 9) == ["b"]
+    assert not calls.wait_any_ready(0.0)
+    assert not calls.wait_ready(7, 0.0)
+
+
+def test_waiting_for_room_wakes_when_a_call_ends(open_calls: Open) -> None:
+    calls, script = open_calls(1)
+    assert calls.has_room()
+    calls.submit(0, item("a"))
+    assert not calls.has_room()
+    assert not calls.wait_for_room(0.0)
+    script.wait_started("a")
+    threading.Thread(target=script.finish, args=("a",)).start()
+    assert calls.wait_for_room(TIMEOUT_S)
+
+
+def test_a_call_on_its_way_into_a_slot_takes_room_all_the_time(open_calls: Open) -> None:
+    calls, script = open_calls(1)
+    seen: list[bool] = []
+
+    class Watched(deque[Any]):
+        """What the operator's thread may see while the loop's takes a call out."""
+
+        def popleft(self) -> Any:
+            taken = super().popleft()
+            seen.append(calls.has_room())
+            return taken
+
+    calls._pending = Watched()
+    calls.submit(0, item("a"))
+    script.wait_started("a")
+    assert seen == [False]
+
+
+def test_as_many_as_capacity_may_queue_for_a_slot(open_calls: Open) -> None:
+    calls, scripted = open_calls(capacity=2)
+    for i in range(4):
+        assert calls.may_queue()
+        calls.submit(0, item(f"e{i}"))
+        if i == 1:
+            scripted.wait_started("e0", "e1")
+    assert not calls.has_room()
+    assert not calls.may_queue()
+    scripted.finish("e0")
+    scripted.wait_started("e2")
+    assert calls.may_queue()
+    assert not calls.has_room()
+    for id in ("e1", "e2"):
+        scripted.finish(id)
+    scripted.wait_started("e3")
+    assert calls.wait_for_room(TIMEOUT_S)
+    assert scripted.max_in_flight == 2
+
+
+def test_the_same_id_may_come_again_once_it_has_left(open_calls: Open) -> None:
+    calls, script = open_calls(1, "key")
+    for _ in range(3):
+        script.started.clear()
+        calls.submit(0, item("a", "k"))
+        script.wait_started("a")
+        script.finish("a")
+        assert take(calls) == ["a"]
+
+
+def test_only_reissued_results_say_so(open_calls: Open) -> None:
+    calls, script = open_calls(4)
+    calls.submit(0, item("old"), reissued=True)
+    calls.submit(0, item("new"))
+    calls.submit(0, item("bad"), reissued=True)
+    script.wait_started("old", "new", "bad")
+    for id in ("old", "new"):
+        script.finish(id)
+    letter = DeadLetter(raw=b"", cause="x", detail="")
+    script.finish("bad", letter)
+    answers: dict[str, Any] = {}
+    while len(answers) < 3:
+        assert calls.wait_ready(0, TIMEOUT_S)
+        answers |= dict(calls.take(0))
+    assert (answers["old"].reissued, answers["new"].reissued, answers["bad"]) == (True, False, letter)
+
+
+def test_more_reissued_calls_than_capacity_keep_the_bound_and_let_input_in_by_and_by(
+    open_calls: Open,
+) -> None:
+    calls, script = open_calls(2)
+    for i in range(6):
+        calls.submit(0, item(str(i)), reissued=True)
+    script.wait_started("0", "1")
+    assert not calls.has_room()
+    for i in range(6):
+        script.wait_started(str(i))
+        script.finish(str(i))
+        take(calls)
+        # One event for two answers: what waits shrinks, and input goes on.
+        assert calls.has_room() == (i % 2 == 0)
+        if calls.has_room():
+            calls.submit(0, item(f"new {i}"))
+    assert calls.load.pending + calls.load.in_flight == 3
+    assert script.max_in_flight == 2
+    assert script.started[:6] == [str(i) for i in range(6)]
+
+
+def test_ordered_answers_held_back_close_the_input_and_never_for_good(open_calls: Open) -> None:
+    calls, script = open_calls(2, "key")
+    calls.submit(0, item("first", "k"))
+    script.wait_started("first")
+    held = HELD_PER_SLOT * 2
+    for i in range(held):
+        assert calls.has_room()
+        calls.submit(0, item(str(i), "k"))
+        script.wait_started(str(i))
+        script.finish(str(i))
+        wait_until(lambda i=i: calls.load.finished == i + 1, TIMEOUT_S)
+    # A slot is free, but what is held back has reached its bound.
+    assert calls.load.in_flight == 1
+    assert not calls.has_room()
+    assert not calls.may_queue()
+    assert calls.take(0) == []
+    script.finish("first")
+    assert calls.wait_for_room(TIMEOUT_S)
+    assert take(calls, n=held + 1) == ["first", *map(str, range(held))]
+
+
+@pytest.mark.parametrize("defect", [ValueError("a bug"), asyncio.CancelledError()])
+def test_a_defect_of_the_answerer_is_an_error_and_no_lost_record(
+    open_calls: Open, defect: BaseException
+) -> None:
+    calls, script = open_calls(1)
+    calls.submit(0, item("a"))
+    script.wait_started("a")
+    threading.Thread(target=script.finish, args=("a", defect)).start()
+    # Each wait ends with it, and so the operator's thread learns of it wherever it is.
+    for act in (
+        lambda: calls.wait_for_room(TIMEOUT_S),
+        lambda: calls.wait_ready(0, TIMEOUT_S),
+        lambda: calls.wait_any_ready(TIMEOUT_S),
+        lambda: calls.take(0),
+        lambda: calls.take(99),
+    ):
+        with pytest.raises(ForebayError, match="unforeseen"):
+            act()
+
+
+def test_closing_aborts_calls_and_closes_the_engine() -> None:
+    script = Scripted()
+    calls = RequestPool(script.open, capacity=2)
+    calls.start()
+    for i in range(4):
+        calls.submit(0, item(str(i)))
+    script.wait_started("0", "1")
+    calls.close()
+    assert script.closed
+    assert script.in_flight == 0
+    assert sorted(script.started) == ["0", "1"]
+    assert not any(thread.name == "forebay-calls" for thread in threading.enumerate())
+    calls.close()
+
+
+def test_an_engine_that_cannot_be_opened_says_why_and_leaves_no_thread() -> None:
+    async def open_() -> Scripted:
+        raise SettingError("no key")
+
+    calls = RequestPool(open_, capacity=1)
+    with pytest.raises(SettingError, match="no key"):
+        calls.start()
+    calls.close()
+    assert not any(thread.name == "forebay-calls" for thread in threading.enumerate())
+
+
+def test_an_engine_that_fails_to_close_leaves_no_thread() -> None:
+    class Broken(Scripted):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    calls = RequestPool(Broken().open, capacity=1)
+    calls.start()
+    with pytest.raises(OSError, match="stuck"):
+        calls.close()
+    assert not any(thread.name == "forebay-calls" for thread in threading.enumerate())
+
+
+class Immediate:
+    """Answers at once, after as many turns of the loop as the id says."""
+
+    def __init__(self) -> None:
+        self.in_flight = self.max_in_flight = 0
+
+    async def open(self) -> Immediate:
+        return self
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        for _ in range(int(item.id.split("-")[1])):
+            await asyncio.sleep(0)
+        self.in_flight -= 1
+        return result(item.id)
+
+    async def close(self) -> None:
+        pass
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 4)), max_size=60),
+    st.integers(1, 5),
+    st.sampled_from(["unordered", "key"]),
+)
+def test_no_wake_up_is_lost_whatever_the_interleaving(
+    plan: list[tuple[int, str, int]], capacity: int, ordering: Ordering
+) -> None:
+    answerer = Immediate()
+    calls = RequestPool(answerer.open, capacity=capacity, ordering=ordering)
+    calls.start()
+    left: dict[int, list[str]] = {shard: [] for shard in range(4)}
+    keys = {}
+    try:
+        for i, (shard, key, turns) in enumerate(plan):
+            id = f"{i}-{turns}"
+            keys[id] = (shard, key)
+            calls.submit(shard, item(id, key))
+            left[shard] += [id for id, _ in calls.take(shard)]
+            while not calls.wait_for_room(TIMEOUT_S):
+                raise AssertionError("no room came")
+        while sum(map(len, left.values())) < len(plan):
+            assert calls.wait_any_ready(TIMEOUT_S)
+            for shard in left:
+                left[shard] += [id for id, _ in calls.take(shard)]
+    finally:
+        calls.close()
+    assert sorted(id for ids in left.values() for id in ids) == sorted(keys)
+    assert answerer.max_in_flight <= capacity
+    if ordering == "key":
+        for shard, ids in left.items():
+            for key in "abc":
+                mine = [int(id.split("-")[0]) for id in ids if keys[id] == (shard, key)]
+                assert mine == sorted(mine)
+
+
+def test_the_pace_of_calls_follows_the_fast_ones() -> None:
+    calls = RequestPool(Scripted().open, capacity=1)
+    try:
+        for _ in range(200):
+            calls._note_duration(2.0)
+        assert calls.call_s == pytest.approx(2.0, rel=0.01)
+        calls._note_duration(0.05)
+        assert calls.call_s <= 0.1
+    finally:
+        calls.close()

@@ -1,0 +1,48 @@
+"""How long an event waits for room: the queue gets shorter while answers come, an outage lets little in."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.flink.intervals import ANSWERS, FACTOR, RoomWait
+
+
+def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4) -> list[float]:
+    """When each event is let in by an operator whose queue stays full, its only engine answering steadily."""
+    wait, now_s, entered = RoomWait(capacity), 0.0, []
+    while now_s < lasts_s:
+        blocked_s = now_s
+        while now_s - blocked_s < wait.most_s(now_s, int(now_s * answers_per_s)):
+            now_s += 0.01
+        now_s += 0.01
+        entered.append(now_s)
+    return entered
+
+
+@pytest.mark.parametrize("answers_per_s", [20.0, 2.0, 0.3])
+def test_in_the_long_run_two_events_are_let_in_while_three_are_answered(answers_per_s: float) -> None:
+    begin_s, end_s = 2 * ANSWERS / answers_per_s, 4 * ANSWERS / answers_per_s
+    entered = [at_s for at_s in let_in(answers_per_s, end_s) if at_s >= begin_s]
+    answered = (end_s - begin_s) * answers_per_s
+    assert len(entered) == pytest.approx(answered / FACTOR, rel=0.25)
+    assert len(entered) <= answered
+
+
+@given(st.floats(0.05, 50), st.integers(1, 200))
+def test_no_event_waits_for_longer_than_answers_take(answers_per_s: float, capacity: int) -> None:
+    """However long the spell: a checkpoint's barrier waits for one event."""
+    entered = let_in(answers_per_s, 100, capacity=capacity)
+    longest_s = max(after - before for before, after in itertools.pairwise(entered))
+    assert longest_s <= FACTOR / answers_per_s + 0.1
+
+
+def test_a_spell_that_is_over_is_forgotten() -> None:
+    wait = RoomWait(4)
+    assert wait.most_s(0, 0) == 0
+    assert wait.most_s(3600, 0) == pytest.approx(3600 * FACTOR / ANSWERS)
+    wait.over()
+    assert wait.most_s(3601, 0) == 0

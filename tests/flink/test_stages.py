@@ -1,0 +1,221 @@
+"""The function around a stage, without Flink: what is in state is enough, and is bounded."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+
+from forebay.errors import ForebayError
+from forebay.flink import stages
+from forebay.flink.inference import END_OF_INPUT_MS
+from forebay.flink.shards import flink_keys
+from forebay.flink.stages import StageFunction, message, message_key, payload
+
+
+class Numbers:
+    """Adds numbers up, and gives the sum at `close`; `size` bytes of state."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.sum = 0
+        self._size = size
+
+    def take(self, data: bytes) -> list[tuple[int, bytes]]:
+        self.sum += int(data)
+        return [(0, b"early")] if self.sum % 10 == 0 else []
+
+    def due_ms(self, data: bytes) -> int:
+        return 1000
+
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
+        return [(1, b"%d at %d" % (self.sum, time_ms))]
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        return [(0, b"end")]
+
+    def to_bytes(self) -> bytes:
+        return b"%d" % self.sum + b" " * self._size
+
+    def restore(self, data: bytes) -> None:
+        self.sum = int(data)
+
+
+class State:
+    """A key's value and list as Flink would keep them."""
+
+    def __init__(self) -> None:
+        self.snapshot: bytes | None = None
+        self.log: list[bytes] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.snapshot or b"") + sum(map(len, self.log))
+
+
+class Context:
+    """What Flink gives a function: a key, timers, a clock, and this key's state."""
+
+    def __init__(self, state: State, now_ms: int = 0) -> None:
+        self.state, self.now_ms = state, now_ms
+        self.event_timers: set[int] = set()
+        self.wall_timers: set[int] = set()
+
+    def get_state(self, _descriptor: Any) -> Any:
+        return SimpleNamespace(
+            value=lambda: self.state.snapshot, update=lambda data: setattr(self.state, "snapshot", data)
+        )
+
+    def get_list_state(self, _descriptor: Any) -> Any:
+        return SimpleNamespace(
+            get=lambda: list(self.state.log), add=self.state.log.append, clear=self.state.log.clear
+        )
+
+    def get_current_key(self) -> int:
+        return flink_keys(2)[1]
+
+    def timer_service(self) -> Any:
+        return SimpleNamespace(
+            register_event_time_timer=self.event_timers.add,
+            register_processing_time_timer=self.wall_timers.add,
+            current_processing_time=lambda: self.now_ms,
+        )
+
+
+@pytest.fixture(autouse=True)
+def _keys_without_flink(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held_keys(context: Context, *_: str) -> Iterator[tuple[int, Context]]:
+        if context.state.size:
+            yield context.get_current_key(), context
+
+    monkeypatch.setattr(stages, "held_keys", held_keys)
+
+
+def opened(state: State, *, size: int = 10, now_ms: int = 0, **options: Any) -> tuple[StageFunction, Context]:
+    function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, **options)
+    context = Context(state, now_ms)
+    function.open(context)
+    return function, context
+
+
+def take(function: StageFunction, context: Context, number: int) -> list[bytes]:
+    return list(function.process_element(message(context.get_current_key(), b"%d" % number), context))
+
+
+def test_messages_go_to_the_key_of_their_shard() -> None:
+    function, context = opened(State())
+    assert take(function, context, 5) == []
+    assert [payload(each) for each in take(function, context, 5)] == [b"early"]
+    (closed,) = function.on_timer(999, context)
+    assert (message_key(closed), payload(closed)) == (flink_keys(2)[1], b"10 at 1000")
+    assert context.event_timers == {999, END_OF_INPUT_MS}
+    assert [payload(each) for each in function.on_timer(END_OF_INPUT_MS, context)] == [b"end"]
+
+
+@pytest.mark.parametrize("size", [10, 5_000])
+def test_a_restore_at_any_moment_goes_on_as_before(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    rng = random.Random(3)
+    numbers = [rng.randrange(100) for _ in range(300)]
+
+    def run(kills: frozenset[int]) -> list[bytes]:
+        state = State()
+        function, context = opened(state, size=size)
+        outputs = []
+        for index, number in enumerate(numbers):
+            if index in kills:
+                function, context = opened(state, size=size)
+            outputs += take(function, context, number)
+            if index % 9 == 0:
+                outputs += function.on_timer(index * 1000 - 1, context)
+        return outputs
+
+    straight = run(frozenset())
+    assert run(frozenset(rng.sample(range(300), 40))) == straight
+    assert run(frozenset(range(300))) == straight
+
+
+def test_state_is_at_most_twice_the_value_and_is_written_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    state = State()
+    function, context = opened(state, size=5_000)
+    sizes, snapshots = [], set()
+    for number in range(5_000):
+        take(function, context, number)
+        sizes.append(state.size)
+        snapshots.add(state.snapshot)
+    assert max(sizes) < 2.1 * 5_000
+    assert len(snapshots) < 12
+
+
+@pytest.mark.parametrize(("most", "held"), [(None, 3_000), (500, 500)])
+def test_what_a_restore_takes_again_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, most: int | None, held: int
+) -> None:
+    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    state, longest = State(), 0
+    function, context = opened(state, size=5_000, most_log_bytes=most)
+    for number in range(3_000):
+        if number % 400 == 399:
+            function, context = opened(state, size=5_000, most_log_bytes=most)
+        take(function, context, number)
+        longest = max(longest, sum(map(len, state.log)))
+    assert 0.8 * held < longest < 2 * held
+
+
+def test_what_waits_is_closed_in_time_by_the_clock() -> None:
+    state = State()
+    function, context = opened(state, wait_ms=500)
+    context.now_ms = 1_000
+    take(function, context, 1)
+    take(function, context, 2)
+    assert context.wall_timers == {1_500}
+    assert [payload(each) for each in function.on_timer(1_500, context)] == [b"3 at 0"]
+    context.now_ms = 9_000
+    take(function, context, 4)
+    assert context.wall_timers == {1_500, 9_500}
+
+
+@pytest.mark.parametrize("before_ms", [0, 3_600_000])
+def test_what_waits_after_a_restore_is_closed_in_time_whenever_the_timer_of_the_run_before_is_due(
+    before_ms: int,
+) -> None:
+    state = State()
+    function, context = opened(state, now_ms=before_ms, wait_ms=500)
+    take(function, context, 1)
+    function, context = opened(state, now_ms=7_000, wait_ms=500)
+    assert context.wall_timers == {7_500}
+    assert list(function.on_timer(before_ms + 500, context)) == []
+    assert [payload(each) for each in function.on_timer(7_500, context)] == [b"1 at 0"]
+
+
+def test_a_message_without_an_input_changes_nothing() -> None:
+    # Checkpoints of older versions may have caught one on its way.
+    state = State()
+    function, context = opened(state)
+    assert list(function.process_element(message(context.get_current_key(), b""), context)) == []
+    assert state.log == []
+    assert context.event_timers == {END_OF_INPUT_MS}
+
+
+def test_state_of_older_versions_is_read() -> None:
+    state = State()
+    state.snapshot = msgpack.packb((1, b"40", [1000]))
+    state.log = [msgpack.packb((0, b"3"))]
+    function, context = opened(state)
+    assert [payload(each) for each in function.on_timer(999, context)] == [b"43 at 1000"]
+
+
+@pytest.mark.parametrize(
+    "snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3), pickle.dumps(b"1")]
+)
+def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
+    state = State()
+    state.snapshot = snapshot
+    function, context = opened(state)
+    with pytest.raises(ForebayError, match="a shard's state"):
+        take(function, context, 1)

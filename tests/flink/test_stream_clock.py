@@ -1,0 +1,173 @@
+"""The clock in front of a job: what goes on, what is refused and why, and the same after a restore."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+
+from forebay.clock import Clock
+from forebay.codec import decode, encode
+from forebay.detect.partition_time import HELD_EVENTS
+from forebay.detect.stream_time import Tolerance
+from forebay.errors import MalformedRecord
+from forebay.flink.inference import END_OF_INPUT_MS
+from forebay.flink.shards import flink_keys
+from forebay.flink.stages import message_key, payload
+from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
+from forebay.records import DeadLetter, Event
+from forebay.testing.clock import ManualClock
+
+
+class Context:
+    """What Flink gives the function."""
+
+    def __init__(self, first: bytes | None = None) -> None:
+        self.first = first
+        self.clocks: dict[str, bytes] = {}
+        self.timers: set[int] = set()
+
+    def get_map_state(self, _descriptor: Any) -> Any:
+        return SimpleNamespace(
+            put=self.clocks.__setitem__, remove=self.clocks.__delitem__, items=self.clocks.items
+        )
+
+    def get_state(self, _descriptor: Any) -> Any:
+        return SimpleNamespace(value=lambda: self.first, clear=lambda: setattr(self, "first", None))
+
+    def timer_service(self) -> Any:
+        return SimpleNamespace(register_event_time_timer=self.timers.add)
+
+
+def text(event: Event) -> bytes:
+    if event.fields.get("text") is None:
+        raise MalformedRecord("the field 'text' is missing")
+    return str(event.fields["text"]).encode()
+
+
+def opened(context: Context, clock: Clock | None = None) -> StreamClock:
+    clock = StreamClock(text, tolerance=Tolerance(5_000, 60_000), shards=4, clock=clock)
+    clock.open(context)
+    return clock
+
+
+def event(number: int, time_ms: int | None, of: str = "in", **fields: Any) -> bytes:
+    return encode(Event(b"{}", {"text": f"t{number}", **fields}, time_ms, f"{of}@{number}"))
+
+
+def run(
+    records: list[bytes], *, restored: bool = False, context: Context | None = None, every_s: float = 0.1
+) -> tuple[list[tuple[bytes, int]], list[DeadLetter]]:
+    """What comes of records that come `every_s`."""
+    context, now = context or Context(), ManualClock()
+    clock = opened(context, now)
+    outputs = []
+    for record in records:
+        if restored:
+            clock = opened(context, now)
+        outputs += clock.process_element(record, context)
+        now.advance(every_s)
+    outputs += clock.on_timer(END_OF_INPUT_MS, context)
+    assert context.timers == {END_OF_INPUT_MS}
+    letters = [decode(data) for tag, data in outputs if tag is REFUSED]
+    return [output for output in outputs if output[0] is not REFUSED], letters
+
+
+RECORDS = [
+    *(event(number, 1_000 * number) for number in range(40)),
+    event(40, 10**14),
+    event(41, -(10**14)),
+    event(42, None),
+    event(43, 40_000, text=None),
+    encode(DeadLetter(b"?", "malformed_record", "not JSON")),
+    event(44, 41_000),
+]
+
+
+def test_what_is_in_time_goes_on_and_the_rest_is_a_dead_letter_that_says_why() -> None:
+    messages, letters = run(RECORDS)
+    assert [payload(data) for data, _ in messages] == [f"t{n}".encode() for n in (*range(40), 44)]
+    causes = [letter.cause for letter in letters]
+    # Whether a time far ahead is wrong is not known before the end.
+    assert causes == ["late", "no_time", "malformed_record", "malformed_record", "ahead"]
+    assert "s ahead of the stream" in letters[-1].detail
+    assert letters[-1].raw == b"{}"
+    assert letters[-1].position == "in@40"
+
+
+def test_the_clock_goes_with_each_message_and_never_back() -> None:
+    messages, _ = run(RECORDS)
+    clocks = [clock for _, clock in messages]
+    assert clocks == sorted(clocks)
+    assert clocks[-1] > 20_000
+
+
+def test_messages_are_spread_over_the_shards_by_position() -> None:
+    messages, _ = run(RECORDS)
+    assert {message_key(data) for data, _ in messages} == set(flink_keys(4))
+    assert run(RECORDS)[0] == messages
+
+
+def test_a_restore_before_every_record_changes_nothing() -> None:
+    assert run(RECORDS, restored=True) == run(RECORDS)
+
+
+@pytest.mark.parametrize("count", [1, HELD_EVENTS - 1])
+def test_a_stream_that_ends_at_once_loses_nothing(count: int) -> None:
+    assert len(run(RECORDS[:count])[0]) == count
+
+
+HOUR_MS = 3_600_000
+BEHIND = [
+    event(number, (number // 2) * 1_000 + (HOUR_MS if number % 2 else 0), of=f"posts/{number % 2}")
+    for number in range(1_000)
+]
+
+
+def test_posts_of_a_partition_that_is_behind_go_on() -> None:
+    messages, letters = run(BEHIND)
+    assert letters == []
+    clocks = [clock for _, clock in messages]
+    assert clocks == sorted(clocks)
+    # Before the clock begins, all partitions should have been heard; then it is that of the one behind.
+    assert 0 < clocks.count(NO_TIME_MS) < 400
+    assert 400_000 < clocks[-1] < HOUR_MS
+
+
+def test_a_time_for_which_the_job_was_down_makes_no_partition_idle() -> None:
+    context = Context()
+    run_on = opened(context, ManualClock(monotonic_s=0.0))
+    outputs = [each for record in BEHIND[:900] for each in run_on.process_element(record, context)]
+    later = opened(context, ManualClock(monotonic_s=10**6))
+    # All of the one that is ahead comes first.
+    for record in BEHIND[901::2] + BEHIND[900::2]:
+        outputs += later.process_element(record, context)
+    assert REFUSED not in [tag for tag, _ in outputs]
+
+
+def test_the_clock_of_an_older_version_goes_on() -> None:
+    first = msgpack.packb((1, 24_000, [24_000, [1_000 * number for number in range(7, 40)]], None))
+    context = Context(first)
+    records = [event(number, 1_000 * number) for number in range(40, 60)]
+    messages, letters = run([*records, event(60, 1_000)], context=context)
+    assert [clock for _, clock in messages] == [1_000 * number for number in range(24, 44)]
+    assert [letter.cause for letter in letters] == ["late"]
+    assert context.first is None
+    assert context.clocks.keys() == {""}
+
+
+@pytest.mark.parametrize(
+    ("position", "partition"),
+    [
+        ("posts/12@345", "posts/12"),
+        ("a/b/0@1", "a/b/0"),
+        ("in@3", ""),
+        ("a/b@3", ""),
+        ("x/1@y", ""),
+        (None, ""),
+    ],
+)
+def test_partitions_are_told_by_positions(position: str | None, partition: str) -> None:
+    assert partition_of(position) == partition

@@ -1,0 +1,84 @@
+"""The clock in a job whose records come of two partitions, across a restore."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.testing.waiting import wait_until
+
+pytestmark = pytest.mark.flink
+TOTAL = 4_000
+HOUR_MS = 3_600_000
+FUTURE_MS = 10**13
+
+
+def time_ms(number: int) -> int:
+    """Each second record is of a partition an hour behind; some of the other's are from the future."""
+    if number % 2:
+        return number * 10
+    return FUTURE_MS if number % 200 >= 160 else HOUR_MS + number * 10
+
+
+def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
+    tmp_path: Path, flink_logs: Path
+) -> None:
+    from pyflink.common import Types
+
+    from forebay.codec import decode, encode
+    from forebay.connectors.files import Files, file_source
+    from forebay.connectors.formats import Format
+    from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+    from forebay.detect.stream_time import Tolerance
+    from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
+    from forebay.flink.stages import payload
+    from forebay.flink.stream_clock import clocked
+    from forebay.flink.types import BYTES
+    from forebay.records import Event
+
+    quick, messages, refused = (tmp_path / name for name in ("quick", "messages", "refused"))
+    (tmp_path / "in.jsonl").write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(TOTAL)))
+    checkpoints = tmp_path / "checkpoints"
+    config = FlinkConfig(
+        checkpoint_dir=checkpoints, checkpoint_interval_s=0.2, log_dir=flink_logs, heap_mb=768
+    )
+
+    def of_partition(data: bytes) -> bytes:
+        if not quick.exists():
+            time.sleep(0.002)
+        number = decode(bytes(data)).fields["n"]
+        return encode(Event(b"%d" % number, {}, time_ms(number), f"posts/{number % 2}@{number // 2}"))
+
+    def start(config: FlinkConfig) -> Any:
+        env = flink_environment(config)
+        records = file_source(env, Files(tmp_path / "in.jsonl", Format())).map(of_partition, BYTES)
+        found = clocked(
+            records.set_parallelism(1),
+            lambda event: event.raw,
+            tolerance=Tolerance(),
+            shards=2,
+            name="clock",
+        )
+        for stream, out, text in (
+            (found.messages, messages, lambda data: payload(data).decode()),
+            (found.refused, refused, lambda data: decode(bytes(data)).raw.decode()),
+        ):
+            jsonl_sink(stream.map(text, Types.STRING()).set_parallelism(1), JsonlFiles(out))
+        return env.execute_async("test")
+
+    job = start(config)
+    wait_until(lambda: len(list(read_jsonl_sink(messages))) > 100)
+    job.cancel()
+    with suppress(Exception):  # A cancelled job ends with an error that says so.
+        job.get_job_execution_result().result()
+    quick.touch()
+    restored = replace(config, restore_from=newest_checkpoint(checkpoints))
+    start(restored).get_job_execution_result().result()
+    wrong = [number for number in range(TOTAL) if time_ms(number) == FUTURE_MS]
+    assert sorted(map(int, read_jsonl_sink(refused))) == wrong
+    assert sorted(map(int, read_jsonl_sink(messages))) == sorted({*range(TOTAL)} - {*wrong})

@@ -1,0 +1,58 @@
+"""A pipeline over several replicas, on a real Flink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+pytestmark = pytest.mark.flink
+
+
+@pytest.fixture
+def replicas() -> Iterator[list[ReplicaProcess]]:
+    with ExitStack() as stack:
+        script = ReplicaScript(delay=Fixed(0.05), slots=8)
+        yield [stack.enter_context(ReplicaProcess(script)) for _ in range(3)]
+
+
+def test_a_replica_that_dies_in_mid_stream_costs_no_record(
+    pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
+) -> None:
+    from forebay.flink.jvm import start_jvm
+    from forebay.runtime.run import RunOptions, run_pipeline
+    from forebay.runtime.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    (pipelines.folder / "replicas.txt").write_text("\n".join(replica.url for replica in replicas))
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 60.0},
+        prompt="{{ text }}",
+        engine={"file": "replicas.txt", "priority": True},
+        priority="{{ 1 if 'a' in text else 2 }}",
+        parallelism=2,
+        capacity=32,
+    )
+    killed_at: list[int] = []
+
+    def watch(now: Snapshot) -> None:
+        # Each has had its share.
+        if now.results >= 40 and not killed_at and all(replica.report().calls for replica in replicas):
+            replicas[0].kill()
+            killed_at.append(now.results)
+
+    def enough(now: Snapshot) -> bool:
+        return bool(killed_at) and now.results >= killed_at[0] + 100
+
+    settings = Settings(home=pipelines.folder / "home", python=Path())
+    last = run_pipeline(spec, nullcontext(()), RunOptions(enough=enough, in_process=True), settings, watch)
+    assert last.dead_letters == 0
+    positions = sorted(line["position"] for line in pipelines.lines())
+    assert positions == sorted(f"generator@{n}" for n in range(last.results))

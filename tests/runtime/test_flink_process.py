@@ -1,0 +1,216 @@
+"""The process that holds Flink: heard, ended, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from forebay.config.load import parse_spec
+from forebay.engine.launch.processes import alive, wait_gone
+from forebay.runtime.attempt import Order
+from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess
+from forebay.runtime.flink_protocol import end_of, end_of_jvm
+from forebay.runtime.reports import Checked, Failed, Lost
+from forebay.runtime.run_state import RunState
+from forebay.settings import Settings
+from forebay.testing.waiting import wait_until
+
+MARK = "FOREBAY_TEST_TREE"
+GONE_S = 60.0
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[FlinkLauncher]:
+    with FlinkLauncher(Settings(home=tmp_path / "home", python=Path(sys.executable))) as made:
+        yield made
+
+
+@pytest.fixture
+def process(launcher: FlinkLauncher) -> Iterator[FlinkProcess]:
+    made = launcher.take()
+    yield made
+    made.kill()
+
+
+def jvm_of(pid: int) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        found[:] = [child for child in psutil.Process(pid).children() if child.name() == "java"]
+        return bool(found)
+
+    wait_until(there)
+    return found[0]
+
+
+def order(folder: Path, **changes: object) -> Order:
+    document = {
+        "name": "p",
+        "source": {"type": "jsonl", "path": "in.jsonl"},
+        "prompt": "x",
+        "sink": {"type": "jsonl", "path": "out"},
+        **changes,
+    }
+    (folder / "in.jsonl").touch()
+    return Order(
+        parse_spec(document, base=folder), Settings(folder / "home", Path()), RunState(), job_id="a" * 32
+    )
+
+
+def heard(process: FlinkProcess) -> object:
+    found: list[object] = []
+
+    def something() -> bool:
+        report = process.receive(0.5)
+        if report is not None:
+            found.append(report)
+        return bool(found)
+
+    wait_until(something)
+    return found[0]
+
+
+@pytest.mark.flink
+def test_an_order_is_checked(process: FlinkProcess, tmp_path: Path) -> None:
+    process.send(order(tmp_path))
+    assert heard(process) == Checked()
+
+
+@pytest.mark.flink
+def test_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
+    process: FlinkProcess, tmp_path: Path
+) -> None:
+    process.send(order(tmp_path))
+    assert heard(process) == Checked()
+    jvm_of(process.pid).kill()
+    said = "Flink's JVM was killed (by SIGKILL: by hand, or by the system for want of memory)"
+    assert heard(process) == Lost(said)
+    assert process.log.read_bytes() == b""
+
+
+@pytest.mark.flink
+def test_a_jvm_that_is_killed_as_it_starts_is_told_of(process: FlinkProcess, tmp_path: Path) -> None:
+    jvm_of(process.pid).kill()
+    report = heard(process)
+    assert isinstance(report, Lost)
+    assert "JVM was killed" in report.cause
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_process_that_is_killed_is_told_of_and_takes_its_jvm_along(
+    process: FlinkProcess, number: signal.Signals
+) -> None:
+    jvm = jvm_of(process.pid)
+    jvm.suspend()
+    os.kill(process.pid, number)
+    report = heard(process)
+    assert isinstance(report, Lost)
+    assert f"was killed (by {number.name}" in report.cause
+    assert not wait_gone({jvm}, GONE_S)
+
+
+@pytest.mark.flink
+def test_what_nobody_foresaw_ends_the_attempt_and_is_in_its_log(process: FlinkProcess) -> None:
+    process.send("no order")  # type: ignore[arg-type]
+    report = heard(process)
+    assert isinstance(report, Failed)
+    assert report.message.startswith("an error that was not foreseen: AttributeError")
+    assert "Traceback" in process.log.read_text()
+
+
+@pytest.mark.flink
+def test_one_that_was_started_ahead_and_not_taken_ends_with_the_block(tmp_path: Path) -> None:
+    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
+        launcher.start_ahead()
+        launcher.start_ahead()
+        (child,) = [p for p in psutil.Process().children() if "flink_main" in " ".join(p.cmdline())]
+        jvm = jvm_of(child.pid)
+    assert not wait_gone({child, jvm}, GONE_S)
+
+
+def test_a_jvms_end_in_words(tmp_path: Path) -> None:
+    assert end_of_jvm(3, tmp_path) == "ran out of memory"
+    assert end_of_jvm(-signal.SIGABRT, tmp_path) == f"crashed: {tmp_path}/flink-crash-*.log says where"
+    assert end_of_jvm(1, tmp_path) == end_of(1) == "ended with status 1"
+    assert end_of(-signal.SIGTERM) == "was killed (by SIGTERM)"
+
+
+TREE = """
+import sys, time
+from pathlib import Path
+from forebay.engine.launch import Registry, Replicas
+from forebay.engine.launch.spec import Launch
+from forebay.runtime.flink_process import FlinkLauncher
+from forebay.settings import Settings
+
+folder = Path(sys.argv[1])
+
+def fake_replica(port, cores):
+    return Launch((sys.executable, "-m", "forebay.testing.replica", "--port", str(port)))
+
+with FlinkLauncher(Settings(folder, Path())) as launcher:
+    process = launcher.take()
+    with Replicas(Registry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
+        replicas.start([()], port_base=int(sys.argv[2]))
+        print("up", flush=True)
+        time.sleep(600)
+"""
+PARTS: dict[str, Callable[[str], bool]] = {
+    "run": lambda line: "fake_replica" in line,
+    "engine supervisor": lambda line: "engine.launch.supervisor" in line,
+    "engine": lambda line: "testing.replica" in line and "supervisor" not in line,
+    "flink": lambda line: "flink_main" in line,
+    "jvm": lambda line: "py4j.GatewayServer" in line,
+}
+
+
+def tree(mark: str) -> dict[str, psutil.Process]:
+    """The processes of a run, by what they are."""
+    found: dict[str, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if alive(process) and process.environ().get(MARK) == mark:
+                line = " ".join(process.cmdline())
+                found[next(name for name, is_it in PARTS.items() if is_it(line))] = process
+    return found
+
+
+@pytest.mark.flink
+@settings(
+    max_examples=12,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.permutations(sorted(PARTS)), st.sets(st.sampled_from(["flink", "jvm"])), st.data())
+def test_nothing_outlives_a_run_in_whatever_order_it_is_killed(
+    tmp_path_factory: pytest.TempPathFactory, killed: list[str], stopped: set[str], data: st.DataObject
+) -> None:
+    """Some are killed, the run itself among them, and some others can do nothing themselves any more."""
+    killed = killed[: data.draw(st.integers(killed.index("run") + 1, len(killed)))]
+    mark, folder = uuid.uuid4().hex, tmp_path_factory.mktemp("tree")
+    command = [sys.executable, "-c", TREE, str(folder), str(18300 + os.getpid() % 100 * 10)]
+    environment = {**os.environ, MARK: mark}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        wait_until(lambda: set(tree(mark)) == set(PARTS), tell=lambda: str(sorted(tree(mark))))
+        processes = tree(mark)
+        for name in sorted(stopped):
+            processes[name].suspend()
+        for name in killed:
+            with suppress(psutil.NoSuchProcess):
+                processes[name].kill()
+        left = wait_gone(set(processes.values()), GONE_S)
+        assert not left, [name for name, process in processes.items() if process in left]

@@ -1,0 +1,237 @@
+"""Where a pipeline begins and ends in its topics, as a Kafka that does as it is told lets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from forebay.config.load import parse_spec
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
+from forebay.flink.job import Checkpoints
+from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.runtime import kafka_offsets
+from forebay.runtime.kafka_offsets import GroupOffsets, begin, ends
+from forebay.runtime.offset_settlement import OffsetSettlement
+from forebay.runtime.snapshot import Snapshot
+from forebay.testing.clock import ManualClock
+
+MOMENT_MS = 1769860800000
+IDLE = Snapshot(1.0, "RUNNING")
+
+
+class FakeKafka:
+    """Two topics; `a` has two partitions. Keeps what is committed."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, tuple[Place, ...]] = {}
+        self.failure: Exception | None = None
+        self.refuses = False
+        self.timeouts_s: list[float] = []
+
+    def topics(self) -> frozenset[str]:
+        return frozenset(("a", "b", "ab"))
+
+    def offsets(self, topics: Iterable[str], at: object) -> tuple[Place, ...]:
+        base = {"earliest": 10, "latest": 90, MOMENT_MS: 50}[at]  # type: ignore[index]
+        return tuple(
+            Place(topic, partition, base + partition)
+            for topic in topics
+            for partition in range(2 if topic == "a" else 1)
+        )
+
+    def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
+        return self.offsets(topics, "latest")
+
+    def committed(self, group: str) -> tuple[Place, ...]:
+        if self.failure is not None:
+            raise self.failure
+        return self.groups.get(group, ())
+
+    def commit(self, group: str, places: Iterable[Place]) -> None:
+        if self.refuses:
+            raise KafkaAway("refused")
+        self.groups[group] = tuple(places)
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    fake = FakeKafka()
+
+    @contextmanager
+    def client(cluster: object, timeout_s: float = 5.0) -> Iterator[FakeKafka]:
+        fake.timeouts_s.append(timeout_s)
+        yield fake
+
+    def all_read(cluster: object, committed: Iterable[Place], ends: Iterable[Place], isolation: str) -> bool:
+        return set(committed) == set(ends)
+
+    monkeypatch.setattr(kafka_offsets, "kafka_admin", client)
+    monkeypatch.setattr(kafka_offsets, "all_read", all_read)
+    return fake
+
+
+def spec(**source: Any) -> Any:
+    return parse_spec(
+        {
+            "name": "p",
+            "source": {"type": "kafka", "bootstrap": "127.0.0.1:9092", "topics": ["a"], **source},
+            "prompt": "{{ text }}",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("earliest", [10, 11]),
+        ("latest", [90, 91]),
+        ("2026-01-31T12:00:00Z", [50, 51]),
+        ("committed", [10, 70]),
+    ],
+)
+def test_a_first_start_commits_where_it_begins(kafka: FakeKafka, start: str, offsets: list[int]) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 1, 70), Place("b", 0, 3))
+    assert begin(spec(start=start), first=True) == (Place("a", 0, 90), Place("a", 1, 91))
+    for group in ("forebay-p", "forebay-p-read"):
+        assert [place.offset for place in kafka.groups[group]] == offsets
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "committed"])
+def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
+    kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
+    begin(spec(start=start), first=False)
+    assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
+
+
+def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:
+    begin(spec(), first=True)
+    ends(spec())
+    assert kafka.timeouts_s == [60.0, 60.0]
+
+
+def test_a_pattern_means_whole_names(kafka: FakeKafka) -> None:
+    assert [end.topic for end in begin(spec(topics=[], pattern="a.?", group="g"), first=True)] == [
+        "a",
+        "a",
+        "ab",
+    ]
+    assert [place.offset for place in kafka.groups["g"]] == [10, 11, 10]
+    assert ends(spec(pattern="b", topics=[])) == (Place("b", 0, 90),)
+
+
+class Run:
+    """Looks at a run once a second; checkpoints complete in between."""
+
+    def __init__(self, **source: Any) -> None:
+        self.clock = ManualClock()
+        self.spec = spec(**source)
+        self.ends = begin(self.spec, first=True)
+        self._checkpoints = 0
+        self._offsets = GroupOffsets(
+            self.spec, self.ends, self._look, OffsetSettlement(0.0), clock=self.clock
+        )
+
+    def __call__(self, **now: Any) -> bool:
+        self.clock.advance(1.0)
+        assert not self._offsets(Snapshot(1.0, "RUNNING", **now)), (
+            "the snapshot may be older than Kafka's answer"
+        )
+        return self._offsets(Snapshot(1.0, "RUNNING", **now))
+
+    def finished(self) -> None:
+        self._offsets.finished()
+
+    def _look(self) -> Checkpoints:
+        self._checkpoints += 1
+        return Checkpoints(0, 0, (), newest=self._checkpoints, newest_done=self._checkpoints)
+
+
+def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
+    document = {"name": "p", "source": {"type": "jsonl", "path": "in"}, "prompt": "{{ text }}"}
+    other = parse_spec({**document, "sink": {"type": "jsonl", "path": "out"}})
+    assert begin(other, first=True) == ends(other) == ()
+    clock = ManualClock()
+    offsets = GroupOffsets(other, (), lambda: pytest.fail("asked"), OffsetSettlement(0.0), clock=clock)
+    clock.advance(10.0)
+    assert not offsets(IDLE)
+    offsets.finished()
+    assert kafka.groups == {}
+
+
+def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
+    run = Run(until_latest=True)
+    assert not run()
+    kafka.groups["forebay-p-read"] = run.ends
+    assert not run(in_flight=1), "the offsets have just moved"
+    assert not run(in_flight=1)
+    assert not run(pending=1)
+    assert not run(in_flight=1, oldest_read_ms=run.clock.wall_ms() - 2000)
+    assert run(in_flight=1, oldest_read_ms=run.clock.wall_ms() + 1000)
+    assert run()
+    run.finished()
+    assert kafka.groups["forebay-p"] == run.ends
+
+
+@pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])
+def test_while_kafka_does_not_answer_nothing_has_come_to_its_end(
+    kafka: FakeKafka, failure: Exception
+) -> None:
+    run = Run(until_latest=True)
+    kafka.groups["forebay-p-read"] = run.ends
+    kafka.failure = failure
+    assert not run()
+    assert not run()
+    kafka.failure = None
+    assert not run()
+    assert run()
+
+
+def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
+    clock = ManualClock()
+    asked = []
+
+    def checkpoints() -> Checkpoints:
+        asked.append(clock.monotonic_s())
+        return Checkpoints(0, 0, ())
+
+    offsets = GroupOffsets(spec(), (), checkpoints, OffsetSettlement(0.0), clock=clock)
+    for _ in range(40):
+        clock.advance(0.25)
+        offsets(IDLE)
+    assert len(asked) == 10
+
+
+def test_a_source_that_goes_on_has_no_end(kafka: FakeKafka) -> None:
+    run = Run()
+    kafka.groups["forebay-p-read"] = run.ends
+    assert not any(run(oldest_read_ms=NOTHING_READ_MS) for _ in range(5))
+
+
+def test_what_could_not_be_committed_is_committed_later(kafka: FakeKafka) -> None:
+    run = Run()
+    kafka.groups["forebay-p-read"] = read = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.refuses = True
+    for _ in range(30):
+        run(oldest_read_ms=NOTHING_READ_MS)
+    assert kafka.groups["forebay-p"] != read
+    kafka.refuses = False
+    run()
+    assert kafka.groups["forebay-p"] == read
+
+
+def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:
+    run = Run()
+    begun = kafka.groups["forebay-p"]
+    read = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.groups["forebay-p-read"] = read
+    for _ in range(20):
+        assert not run(oldest_read_ms=0)
+    assert kafka.groups["forebay-p"] == begun
+    for _ in range(20):
+        assert not run(oldest_read_ms=NOTHING_READ_MS)
+    assert kafka.groups["forebay-p"] == read

@@ -1,0 +1,60 @@
+"""Checkpoints that stay when Flink deletes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from forebay.flink.checkpoints import check_readable, newest_of_job
+from forebay.runtime.kept_checkpoints import KeptCheckpoints
+from forebay.testing.operators import complete_checkpoint
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path / ("a" * 32)
+
+
+def test_a_kept_checkpoint_is_whole_when_flink_has_deleted_its_own(job: Path) -> None:
+    kept = KeptCheckpoints(job)
+    for number in (4, 5, 6):
+        path = complete_checkpoint(job, number)
+        (path / "state").write_bytes(b"%d" % number)
+        kept.keep()
+        shutil.rmtree(path)
+    assert newest_of_job(job) is None, "what is kept is not resumed by mistake"
+    back = kept.bring_back(5)
+    assert back == newest_of_job(job)
+    assert back is not None
+    assert (back.number, check_readable(back.path), (back.path / "state").read_bytes()) == (5, 5, b"5")
+
+
+def test_those_that_are_not_needed_any_more_go(job: Path) -> None:
+    kept = KeptCheckpoints(job)
+    for number in (4, 5, 7):
+        complete_checkpoint(job, number)
+    kept.keep()
+    kept.drop_before(6)
+    assert kept.bring_back(4) is None
+    assert sorted(path.name for path in (job / "kept").iterdir()) == ["chk-5", "chk-7"]
+
+
+def test_none_is_kept_that_is_not_whole_by_itself(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*paths: object) -> None:
+        raise OSError("no hard links here")
+
+    complete_checkpoint(job, 1)
+    (job / "shared").mkdir()
+    (job / "shared" / "file").write_bytes(b"of several checkpoints")
+    KeptCheckpoints(job).keep()
+    assert KeptCheckpoints(job).bring_back(1) is None
+    (job / "shared" / "file").unlink()
+    monkeypatch.setattr(os, "link", no_links)
+    KeptCheckpoints(job).keep()
+    assert KeptCheckpoints(job).bring_back(1) is None
+    monkeypatch.undo()
+    KeptCheckpoints(job).keep()
+    assert KeptCheckpoints(job).bring_back(1) is not None

@@ -1,0 +1,478 @@
+"""What a run resumes from, and what it refuses to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from forebay.config.load import parse_spec
+from forebay.config.spec import PipelineSpec
+from forebay.engine.launch.processes import birth_s
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import checkpoints_of
+from forebay.runtime.resume import (
+    KEPT_LOGS,
+    CheckpointCleaner,
+    check_same_kafka,
+    checkpoint_to_resume,
+    clean_logs,
+    end_orphan,
+    fingerprint,
+    forget,
+    found_state,
+)
+from forebay.runtime.run_state import Completed, RunState, read_state, write_state
+from forebay.testing.operators import complete_checkpoint
+
+JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
+
+
+class Place:
+    """A pipeline's folder with the traces of earlier runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self.home.mkdir(parents=True)
+
+    def spec(self, **changes: Any) -> PipelineSpec:
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+        return parse_spec({**document, **changes}, base=self.folder)
+
+    def checkpoint(self, job: str, number: int, written_s: int = 1000) -> Path:
+        checkpoint = complete_checkpoint(self.home / job, number)
+        os.utime(checkpoint / "_metadata", (written_s, written_s))
+        return checkpoint
+
+    def started(self, job: str, restored: Path | None = None, **changes: Any) -> None:
+        """A run's job as it is noted before it is submitted."""
+        below = None if restored is None else str(restored.relative_to(self.home))
+        self.write(job=job, restored=below, completed=None, traits=fingerprint(self.spec(**changes)))
+
+    def committed(self, job: str, sink: str = "out") -> None:
+        (self.folder / sink).mkdir(exist_ok=True)
+        (self.folder / sink / f"part-{job[:12]}-x-0.jsonl").touch()
+
+    def ended(self, job: str) -> None:
+        """Flink deletes the checkpoints of a job that finishes, and leaves their folder."""
+        shutil.rmtree(self.home / job, ignore_errors=True)
+        (self.home / job / "shared").mkdir(parents=True)
+
+    def write(self, **changes: Any) -> None:
+        write_state(self.home, self.state.model_copy(update=changes))
+
+    @property
+    def state(self) -> RunState:
+        return read_state(self.home) or RunState()
+
+    def noted(self, job: str, restored: Path | None = None) -> None:
+        """The run has seen the newest checkpoint of its job."""
+        CheckpointCleaner(self.home, job, restored)(self.state)
+
+    def prepare(self, **changes: Any) -> Path | None:
+        return checkpoint_to_resume(self.spec(**changes), self.home, found_state(self.home))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_first_run_starts_at_the_beginning(place: Place) -> None:
+    assert place.prepare() is None
+
+
+def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 4)
+    place.started(JOB_B, restored)
+    newest = place.checkpoint(JOB_B, 5)
+    place.committed(JOB_B)
+    assert place.prepare() == newest
+
+
+def test_the_record_decides_and_not_the_clock(place: Place) -> None:
+    """The clock was set back an hour before the second job; or the copy has times of its own."""
+    restored = place.checkpoint(JOB_A, 4, written_s=9000)
+    place.started(JOB_B, restored)
+    place.checkpoint(JOB_B, 5, written_s=5000)
+    newest = place.checkpoint(JOB_B, 6, written_s=4000)
+    assert place.prepare() == newest
+
+
+def test_a_job_that_died_before_its_first_checkpoint_is_started_from_where_it_was(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 4)
+    place.checkpoint(JOB_A, 5)
+    place.started(JOB_B, restored)
+    assert place.prepare() == restored, "somebody chose it with --from-checkpoint"
+    place.started(JOB_C, None)
+    assert place.prepare() is None
+
+
+def test_offsets_mean_nothing_in_another_kafka() -> None:
+    for noted, kafka in ((None, "A"), ("A", "A"), ("A", None)):
+        check_same_kafka(noted, kafka)
+    with pytest.raises(SettingError, match="Kafka cluster A, this one is B"):
+        check_same_kafka("A", "B")
+
+
+@pytest.mark.parametrize("sink", ["out", "out-dead-letters"])
+def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, sink: str) -> None:
+    """It ended before a checkpoint of it was seen: what is left is older, and would be run again."""
+    restored = place.checkpoint(JOB_A, 4)
+    place.started(JOB_B, restored)
+    place.committed(JOB_A, sink)
+    place.ended(JOB_B)
+    assert place.prepare() == restored, "what a restore commits was written by the job before"
+    place.committed(JOB_B, sink)
+    with pytest.raises(SettingError, match="has finished"):
+        place.prepare()
+    forget(place.home, None)
+    assert place.prepare() is None
+
+
+def test_an_end_that_was_not_noted_is_seen_where_results_are_in_a_topic(place: Place) -> None:
+    """A job that has had a checkpoint of its own and has none now has finished: Flink has deleted them."""
+    place.started(JOB_B, place.checkpoint(JOB_A, 4))
+    own = place.checkpoint(JOB_B, 5)
+    place.noted(JOB_B)
+    assert place.prepare() == own
+    place.ended(JOB_B)
+    with pytest.raises(SettingError, match="has finished"):
+        place.prepare()
+
+
+def test_what_has_finished_does_not_run_again(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    place.write(finished=True)
+    with pytest.raises(SettingError, match="pipeline 'p' has finished"):
+        place.prepare()
+
+
+def test_a_copy_without_the_newest_checkpoint_is_refused(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 4)
+    newest = place.checkpoint(JOB_A, 5)
+    place.noted(JOB_A)
+    shutil.rmtree(newest)
+    with pytest.raises(SettingError, match=rf"checkpoint 5 of job {JOB_A} is missing; the newest .*chk-4"):
+        place.prepare()
+
+
+def test_a_copy_without_any_of_the_jobs_checkpoints_is_refused(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 4)
+    place.started(JOB_B, restored)
+    place.checkpoint(JOB_B, 5)
+    place.noted(JOB_B, restored)
+    shutil.rmtree(place.home / JOB_B)
+    with pytest.raises(SettingError, match=f"lacks the checkpoints of job {JOB_B}.*--from-checkpoint"):
+        place.prepare()
+
+
+def test_a_copy_without_a_file_of_the_checkpoint_is_refused(place: Place) -> None:
+    place.started(JOB_A)
+    newest = place.checkpoint(JOB_A, 5)
+    (newest / "state").write_bytes(b"12345")
+    place.noted(JOB_A)
+    assert place.prepare() == newest
+    (newest / "state").write_bytes(b"1234")
+    with pytest.raises(SettingError, match="is not whole: 2 of 2 files and 20 of 21 bytes are there"):
+        place.prepare()
+    (newest / "state").unlink()
+    with pytest.raises(SettingError, match="is not whole: 1 of 2 files"):
+        place.prepare()
+
+
+def test_a_damaged_checkpoint_is_refused_and_no_older_one_taken(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 4)
+    (place.checkpoint(JOB_A, 5) / "_metadata").write_bytes(b"")
+    with pytest.raises(SettingError, match=r"is cut off: it has 0 bytes. Bring checkpoint chk-5 back"):
+        place.prepare()
+
+
+def test_a_missing_start_is_refused(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 4)
+    place.started(JOB_B, restored)
+    shutil.rmtree(place.home / JOB_A)
+    with pytest.raises(SettingError, match=f"{JOB_A}/chk-4 is missing. Bring it back"):
+        place.prepare()
+
+
+def test_checkpoints_without_their_record_are_refused(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 4)
+    (place.home / "run.json").unlink()
+    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json, which says what"):
+        place.prepare()
+    assert found_state(place.home, needed=False).job is None
+
+
+def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
+    place.started(JOB_A)
+    (place.home / "run.json").write_bytes(b"")
+    with pytest.raises(SettingError, match=r"run.json cannot be read .* or start over with --fresh"):
+        place.prepare()
+    assert found_state(place.home, needed=False).job is None
+    forget(place.home, None)
+    assert place.prepare() is None
+
+
+def test_what_was_forgotten_does_not_come_back_after_a_kill(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 4)
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forget(place.home, "an id")
+    assert place.prepare() is None
+    assert place.state.id == "an id", "the next job ends what the old one left open in Kafka"
+
+
+def test_a_run_of_the_first_version_is_resumed(place: Place) -> None:
+    first = {
+        "finished": False,
+        "traits": None,
+        "submitted_s": 1.0,
+        "jvm": None,
+        "cluster": None,
+        "job": JOB_B,
+        "checkpointed": False,
+        "ends": [["t", 0, 7]],
+        "kafka": "K",
+    }
+    restored = place.checkpoint(JOB_A, 4)
+    (place.home / "run.json").write_text(json.dumps(first))
+    assert place.prepare() == restored
+    own = place.checkpoint(JOB_B, 5)
+    assert place.prepare() == own
+    assert (place.state.id, place.state.kafka, place.state.ends) == (None, "K", (("t", 0, 7),))
+    place.ended(JOB_B)
+    (place.home / "run.json").write_text(json.dumps({**first, "checkpointed": True}))
+    with pytest.raises(SettingError, match="has finished"):
+        place.prepare()
+
+
+class AnyRuns(RuleBasedStateMachine):
+    """Runs that start, complete checkpoints, see them, and are killed at any moment; clocks go anywhere. What
+    is resumed is what Flink completed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Place(Path(mkdtemp()))
+        self.jobs = map("{:032x}".format, count(1))
+        self.job: str | None = None
+        self.newest: Path | None = None
+        self.number = 0
+        self.tidy: CheckpointCleaner | None = None
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.place.folder)
+
+    @rule()
+    def start(self) -> None:
+        restored = self.place.prepare()
+        assert restored == self.newest
+        self.job = next(self.jobs)
+        self.place.started(self.job, restored)
+        self.tidy = CheckpointCleaner(self.place.home, self.job, restored)
+
+    @precondition(lambda self: self.job is not None)
+    @rule(written_s=st.integers(0, 2**31))
+    def complete(self, written_s: int) -> None:
+        assert self.job is not None
+        self.number += 1
+        self.newest = self.place.checkpoint(self.job, self.number, written_s)
+        for old in newest_of_jobs(self.place.home / self.job)[2:]:
+            shutil.rmtree(old)
+
+    @precondition(lambda self: self.tidy is not None)
+    @rule()
+    def see(self) -> None:
+        assert self.tidy is not None
+        self.tidy(self.place.state)
+
+
+def newest_of_jobs(job: Path) -> list[Path]:
+    return [checkpoint.path for checkpoint in checkpoints_of(job)]
+
+
+AnyRuns.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+TestAnyRuns = AnyRuns.TestCase
+
+
+def test_state_of_worker_processes_is_refused_with_what_to_do(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    found = fingerprint(place.spec())
+    place.write(traits={**found, "mode": "process"})
+    with pytest.raises(SettingError, match=r"made with `mode: process`.*inside Flink's JVM now.*--fresh"):
+        place.prepare()
+    # Runs of older versions say so where Python ran inside the JVM, too.
+    place.write(traits={**found, "mode": "thread"})
+    assert place.prepare() is not None
+
+
+def test_state_of_versions_that_pickled_is_refused_with_what_to_do(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    older = {key: value for key, value in fingerprint(place.spec()).items() if key != "state"}
+    place.write(traits=older)
+    with pytest.raises(SettingError, match=r"Python pickles.*with that version, or start over with --fresh"):
+        place.prepare()
+
+
+def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place: Place) -> None:
+    sessions = {"application": {"type": "sessions"}, "key": "{{ user }}", "prompt": None}
+    place.started(JOB_A, **sessions)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(**sessions, parallelism=2) is not None
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**sessions, shards=4)
+    with pytest.raises(SettingError, match=r"application\.type"):
+        place.prepare()
+
+
+KEYED = {"ordering": "key", "key": "{{ user }}"}
+
+
+def test_a_pipeline_that_begins_to_keep_order_keeps_its_shards(place: Place) -> None:
+    """Requests in flight are in the shards of before: an event of their key elsewhere would pass them."""
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(**KEYED) is not None
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**KEYED, shards=4)
+    assert place.prepare(shards=4) is not None, "without order, shards may change"
+    place.started(JOB_A, **KEYED)
+    assert place.prepare() is not None
+    assert place.prepare(shards=4) is not None
+
+
+def test_a_checkpoint_that_does_not_tell_its_shards_is_not_taken_for_one_in_order(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    older = {
+        key: value for key, value in fingerprint(place.spec()).items() if key not in {"ordering", "shards"}
+    }
+    place.write(traits=older)
+    with pytest.raises(SettingError, match=r"does not say how many shards.*ordering: unordered"):
+        place.prepare(**KEYED)
+    assert place.prepare() is not None
+    # Where order mattered before, older versions noted the shards.
+    place.write(traits={**older, "shards": 8})
+    assert place.prepare(**KEYED) is not None
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
+    place: Place, sleeper: subprocess.Popen[bytes]
+) -> None:
+    born_s = birth_s(sleeper.pid)
+    assert born_s is not None
+    end_orphan(place.home, RunState(jvm=(sleeper.pid, born_s)))
+    assert sleeper.wait(180) == -9
+
+
+def test_a_stranger_with_the_jvms_number_is_left_alone(
+    place: Place, sleeper: subprocess.Popen[bytes]
+) -> None:
+    born_s = birth_s(sleeper.pid)
+    assert born_s is not None
+    end_orphan(place.home, RunState(jvm=(sleeper.pid, born_s - 100)))
+    assert sleeper.poll() is None
+
+
+def test_a_job_on_a_cluster_that_does_not_answer_may_go_on(place: Place) -> None:
+    place.write(job=JOB_A, cluster="127.0.0.1:9")
+    with pytest.raises(SettingError, match='make sure that it has, and write "cluster": null into'):
+        end_orphan(place.home, place.state)
+    place.write(cluster=None)
+    assert end_orphan(place.home, place.state).job == JOB_A
+
+
+def jobs(place: Place) -> set[str]:
+    return {path.name[0] for path in place.home.iterdir() if path.is_dir()}
+
+
+def test_older_jobs_are_deleted_once_the_run_has_a_checkpoint_of_its_own(place: Place) -> None:
+    place.checkpoint(JOB_A, 10)
+    restored = place.checkpoint(JOB_B, 20)
+    (place.home / "elsewhere").mkdir()
+    place.started(JOB_C, restored)
+    tidy = CheckpointCleaner(place.home, JOB_C, restored)
+    (place.home / JOB_C / "chk-21").mkdir(parents=True)
+    state = tidy(place.state)
+    assert (jobs(place), state.completed) == ({"a", "b", "c", "e"}, None)
+    place.checkpoint(JOB_C, 21)
+    state = tidy(state, 77)
+    assert jobs(place) == {"b", "c", "e"}
+    assert state.completed == Completed(number=21, triggered_ms=77, files=1, bytes=16)
+    place.checkpoint(JOB_C, 22)
+    assert tidy(state).completed.number == place.state.completed.number == 22  # type: ignore[union-attr]
+
+
+def test_a_full_disk_keeps_the_record_that_there_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(home: Path, state: RunState) -> None:
+        raise OSError(28, "No space left on device")
+
+    place.checkpoint(JOB_A, 3)
+    place.started(JOB_B)
+    place.checkpoint(JOB_B, 4)
+    tidy, before = CheckpointCleaner(place.home, JOB_B, None), place.state
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.runtime.resume.write_state", full)
+        assert tidy(before) == before
+    assert jobs(place) == {"a", "b"}
+    assert tidy(before).completed is not None
+    assert jobs(place) == {"b"}
+
+
+def test_a_run_that_began_at_the_beginning_needs_no_other_job(place: Place) -> None:
+    (place.home / JOB_A).mkdir()
+    place.started(JOB_B)
+    place.checkpoint(JOB_B, 30)
+    place.noted(JOB_B)
+    assert jobs(place) == {"b"}
+
+
+def test_the_newest_logs_stay(tmp_path: Path) -> None:
+    clean_logs(tmp_path / "none")
+    for number in range(KEPT_LOGS + 3):
+        log = tmp_path / f"flink-jvm-{number}.err"
+        log.touch()
+        os.utime(log, (number, number))
+    (tmp_path / "mine").touch()
+    clean_logs(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == KEPT_LOGS + 1
+    assert {"mine", f"flink-jvm-{KEPT_LOGS + 2}.err"} <= left
+    assert "flink-jvm-2.err" not in left

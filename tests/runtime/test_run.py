@@ -1,0 +1,278 @@
+"""How a run goes, with a Flink and an engine that do as they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.config.load import parse_spec
+from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.flink.job import Checkpoints
+from forebay.flink.rest import FlinkRest
+from forebay.runtime import attempt, model_discovery, run, supervisor
+from forebay.runtime import watch as watching
+from forebay.runtime.output_counts import OutputCounts
+from forebay.runtime.run import RunOptions, run_pipeline
+from forebay.runtime.run_state import RunState, read_state
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import FailedCommits
+from forebay.settings import Settings
+from forebay.testing.operators import complete_checkpoint
+
+Look = Callable[[], str | None]
+
+
+class FakeJob:
+    """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
+
+    id = "job"
+    rest = FlinkRest("http://flink")
+
+    def __init__(self, looks: Sequence[Look], counts: dict[str, float] | None = None) -> None:
+        self._looks = list(looks)
+        self._counts = counts or {}
+        self.drained: list[Path] = []
+
+    def ended(self) -> str | None:
+        return self._looks.pop(0)()
+
+    def state(self) -> str:
+        return "RUNNING"
+
+    def restarts(self) -> int:
+        return 0
+
+    def counts(self) -> dict[str, float]:
+        return self._counts
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(0, 0, ())
+
+    def task_managers(self) -> int:
+        return 1
+
+    def drain(self, folder: Path) -> None:
+        self.drained.append(folder)
+
+
+class Bench:
+    """Runs a pipeline whose Flink is a script."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self.cancelled: list[str] = []
+        self.seen: list[Snapshot] = []
+        self.looks: list[Look] = [lambda: ""]
+        self.monkeypatch = monkeypatch
+        (folder / "in.jsonl").write_text("{}\n")
+        self.replace("POLL_S", 0.0)
+        self.replace("flink_environment", lambda config: None)
+        self.replace("build", lambda *arguments, **more: None)
+        self.replace("start_jvm", lambda *arguments, **more: None)
+        self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
+        self.replace("served_model", lambda spec, url, say: "m")
+        self.replace("submit", lambda env, name, url: FakeJob(self.looks))
+        self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
+
+    def replace(self, name: str, value: Any) -> None:
+        holders = [
+            module
+            for module in (attempt, run, model_discovery, supervisor, watching)
+            if hasattr(module, name)
+        ]
+        assert holders
+        for module in holders:
+            self.monkeypatch.setattr(module, name, value)
+
+    def run(self, engine: Any = ("http://engine",), **options: Any) -> Snapshot:
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+        spec = parse_spec(document, base=self.folder)
+        settings = Settings(home=self.folder / "home", python=Path())
+        here = RunOptions(in_process=True, **options)
+        return run_pipeline(spec, nullcontext(engine), here, settings, self.seen.append)
+
+
+def state(bench: Bench) -> RunState:
+    found = read_state(bench.home)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_an_engine_that_dies_in_mid_run_is_started_again(
+    bench: Bench, make_owned: Callable[..., Any]
+) -> None:
+    engine = make_owned()
+    bench.looks = [lambda: None, engine.die, lambda: None, lambda: ""]
+    last = bench.run(engine)
+    assert engine.restarted == [0]
+    assert (last.state, last.engine_restarts) == ("FINISHED", 1)
+    assert any("is started again" in now.engine_failure for now in bench.seen)
+    assert not bench.cancelled
+
+
+def test_without_its_engine_a_run_ends_and_keeps_its_place(
+    bench: Bench, make_owned: Callable[..., Any]
+) -> None:
+    engine = make_owned()
+    engine.broken = True
+    bench.looks = [engine.die, lambda: None]
+    with pytest.raises(PipelineFailed, match="cannot be started again"):
+        bench.run(engine)
+    assert bench.cancelled == ["job"]
+    assert not state(bench).finished
+
+
+def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:
+    def gone() -> str:
+        raise LaunchError("gone")
+
+    job = FakeJob([lambda: None, lambda: ""])
+    job.state = gone  # type: ignore[method-assign]
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert state(bench).finished
+
+
+@pytest.mark.parametrize("reached", [0, 1])
+def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
+    job = FakeJob([lambda: None, lambda: ""], {"limit_reached": reached})
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert job.drained == [bench.home / "job"] * reached
+
+
+@pytest.mark.parametrize("accepted", [0, 5])
+def test_only_a_feed_that_gave_nothing_is_given_up_when_refused(bench: Bench, accepted: int) -> None:
+    job = FakeJob([lambda: None, lambda: None, lambda: ""], {"accepted": accepted})
+    restarts = iter([0, 1])
+    job.restarts = lambda: next(restarts)  # type: ignore[method-assign]
+    job.failure = lambda: "FeedRefused: sse:h: the server answered 404"  # type: ignore[attr-defined]
+    bench.replace("submit", lambda env, name, url: job)
+    if accepted:
+        assert bench.run().state == "FINISHED"
+    else:
+        with pytest.raises(PipelineFailed, match="FeedRefused: sse:h: the server"):
+            bench.run()
+        assert bench.cancelled == ["job"]
+
+
+def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
+    old = bench.home / ("a" * 32)
+    old.mkdir(parents=True)
+
+    def complete() -> None:
+        job = state(bench).job
+        assert job is not None
+        complete_checkpoint(bench.home / job, 1)
+
+    bench.looks = [complete, lambda: "" if not old.exists() else None]
+    assert bench.run().state == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("counts", "came_in", "in_flight"),
+    [
+        ({"accepted": 9, "results": 4, "in_flight": 5}, 9, 5),
+        # After a restore: what was found in the checkpoint leaves, too.
+        ({"accepted": 751, "restored": 8, "results": 754, "in_flight": 5}, 759, 5),
+        # Of one look, not all is of one moment.
+        ({"accepted": 9, "results": 6, "dead_letters": 2, "in_flight": 5}, 9, 1),
+    ],
+)
+def test_what_came_out_and_is_in_flight_came_in(
+    bench: Bench, counts: dict[str, float], came_in: int, in_flight: int
+) -> None:
+    bench.replace("submit", lambda env, name, url: FakeJob([lambda: None, lambda: ""], counts))
+    bench.run()
+    now = bench.seen[0]
+    assert (now.accepted, now.results, now.in_flight) == (came_in, counts["results"], in_flight)
+    assert now.accepted >= now.results + now.dead_letters + now.in_flight
+
+
+def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    bench.looks = [lambda: None, interrupt]
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.cancelled == ["job"]
+    assert not state(bench).finished
+
+
+def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
+    def interrupted(env: Any, name: str, url: str) -> FakeJob:
+        raise KeyboardInterrupt
+
+    def end(rest: FlinkRest, job: str, timeout_s: float, *, unknown_s: float = 0.0) -> None:
+        assert (rest, unknown_s > 0) == (FlinkRest("http://cluster:1"), True)
+        bench.cancelled.append(job)
+
+    bench.replace("submit", interrupted)
+    bench.replace("end_job", end)
+    bench.replace("check_cluster", lambda address: None)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(cluster="cluster:1")
+    assert bench.cancelled == [state(bench).job]
+
+
+def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:
+    def killed(self: Any, last: Snapshot) -> Snapshot:
+        raise KeyboardInterrupt
+
+    bench.monkeypatch.setattr(OutputCounts, "since", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    with pytest.raises(SettingError, match="has finished"):
+        bench.run()
+
+
+def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
+    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> str:
+        say("waiting for the engine", 3.0)
+        return "m"
+
+    bench.replace("served_model", waits)
+    bench.run()
+    assert bench.seen[0] == Snapshot(3.0, "WAITING FOR THE ENGINE", engine_failure="waiting for the engine")
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        # (failures since the last restart, restores, newest checkpoint)
+        ([(0, 0, 0), (2, 0, 1), (2, 0, 2), (3, 0, 3)], [0, 2, 2, 3]),
+        ([(2, 0, 1), (0, 1, 1), (1, 1, 1), (1, 1, 2), (2, 1, 3)], [2, 2, 2, 2, 3]),
+        ([(0, 1, 0), (1, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (3, 2, 10)], [0, 0, 0, 0, 0, 2]),
+    ],
+)
+def test_commits_that_failed_add_up_but_for_those_that_a_restore_makes_again(
+    looks: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    count = FailedCommits()
+    seen = [
+        count(failed, Checkpoints(0, 0, (), newest_done=newest, restored=restored))
+        for failed, restored, newest in looks
+    ]
+    assert seen == expected
+
+
+def test_commits_that_failed_are_told_to_the_end(bench: Bench) -> None:
+    job = FakeJob([lambda: None, lambda: None, lambda: ""], {"failedCommittables": 2})
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().failed_commits == 2

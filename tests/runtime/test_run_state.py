@@ -1,0 +1,123 @@
+"""The record of a pipeline's runs: whole or not at all, and never guessed at."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.runtime.run_state import VERSION, Completed, RunRecordBroken, RunState, read_state, write_state
+
+FULL = RunState(
+    finished=True,
+    traits={"source.type": "kafka", "shards": 8},
+    job="a" * 32,
+    restored=f"{'b' * 32}/chk-41",
+    completed=Completed(number=42, triggered_ms=1_700_000_000_000, files=3, bytes=4711),
+    parallelism=2,
+    jvm=(2**22 + 1, 3.5),
+    cluster="flink:8081",
+    ends=(("t", 0, 7),),
+    kafka="K",
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    for state in (FULL, RunState()):
+        write_state(tmp_path, state)
+        assert read_state(tmp_path) == state
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert RunState().id != RunState().id
+
+
+def test_fields_of_a_newer_version_are_ignored(tmp_path: Path) -> None:
+    found = json.loads(FULL.model_dump_json())
+    found["later"] = found["completed"]["later"] = {"x": [1]}
+    (tmp_path / "run.json").write_text(json.dumps(found))
+    assert read_state(tmp_path) == FULL
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "cannot be read"),
+        (b"{", "cannot be read"),
+        (b"[1]", "it is no JSON object"),
+        (b"\xff\xfe", "cannot be read"),
+        (b'{"version": 2, "job": "../../x"}', "job: String should match pattern"),
+        (b'{"version": 2, "finished": "perhaps"}', "finished: Input should be a valid boolean"),
+        (b'{"version": "two"}', "in version 'two'"),
+        (b'{"version": 3}', r"newer Forebay, in version 3; this one reads up to 2: resume with that Forebay"),
+        (b"[" * 100_000, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
+    """Never taken for a pipeline that has not run: it would give all its results again."""
+    (tmp_path / "run.json").write_bytes(data)
+    with pytest.raises(RunRecordBroken, match=said):
+        read_state(tmp_path)
+
+
+def test_a_record_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(RunRecordBroken, match=r"cannot be read \(Is a directory\)"):
+        read_state(tmp_path)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(RunState.model_fields)), json_values) | json_values)
+def test_no_document_breaks_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "run.json").write_text(json.dumps(document))
+    try:
+        state = read_state(folder)
+    except RunRecordBroken:
+        return
+    assert state is not None
+    assert state.version <= VERSION
+
+
+def test_a_write_that_fails_leaves_the_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_state(tmp_path, FULL)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_state(tmp_path, RunState())
+    assert read_state(tmp_path) == FULL
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_record_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        sync(descriptor)
+
+    def renamed(before: Path, after: Path) -> None:
+        done.append(f"rename {before.name}")
+        rename(before, after)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_state(tmp_path, FULL)
+    assert done == ["sync run.json.new", "rename run.json.new", f"sync {tmp_path.name}"]

@@ -1,0 +1,201 @@
+"""What counts as standing still, and how often a run starts Flink anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.runtime.reports import Look, Signs
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.supervision import NOT_RUNNING, Patience, Restarts, Vigil
+
+BUSY = Look(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
+DEADLINE_S = 1000.0
+PATIENCE = Patience()
+
+
+def watched(*looks: Look, every_s: float = 1.0, **more: object) -> tuple[Vigil, float]:
+    """A watch over an attempt with these looks, one a second, and the time of the last."""
+    vigil, now_s = Vigil(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
+    for look in looks:
+        now_s += every_s
+        vigil.heard(now_s, look)
+    return vigil, now_s
+
+
+def with_signs(look: Look = BUSY, **signs: object) -> Look:
+    return replace(look, signs=replace(look.signs, **signs))  # type: ignore[arg-type]
+
+
+def with_counts(look: Look = BUSY, **counts: object) -> Look:
+    return replace(look, snapshot=replace(look.snapshot, **counts))  # type: ignore[arg-type]
+
+
+def after(look: Look, seconds: float, **more: object) -> str | None:
+    """What is said where `look` is all that is seen for so long after the first time."""
+    vigil, now_s = watched(look, look, every_s=0.0, **more)
+    for _ in range(4):
+        now_s += seconds / 4
+        vigil.heard(now_s, look)
+    return vigil.stalled(now_s)
+
+
+def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
+    vigil = Vigil(100.0, DEADLINE_S)
+    assert vigil.stalled(100.0 + PATIENCE.silent_s - 1) is None
+    vigil.heard(150.0)
+    assert vigil.stalled(150.0 + PATIENCE.silent_s - 1) is None
+    assert vigil.stalled(150.0 + PATIENCE.silent_s) == "nothing was heard of Flink's process for 180 s"
+
+
+@pytest.mark.parametrize(
+    ("look", "limit_s", "says"),
+    [
+        (with_signs(answers=False), PATIENCE.mute_s, "Flink's REST service did not answer for 60 s"),
+        (with_signs(task_managers=0), PATIENCE.no_task_manager_s, "Flink had no task manager for 20 s"),
+        (with_counts(state="RESTARTING"), PATIENCE.not_running_s, "the job did not run for 120 s"),
+        (with_counts(state="CANCELLING"), PATIENCE.not_running_s, "the job did not run for 120 s"),
+        (BUSY, PATIENCE.still_s, "the operator did not look at its calls for 300 s"),
+    ],
+)
+def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: float, says: str) -> None:
+    assert after(look, limit_s - 0.1) is None
+    assert after(look, limit_s) == says
+    assert after(look, 10 * limit_s, embedded=False) is None, "a cluster may get back what it lost"
+
+
+def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> None:
+    """The operator looks after them, and each call ends within the deadline, with an answer or without."""
+
+    def unanswered(seconds: float) -> str | None:
+        # With the second look it is seen for the first time.
+        vigil, now_s = watched(*(with_signs(looked_ms=n) for n in range(2 + int(seconds))))
+        return vigil.stalled(now_s)
+
+    limit_s = DEADLINE_S + PATIENCE.unanswered_s
+    assert unanswered(limit_s - 1) is None
+    assert unanswered(limit_s) == "nothing came of what was in flight for 1300 s"
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(with_counts(in_flight=0, oldest_read_ms=NOTHING_READ_MS), id="an idle source"),
+        pytest.param(with_counts(in_flight=0, oldest_read_ms=0), id="not known yet"),
+        pytest.param(with_counts(in_flight=0, state="FINISHED"), id="at its end"),
+    ],
+)
+def test_where_nothing_could_move_nothing_is_a_stall(look: Look) -> None:
+    assert after(look, 100_000.0) is None
+
+
+def test_one_that_waits_for_the_first_slot_counts_as_awaited() -> None:
+    assert after(with_counts(in_flight=0, oldest_read_ms=1), PATIENCE.still_s) is not None
+
+
+@pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
+def test_what_is_held_back_or_looks_on_is_no_stall(moving: dict[str, int]) -> None:
+    """A slow engine, with each call an hour: the operator looks on. A Kafka that is away: it is held back."""
+    name = next(iter(moving))
+    looks = [with_counts(with_signs(**{name: n}), results=n // 900) for n in range(4000)]
+    vigil, now_s = watched(*looks)
+    assert vigil.stalled(now_s) is None
+
+
+def test_a_break_makes_it_begin_anew() -> None:
+    away = with_signs(answers=False)
+    vigil, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
+    assert vigil.stalled(now_s) is None
+    vigil.heard(now_s + 2, away)
+    assert vigil.stalled(now_s + 2) is not None
+
+
+LOOKS = st.builds(
+    Look,
+    st.builds(
+        Snapshot,
+        st.just(0.0),
+        st.sampled_from(["RUNNING", *sorted(NOT_RUNNING)]),
+        results=st.integers(0, 1),
+        in_flight=st.integers(0, 1),
+    ),
+    st.builds(
+        Signs,
+        answers=st.booleans(),
+        task_managers=st.integers(0, 1),
+        looked_ms=st.integers(0, 1),
+        held_back_ms=st.integers(0, 1),
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
+def test_it_is_a_stall_where_one_sign_was_in_every_look_for_as_long_as_it_may(
+    steps: list[tuple[float, Look]],
+) -> None:
+    vigil, now_s = Vigil(0.0, 5.0), 0.0
+    times: list[float] = []
+    for pause_s, look in steps:
+        now_s += pause_s
+        vigil.heard(now_s, look)
+        times.append(now_s)
+    looks = [look for _, look in steps]
+
+    def since_s(sign: str) -> float:
+        begin_s = now_s
+        for index in range(len(looks) - 1, -1, -1):
+            if sign not in signs_of(looks[index], looks[index - 1] if index else None):
+                break
+            begin_s = times[index]
+        else:
+            return now_s - begin_s
+        return now_s - begin_s if sign in signs_of(looks[-1], looks[-2] if len(looks) > 1 else None) else -1.0
+
+    limits = {"mute": 60.0, "none": 20.0, "halted": 120.0, "still": 300.0, "unanswered": 305.0}
+    assert (vigil.stalled(now_s) is not None) == any(since_s(sign) >= limits[sign] for sign in limits)
+
+
+def signs_of(look: Look, before: Look | None) -> set[str]:
+    now, signs = look.snapshot, look.signs
+    if not signs.answers:
+        return {"mute"}
+    found = {"none"} if not signs.task_managers else set()
+    if now.state != "RUNNING":
+        return found | {"halted"}
+    if before is None or not (now.in_flight and before.snapshot.in_flight):
+        return found
+    if signs.held_back_ms == before.signs.held_back_ms:
+        found |= {"still"} if signs.looked_ms == before.signs.looked_ms else set()
+        found |= {"unanswered"} if now.results == before.snapshot.results else set()
+    return found
+
+
+def test_the_first_start_is_at_once_and_each_later_one_after_twice_the_pause() -> None:
+    restarts = Restarts(most=8, pause_s=1.0, longest_s=10.0)
+    assert [restarts.grant(float(n)) for n in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, None]
+    assert restarts.recent == 8
+
+
+def test_what_is_long_ago_does_not_count() -> None:
+    restarts = Restarts(most=2, within_s=600.0)
+    assert [restarts.grant(at_s) for at_s in (0.0, 10.0, 20.0, 600.0)] == [0.0, 1.0, None, 1.0]
+    assert restarts.grant(10_000.0) == 0.0
+
+
+@given(st.lists(st.floats(0.0, 500.0), max_size=60), st.integers(1, 5))
+def test_within_any_ten_minutes_there_are_no_more_than_said(gaps: list[float], most: int) -> None:
+    restarts, now_s = Restarts(most=most, within_s=600.0), 0.0
+    made: list[float] = []
+    for gap_s in gaps:
+        now_s += gap_s
+        pause_s = restarts.grant(now_s)
+        if pause_s is not None:
+            assert 0.0 <= pause_s <= 30.0
+            made.append(now_s)
+        recent = [at_s for at_s in made if now_s - at_s < 600.0]
+        assert len(recent) <= most
+        assert (pause_s is None) <= (len(recent) == most)

@@ -1,0 +1,362 @@
+"""How a run goes on where what runs its job dies, with processes that do as they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.config.load import parse_spec
+from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
+from forebay.runtime import model_discovery, supervisor
+from forebay.runtime.attempt import Order
+from forebay.runtime.reports import (
+    AwaitsKafka,
+    Checked,
+    Failed,
+    Finished,
+    Look,
+    Lost,
+    Ready,
+    Report,
+    Signs,
+)
+from forebay.runtime.run import RunOptions, run_pipeline
+from forebay.runtime.run_state import RunState, read_state
+from forebay.runtime.snapshot import Snapshot
+from forebay.settings import Settings
+from forebay.testing.operators import complete_checkpoint
+
+RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
+DONE = Finished(Snapshot(9.0, "FINISHED", accepted=3, results=3))
+NOBODY = (2**22 + 1, 0.0)
+"""No process has this number on Linux."""
+STARTS = (Checked(), Ready(NOBODY))
+Step = Report | Callable[["Process"], object]
+
+
+class Process:
+    """A process that holds Flink, with a script of what it reports; a function in it is called in its place,
+    and what that raises is raised to whoever listens."""
+
+    def __init__(self, home: Path, *steps: Step) -> None:
+        self.home = home
+        self.steps = list(steps)
+        self.order: Order | None = None
+        self.said: list[str] = []
+
+    def send(self, what: object) -> None:
+        if isinstance(what, Order):
+            self.order = what
+        self.said.append(type(what).__name__)
+
+    def go(self) -> None:
+        self.said.append("go")
+
+    def drain(self) -> None:
+        self.said.append("drain")
+
+    def receive(self, timeout_s: float) -> Report | None:
+        step = self.steps.pop(0)
+        if not callable(step):
+            return step
+        step(self)
+        return None
+
+    def cancel(self, timeout_s: float) -> None:
+        self.said.append("cancel")
+
+    def kill(self) -> None:
+        self.said.append("kill")
+
+    def checkpoint(self, number: int) -> None:
+        assert self.order is not None
+        complete_checkpoint(self.home / self.order.job_id, number)
+
+
+class Launcher:
+    def __init__(self, processes: list[Process]) -> None:
+        self.printed = None
+        self._left = list(processes)
+
+    def take(self) -> Process:
+        return self._left.pop(0)
+
+
+class Bench:
+    """A pipeline whose attempts are scripts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.home = folder / ".forebay" / "p" / "checkpoints"
+        self.seen: list[Snapshot] = []
+        self.pauses: list[float] = []
+        self.processes: list[Process] = []
+        self.entered = 0
+        (folder / "in.jsonl").write_text("{}\n")
+        monkeypatch.setattr(model_discovery, "served_model", lambda spec, url, say: "m")
+        monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
+
+    def attempts(self, *scripts: tuple[Step, ...]) -> None:
+        self.processes = [Process(self.home, *script) for script in scripts]
+
+    @contextmanager
+    def engine(self) -> Iterator[list[str]]:
+        self.entered += 1
+        yield ["http://engine"]
+
+    def run(self, **options: Any) -> Snapshot:
+        document = {
+            "name": "p",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        }
+        spec = parse_spec(document, base=self.folder)
+        settings = Settings(home=self.folder / "home", python=Path())
+        launcher: Any = Launcher(self.processes)
+        return run_pipeline(
+            spec, self.engine(), RunOptions(**options), settings, self.seen.append, launcher=launcher
+        )
+
+    @property
+    def state(self) -> RunState:
+        found = read_state(self.home)
+        assert found is not None
+        return found
+
+    def orders(self) -> list[Order]:
+        return [process.order for process in self.processes if process.order is not None]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def complete(number: int) -> Step:
+    return lambda process: process.checkpoint(number)
+
+
+def raises(error: BaseException) -> Step:
+    def step(process: Process) -> None:
+        raise error
+
+    return step
+
+
+def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
+    bench.attempts((*STARTS, RUNS, complete(1), RUNS, DONE))
+    last = bench.run()
+    (process,) = bench.processes
+    assert process.said == ["Order", "Served", "go", "kill"]
+    assert (last.state, last.resumes, bench.entered) == ("FINISHED", (), 1)
+    assert bench.state.finished
+    assert bench.state.completed is not None
+    assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
+
+
+def test_what_is_submitted_is_noted_before(bench: Bench) -> None:
+    def noted(process: Process) -> None:
+        assert process.order is not None
+        assert (bench.state.job, bench.state.jvm) == (process.order.job_id, NOBODY)
+        assert process.said[-1] == "go"
+
+    bench.attempts((*STARTS, noted, DONE))
+    assert bench.run().state == "FINISHED"
+
+
+def test_a_lost_attempt_is_followed_by_one_from_the_newest_checkpoint(bench: Bench) -> None:
+    lost = Lost("Flink's JVM was killed")
+    bench.attempts(
+        (*STARTS, RUNS, complete(4), RUNS, lost),
+        (*STARTS, RUNS, complete(5), lost),
+        (*STARTS, RUNS, DONE),
+    )
+    last = bench.run()
+    first, second, third = bench.orders()
+    assert first.restore_from is None
+    assert second.restore_from == bench.home / first.job_id / "chk-4"
+    assert third.restore_from == bench.home / second.job_id / "chk-5"
+    assert len({order.job_id for order in bench.orders()}) == 3
+    assert last.resumes == ("Flink's JVM was killed", "Flink's JVM was killed")
+    assert bench.pauses == [0.0, 1.0]
+    words = list(dict.fromkeys(now.resuming for now in bench.seen if now.resuming))
+    assert words == [
+        "Flink's JVM was killed; resuming from checkpoint chk-4, restart 1 of at most 10 in 10 minutes",
+        "Flink's JVM was killed; resuming from checkpoint chk-5, restart 2 of at most 10 in 10 minutes",
+    ]
+    assert [now.state for now in bench.seen].count("RESUMING") == 2
+    assert bench.entered == 1, "the engine outlives the attempts"
+    assert all(process.said[-1] == "kill" for process in bench.processes)
+
+
+def test_commits_that_failed_add_up_over_attempts(bench: Bench) -> None:
+    failed = replace(RUNS, snapshot=replace(RUNS.snapshot, failed_commits=2))
+    bench.attempts((*STARTS, failed, failed, Lost("gone")), (*STARTS, RUNS, failed, DONE))
+    assert bench.run().failed_commits == 4
+
+
+def test_a_run_does_not_go_on_behind_lost_results_by_itself(bench: Bench) -> None:
+    lost = Failed("ResultsLost", "results are missing in topic 'out'. Resume with --from-checkpoint C")
+    bench.attempts((*STARTS, RUNS, complete(3), RUNS, lost))
+    with pytest.raises(ResultsLost, match="results are missing"):
+        bench.run()
+    assert bench.seen[-1].state == "FAILED"
+    assert not bench.state.finished
+    with pytest.raises(
+        SettingError, match=r"last run of pipeline 'p' lost results\. results are missing .* C$"
+    ):
+        bench.run()
+    job = bench.state.job
+    assert job is not None
+    bench.attempts((*STARTS, RUNS, DONE))
+    assert bench.run(from_checkpoint=bench.home / job / "chk-3").state == "FINISHED"
+    assert bench.state.lost is None
+
+
+def test_a_fresh_start_forgets_what_was_lost(bench: Bench) -> None:
+    bench.attempts((*STARTS, Failed("ResultsLost", "gone")))
+    with pytest.raises(ResultsLost):
+        bench.run()
+    bench.attempts((*STARTS, DONE))
+    assert bench.run(fresh=True).state == "FINISHED"
+
+
+def test_a_state_keeps_its_id_over_attempts_runs_and_fresh_starts(bench: Bench) -> None:
+    """Kafka's transactions are named after it."""
+    bench.attempts((*STARTS, Lost("gone")), (*STARTS, complete(1), DONE))
+    bench.run()
+    first = bench.state.id
+    bench.attempts((*STARTS, DONE))
+    bench.run(fresh=True)
+    assert first
+    assert {order.state.id for order in bench.orders()} == {first, bench.state.id} == {first}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_state_of_an_older_version_has_no_id_before_it_starts_over(bench: Bench, fresh: bool) -> None:
+    bench.home.mkdir(parents=True)
+    (bench.home / "run.json").write_text('{"finished": false}')
+    bench.attempts((*STARTS, Lost("gone")), (*STARTS, DONE))
+    bench.run(fresh=fresh)
+    ids = {order.state.id for order in bench.orders()}
+    assert ids == {bench.state.id}
+    assert (ids == {None}) == (not fresh)
+
+
+@pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
+def test_one_that_is_lost_as_it_starts_is_made_again_as_it_was(bench: Bench, steps: tuple[Step, ...]) -> None:
+    complete_checkpoint(bench.home / ("a" * 32), 7)
+    bench.attempts((*steps, Lost("gone")), (*STARTS, DONE))
+    bench.run(fresh=True)
+    first, second = bench.orders()
+    assert first.fresh
+    assert (second.fresh, second.restore_from) == (len(steps) < 2, None)
+    assert not (bench.home / ("a" * 32)).exists()
+
+
+def test_a_chosen_checkpoint_is_chosen_until_the_job_has_one_of_its_own(bench: Bench) -> None:
+    chosen = complete_checkpoint(bench.home / ("a" * 32), 3)
+    complete_checkpoint(bench.home / ("a" * 32), 4)
+    lost = Lost("gone")
+    bench.attempts(
+        (lost,), (*STARTS, lost), (*STARTS, complete(8), lost), (*STARTS, DONE),
+    )  # fmt: skip
+    bench.run(from_checkpoint=chosen)
+    orders = bench.orders()
+    assert [order.chosen for order in orders] == [True, True, True, False]
+    assert [order.restore_from for order in orders[:3]] == [chosen] * 3
+    assert orders[3].restore_from == bench.home / orders[2].job_id / "chk-8"
+
+
+def test_the_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
+    bench.attempts(*[(*STARTS, complete(number), Lost("gone")) for number in range(1, 12)])
+    with pytest.raises(PipelineFailed, match="gone; Flink was started anew 10 times within 10 minutes"):
+        bench.run()
+    assert bench.pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
+    assert (bench.seen[-1].state, len(bench.seen[-1].resumes)) == ("FAILED", 10)
+    assert not bench.state.finished
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("SettingError", SettingError),
+        ("LaunchError", LaunchError),
+        ("PipelineFailed", PipelineFailed),
+        ("Unheard", PipelineFailed),
+    ],
+)
+def test_what_another_attempt_would_not_mend_ends_the_run(
+    bench: Bench, error: str, kind: type[Exception]
+) -> None:
+    bench.attempts((*STARTS, RUNS, Failed(error, "no such topic")))
+    with pytest.raises(kind, match=r"^no such topic$"):
+        bench.run()
+    assert bench.processes[0].said == ["Order", "Served", "go", "cancel", "kill"]
+    assert (bench.seen[-1].state, bench.seen[-1].failure) == ("FAILED", "no such topic")
+
+
+def test_a_job_that_stands_still_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = replace(RUNS, signs=Signs(answers=False))
+    times = iter(range(0, 100_000, 31))
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
+    bench.attempts((*STARTS, RUNS, away, away, away), (*STARTS, RUNS, DONE))
+    last = bench.run()
+    assert len(last.resumes) == 1
+    assert last.resumes[0].startswith("Flink's REST service did not answer for ")
+
+
+def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench) -> None:
+    def finish(process: Process) -> None:
+        # Flink deletes the checkpoints of a job that finishes, and leaves their folder.
+        assert process.order is not None
+        job = bench.home / process.order.job_id
+        (job / "chk-1" / "_metadata").unlink()
+        (job / "chk-1").rmdir()
+
+    bench.attempts((*STARTS, complete(1), RUNS, finish, Lost("gone")))
+    assert bench.run().state == "FINISHED"
+    assert bench.state.finished
+
+
+@pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])
+def test_ctrl_c_cancels_what_was_submitted_and_its_end_is_told(
+    bench: Bench, submitted: bool, said: list[str]
+) -> None:
+    bench.attempts((*(STARTS if submitted else ()), *([RUNS] * submitted), raises(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.processes[0].said == ["Order", *(["Served"] * submitted), *said]
+    assert bench.seen[-1].state == "INTERRUPTED"
+    assert bench.seen[-1].results == 2 * submitted
+
+
+def test_a_wish_for_the_end_reaches_the_process(bench: Bench) -> None:
+    bench.attempts((*STARTS, RUNS, DONE))
+    bench.run(enough=lambda now: now.results == 2)
+    assert "drain" in bench.processes[0].said
+
+
+def test_a_wait_for_kafka_is_shown(bench: Bench) -> None:
+    bench.attempts((AwaitsKafka("no broker", 3.0), *STARTS, DONE))
+    bench.run()
+    assert (bench.seen[0].elapsed_s, bench.seen[0].state, bench.seen[0].engine_failure) == (
+        3.0,
+        "WAITING FOR KAFKA",
+        "no broker",
+    )
+
+
+def test_time_goes_on_over_the_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 100_000, 2))
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
+    bench.attempts((*STARTS, RUNS, Lost("gone")), (*STARTS, RUNS, RUNS, DONE))
+    bench.run()
+    elapsed = [now.elapsed_s for now in bench.seen]
+    assert elapsed == sorted(elapsed)

@@ -1,0 +1,126 @@
+"""What is kept for a key: bounded whatever a program does with timers, and noted once for each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forebay.records import Event
+from forebay.stateful.key_states import FARTHEST_MS, Limits
+from forebay.stateful.program import Moment, Output, Program, Step, Timer
+from forebay.testing.stateful import Machine
+
+DAY_MS = 86_400_000
+
+
+class Stepping(Program[Any]):
+    """Steps without calls, as functions say. A timer gives its name."""
+
+    def __init__(
+        self, on_event: Callable[..., Step[Any]], on_timer: Callable[..., Step[Any]] | None = None
+    ) -> None:
+        self._event = on_event
+        self._timer = on_timer
+
+    def initial(self, key: str) -> Any:
+        return {}
+
+    def on_event(self, state: Any, event: Event, now: Moment) -> Step[Any]:
+        return self._event(state, event, now)
+
+    def on_timer(self, state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
+        return self._timer(state, name, now) if self._timer else Step(state, outputs=(Output(name),))
+
+
+def noted_keys(machine: Machine) -> int:
+    """How many entries wait for their time; one of a key may stand for many of its timers."""
+    return sum(head.count - head.taken for head in machine.turns._due.heads.values())
+
+
+def left_over(machine: Machine) -> list[Any]:
+    stores = machine.stores
+    return [*stores.keys.items(), *stores.due.items(), *stores.work.items(), *machine.held]
+
+
+def test_a_key_that_is_forgotten_and_comes_again_is_noted_once() -> None:
+    def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
+        return Step({"seen": True} if not state else None)
+
+    machine = Machine(Stepping(remember_or_forget), Limits(ttl_s=86_400.0))
+    for number in range(1000):
+        machine.wall_ms += 1000
+        machine.event("a", number)
+    assert noted_keys(machine) == 1
+    machine.restart()
+    machine.event("a", 1000)
+    assert noted_keys(machine) == 1
+    # Looked at a day after its first step, the key has a day from its last one.
+    machine.pass_time(wall_ms=machine.wall_ms + DAY_MS - 1000)
+    assert machine.stores.keys.get("a") is not None
+    machine.pass_time(wall_ms=machine.wall_ms + 1000)
+    assert left_over(machine) == []
+
+
+def test_nothing_stays_of_a_key_that_was_forgotten_once_its_time_has_come() -> None:
+    def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
+        return Step(None) if state else Step({"seen": True}, timers={"t": Timer(5000)})
+
+    machine = Machine(Stepping(remember_or_forget))
+    machine.event("a", 0)
+    machine.event("a", 1)
+    machine.pass_time(watermark_ms=6000)
+    assert machine.results == []
+    assert left_over(machine) == []
+
+
+def test_a_timer_that_fires_often_before_one_that_is_far_notes_the_far_one_once() -> None:
+    def tick(state: Any, name: str, now: Moment) -> Step[Any]:
+        timers = {"near": Timer(now.wall_ms + 100, "wall")} if name == "near" else {"near": None}
+        return Step(state, outputs=(Output(name),), timers=timers)
+
+    def begin(state: Any, event: Event, now: Moment) -> Step[Any]:
+        return Step({"on": True}, timers={"far": Timer(60_000, "wall"), "near": Timer(100, "wall")})
+
+    machine = Machine(Stepping(begin, tick))
+    machine.event("a", 0)
+    for _ in range(500):
+        machine.pass_time(wall_ms=machine.wall_ms + 100)
+    assert noted_keys(machine) == 2
+    assert len(machine.results) == 500
+    machine.pass_time(wall_ms=60_000)
+    assert [r.answer for r in machine.results].count("far") == 1
+    machine.pass_time(wall_ms=120_000)
+    assert list(machine.stores.due.items()) == []
+
+
+def test_timers_count_against_the_limit_of_a_key() -> None:
+    def another(state: Any, event: Event, now: Moment) -> Step[Any]:
+        return Step(state, timers={f"t{event.fields['n']}": Timer(1000, "wall")})
+
+    machine = Machine(Stepping(another), Limits(max_state_bytes=1000))
+    for number in range(200):
+        machine.event("a", number)
+    assert max(len(data) for _, data in machine.stores.keys.items()) < 1100
+    assert {letter.cause for letter in machine.letters} == {"state_too_large"}
+    set_timers = 200 - len(machine.letters)
+    machine.pass_time(wall_ms=1000)
+    assert len(machine.results) == set_timers > 10
+
+
+@pytest.mark.parametrize("time_ms", [2**63, 2**70, -(2**70)])
+def test_a_timer_beyond_all_times_ends_no_job(time_ms: int) -> None:
+    machine = Machine(Stepping(lambda s, e, n: Step({"on": True}, timers={"t": Timer(time_ms, "wall")})))
+    machine.event("a", 0)
+    (wake,) = machine.wakes
+    assert abs(wake[1]) <= FARTHEST_MS + 100
+    machine.end()
+    assert [r.answer for r in machine.results] == ["t"]
+
+
+def test_a_timer_whose_name_is_no_text_spoils_one_event() -> None:
+    machine = Machine(Stepping(lambda s, e, n: Step({"on": True}, timers={"\ud800": Timer(5)})))
+    machine.event("a", 0)
+    assert [letter.cause for letter in machine.letters] == ["program_failed"]
+    assert left_over(machine) == []

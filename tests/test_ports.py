@@ -1,0 +1,42 @@
+"""Ports for servers that are told theirs: free, different, and none that outgoing connections take."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from forebay import ports
+from forebay.errors import LaunchError
+from forebay.ports import PORTS, free_port, free_ports
+
+
+def test_a_server_can_take_each() -> None:
+    found = free_ports(20)
+    assert len(set(found)) == 20
+    with ExitStack() as stack:
+        for port in found:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+
+
+def test_none_is_given_to_outgoing_connections() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if not given.exists():
+        pytest.skip("this system does not tell which ports it gives to outgoing connections")
+    first = int(given.read_text().split()[0])
+    if first < PORTS.stop:
+        pytest.skip(f"this system gives ports from {first} up to outgoing connections")
+    assert free_port() < first
+
+
+def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = free_ports(2)
+    monkeypatch.setattr(ports, "PORTS", range(first, first + 1))
+    monkeypatch.setattr(ports, "TRIED", 1)
+    with socket.create_server(("127.0.0.1", first)), pytest.raises(LaunchError, match="only 0 of 1 ports"):
+        free_port()
+    monkeypatch.setattr(ports, "PORTS", range(second, second + 1))
+    assert free_port() == second
+    assert first in PORTS
