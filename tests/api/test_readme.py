@@ -24,6 +24,15 @@ class Topic(BaseModel):
         return word.upper()
 
 
+def described(result: fb.Result) -> dict[str, str]:
+    return {"text": result.fields["text"], "word": result.answer.word}
+
+
+def lines_in(folder: Path) -> list[dict[str, str]]:
+    parts = folder.glob("part-*.jsonl")
+    return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+
+
 @pytest.mark.flink
 def test_answers_are_instances_and_dead_letters_lines(tmp_path: Path, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
@@ -38,11 +47,17 @@ def test_answers_are_instances_and_dead_letters_lines(tmp_path: Path, flink_logs
             lines, ask, to_event=lambda line: {"other": line} if line == "no text" else {"text": line}
         )
         fb.write_jsonl(answered.dead_letters, tmp_path / "dead")
+        fb.write_jsonl(answered.results.map(described), tmp_path / "described")
+        env.execute("readme")
+        # Not chained to anything: what is given to this process was pickled inside Flink.
+        answered = fb.infer(env.from_collection(texts[:2]), ask)
         with answered.results.execute_and_collect() as found:
             results = list(found)
     assert {result.fields["text"] for result in results} == set(texts[:2])
-    assert all(type(result) is fb.Result and isinstance(result.answer, Topic) for result in results)
+    assert all(isinstance(result.answer, Topic) for result in results)
+    assert {described(result)["word"] for result in results} == {
+        line["word"] for line in lines_in(tmp_path / "described")
+    }
     assert all(result.answer.word.startswith("ECHO:") for result in results)
-    (part,) = (tmp_path / "dead").glob("part-*.jsonl")
-    (letter,) = [orjson.loads(line) for line in part.read_bytes().splitlines()]
+    (letter,) = lines_in(tmp_path / "dead")
     assert (letter["cause"], orjson.loads(letter["input"])) == ("template_failed", {"other": "no text"})

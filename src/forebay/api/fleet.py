@@ -23,6 +23,9 @@ class Fleet:
     `routing` is the name of a policy; the default sends a request where it is answered soonest, and holds it
     back while all are full. `kv_events`, such as `tcp://{host}:5557`, is where vLLM publishes what its
     caches hold. Raises `SettingError` for what is wrong.
+
+    >>> fleet = fb.Fleet("http://gpu-1:8000", "http://gpu-2:8000", routing="session_affinity")
+    >>> ask = fb.Inference(fleet, model="smollm2-135m-instruct", prompt="{{ text }}")
     """
 
     replicas: ReplicaList

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +19,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
+from forebay.fleet.model_discovery import discover_model
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef
@@ -50,6 +53,15 @@ class Inference:
     `api_key` says where the key is, `{"env": NAME}` or `{"file": PATH}`, never the key itself.
 
     Raises `SettingError` for what is wrong.
+
+    >>> class Topic(pydantic.BaseModel):
+    ...     word: str
+    >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="What is this about? {{ text }}", schema=Topic)
+    >>> env = fb.environment()
+    >>> answered = fb.infer(env.from_collection(["My router blinks red."]), ask)
+    >>> with answered.results.execute_and_collect() as results:
+    ...     [type(result.answer).__name__ for result in results]
+    ['Topic']
     """
 
     engine: str | Sequence[str] | Fleet | EngineFactory
@@ -102,6 +114,34 @@ class Inference:
             priority=None if self.priority is None else FieldTemplate(self.priority, what="priority"),
             send_priority=self.send_priority,
         )
+
+    def templates(self) -> list[tuple[str, str]]:
+        """The templates, and what each is called."""
+        found = [(f"messages[{i}].content", each.content) for i, each in enumerate(self.messages)]
+        named = [("prompt", self.prompt), ("priority", self.priority)]
+        return [*found, *((what, text) for what, text in named if text is not None)]
+
+    def served_model(self) -> str:
+        """The model's name. Where it was left out the servers are asked what they serve, which blocks, at
+        most `deadline_s` where none answers. Raises `SettingError` where they serve several, and
+        `PipelineFailed` where none answered."""
+        if self.model is not None:
+            return self.model
+        fleet = self.fleet()
+        if fleet is None:
+            raise SettingError("model: expected a name, found none")
+        discover = partial(
+            discover_model,
+            fleet.replicas,
+            None,
+            api_key=self.secret(),
+            retry=self.retry,
+            deadline_s=self.deadline_s,
+            keys=("engine", "model"),
+        )
+        # In a thread, because a notebook has an event loop of its own.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(discover).result()
 
     def fleet(self) -> Fleet | None:
         """The replicas; None where `engine` opens its own."""
