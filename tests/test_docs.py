@@ -141,6 +141,22 @@ def test_a_wrong_command_would_be_seen() -> None:
             parse(shlex.split(wrong))
 
 
+PYTHON = [block for page in PAGES for block in blocks(page, "python")]
+IMPORTS = re.compile(r"^\s*(?:from|import) (forebay[\w.]*)", re.M)
+PUBLIC = {"forebay", "forebay.errors", "forebay.testing"}
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_nothing_is_imported_but_what_is_public(block: Block) -> None:
+    assert set(IMPORTS.findall(block.text)) <= PUBLIC
+
+
+def test_the_program_in_the_readme_is_short() -> None:
+    (program,) = blocks(ROOT / "README.md", "python")
+    assert IMPORTS.findall(program.text) == ["forebay"]
+    assert len([line for line in program.text.splitlines() if line]) <= 12
+
+
 @pytest.mark.parametrize("block", YAML, ids=str)
 def test_pipelines_load(block: Block) -> None:
     value, _ = parse_yaml(block.text, str(block))
@@ -276,7 +292,7 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
 
 @pytest.mark.flink
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_runs(page: Path, tmp_path: Path) -> None:
+def test_python_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """All Python of a page, in order, as one program in a folder with the examples."""
     from forebay.testing.delays import Fixed
     from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -286,6 +302,9 @@ def test_python_runs(page: Path, tmp_path: Path) -> None:
     for file in (ROOT / "examples").iterdir():
         if file.is_file():
             (tmp_path / "examples" / file.name).write_bytes(file.read_bytes())
+    if any("_kafka(" in block.text for block in blocks(page, "python")):
+        (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
+        shutil.copy(request.getfixturevalue("kafka_jar"), tmp_path / "home" / "connectors")
     with ReplicaThread(ReplicaScript(models=(MODEL,), delay=Fixed(0.05))) as replica:
         texts = [block.text.replace(ENGINE, replica.url) for block in blocks(page, "python")]
         program = tmp_path / "program.py"

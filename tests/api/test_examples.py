@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import shutil
 import subprocess
@@ -11,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import forebay as fb
-from forebay.testing.delays import Fixed
-from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing import Fixed, ReplicaScript, ReplicaThread
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_examples.py")
@@ -33,6 +34,13 @@ def run_examples(folder: Path, *names: str) -> None:
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("module", ["forebay.apps.trends.finder", "forebay.apps.topics.finder"])
+def test_examples_of_what_finds_trends_and_topics_run(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(module))
+    assert found.attempted > 3
+    assert found.failed == 0
 
 
 @pytest.mark.flink

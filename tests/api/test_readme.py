@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from pydantic import BaseModel, field_validator
 
 import forebay as fb
-from forebay.testing.delays import Fixed
-from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineFactory, wait_until
 
 
 class Topic(BaseModel):
@@ -31,6 +32,58 @@ def described(result: fb.Result) -> dict[str, str]:
 def lines_in(folder: Path) -> list[dict[str, str]]:
     parts = folder.glob("part-*.jsonl")
     return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_what_decodes_is_in_the_operators_task(parallelism: int, flink_logs: Path) -> None:
+    """So that no pickle is on its way between the two, where a checkpoint could catch it."""
+    from pyflink.common import Types
+
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768)
+    env = fb.environment(parallelism=parallelism)
+    ask = fb.Inference(ScriptedEngineFactory(Fixed(0)), model="m", prompt="{{ text }}")
+    answered = fb.infer(env.from_collection(["a"]), ask, event_time=False)
+    for each in (answered.results, answered.results, answered.dead_letters):
+        each.map(str, Types.STRING()).print()
+    graph = env._j_stream_execution_environment.getStreamGraph(False).getJobGraph()
+    tasks = [vertex.getName() for vertex in graph.getVerticesAsArray()]
+    (task,) = [name for name in tasks if "infer" in name.split(" -> ")[0]]
+    assert "Result objects" in task
+    assert "DeadLetter objects" in task
+
+
+@pytest.mark.flink
+def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
+    """It is stopped in the middle: all lines are there in the end, each once."""
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768)
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "line {n}"}}\n' for n in range(200)))
+
+    def program() -> Any:
+        env = fb.environment(checkpoints=tmp_path / "state", every_s=0.2)
+        ask = fb.Inference(
+            ScriptedEngineFactory(Fixed(0.1)), model="m", prompt="{{ text }}", schema=Topic, capacity=4
+        )
+        answered = fb.infer(fb.read_jsonl(env, tmp_path / "in.jsonl"), ask)
+        fb.write_jsonl(answered.results.map(described), tmp_path / "out")
+        fb.write_jsonl(answered.dead_letters, tmp_path / "dead")
+        return env
+
+    job = program().execute_async("first")
+    wait_until(lambda: len(lines_in(tmp_path / "out")) > 8, timeout_s=60)
+    job.cancel()
+    with suppress(Exception):  # A cancelled job ends with an error that says so.
+        job.get_job_execution_result().result()
+    assert len(lines_in(tmp_path / "out")) < 200
+    program().execute("second")
+    assert sorted(line["text"] for line in lines_in(tmp_path / "out")) == sorted(
+        f"line {n}" for n in range(200)
+    )
+    assert lines_in(tmp_path / "dead") == []
 
 
 @pytest.mark.flink

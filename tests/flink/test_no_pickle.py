@@ -40,6 +40,7 @@ def test_pickles_are_found(value: object, protocol: int) -> None:
 def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
 
+    import forebay as fb
     from forebay.apps.trends.operators import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.codec import decode
@@ -114,7 +115,13 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
         parallelism=1,
         name="trends",
     )
+    # Its results are decoded where they are read, and only there.
+    ask = fb.Inference(ScriptedEngineFactory(Fixed(0.2)), model="scripted", prompt="{{ text }}")
+    objects = fb.infer(fb.read_jsonl(env, tmp_path / "lines.jsonl", name="objects"), ask, name="front")
     out = [
+        objects.results.map(lambda result: result.id, Types.STRING()),
+        objects.results.filter(lambda result: result.id > "").map(lambda result: result.id, Types.STRING()),
+        objects.dead_letters.map(lambda letter: letter.cause, Types.STRING()),
         stateless.results.map(lambda data: decode(data).id, Types.STRING()),
         remembered.results.map(lambda data: decode(data).id, Types.STRING()),
         trends.messages.map(lambda data: payload(data).decode(), Types.STRING()),

@@ -17,6 +17,7 @@ from forebay.apps.topics import graph as topics_graph
 from forebay.apps.trends import graph as trends_graph
 from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
 from forebay.documents.load import check_document
+from forebay.embed.base import OpenEmbedder
 from forebay.flink.infer import DEFAULT_SHARDS
 from forebay.flink.stateful import infer_stateful
 
@@ -126,6 +127,7 @@ def topics(
     shards: int = DEFAULT_SHARDS,
     parallelism: int | None = None,
     name: str = "topics",
+    embedder: OpenEmbedder | None = None,
     **settings: Unpack[TopicsSettings],
 ) -> Outputs:
     """Which topics emerge in `stream`, and what they are about: a result for each thing that happens to a
@@ -135,7 +137,8 @@ def topics(
     pipeline file; with `topic_shards` above 1, `key` says which events may share a topic. With `labels` (the
     default), the model names topics; `inference` has no prompt and no schema. The rest is as for `infer`.
 
-    Raises `SetupError` where the embedding model is not installed; `embeddings="words"` needs none.
+    `embedder` opens another embedding than the settings name. Raises `SetupError` where the embedding model
+    is not installed; `embeddings="words"` needs none.
 
     >>> texts = ["storm over Lisbon", "heavy storm in Lisbon", "Lisbon storm damage"] * 5
     >>> env = fb.environment()
@@ -148,7 +151,7 @@ def topics(
     chosen = _settings(TopicsSpec, "topics", settings)
     parts = _options(inference, key=key, shards=shards, parallelism=parallelism, name=name)
     records = encoded_events(stream, to_event, "topics")
-    return outputs(topics_graph.topics(chosen.settings(), records, parts), None)
+    return outputs(topics_graph.topics(chosen.settings(), records, parts, embedder), None)
 
 
 def summaries(

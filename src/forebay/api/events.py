@@ -133,7 +133,7 @@ def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStr
 def check_fields(templates: Templates, fields: frozenset[str], where: str) -> None:
     """Raise `SettingError` where a template cannot do without a field that no event has."""
     for what, text in templates:
-        missing = sorted(fields_in(text) - fields)
+        missing = sorted(fields_in(text, what) - fields)
         if missing and _fails(text, fields):
             raise SettingError(
                 f"{where}: {what} names the field {missing[0]!r}, which the stream's events do not have: "

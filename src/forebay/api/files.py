@@ -15,7 +15,7 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from forebay.api.objects import ObjectStream, check_stream
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime, with_event_time
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.files import Files, file_source, read_header
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
 from forebay.connectors.replay import ReplaySpeed, replay_source
@@ -115,7 +115,8 @@ def read_csv(
     """
     form = Format("csv", _time(time, time_format), max_record_bytes, tuple(columns), delimiter)
     files = Files(Path(path), form, follow=follow, limit=limit)
-    return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
+    events = _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
+    return ObjectStream(events.encoded, Event, fields=form.columns or read_header(Path(path), form))
 
 
 def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:
@@ -190,8 +191,7 @@ def _read(
         if form.time is None:
             raise SettingError("out_of_orderness_s needs the time of each event: name its field with time=")
         stream = timed(stream, out_of_orderness_s)
-    fields = {"text": ("text",), "csv": form.columns}.get(form.kind)
-    return ObjectStream(stream, Event, fields=fields or None)
+    return ObjectStream(stream, Event, fields=("text",) if form.kind == "text" else None)
 
 
 def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
+from forebay.fleet.cache_events.subscriber import check_form
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
@@ -50,6 +51,8 @@ class Fleet:
         else:
             replicas = FixedReplicas(urls)
         make_policy(routing)
+        if kv_events is not None:
+            check_form(kv_events)
         object.__setattr__(self, "replicas", replicas)
         object.__setattr__(self, "routing", routing)
         object.__setattr__(self, "kv_events", kv_events)

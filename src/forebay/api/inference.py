@@ -82,7 +82,7 @@ class Inference:
     api_key: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.messages, Message | str):
+        if isinstance(self.messages, str) or not isinstance(self.messages, Sequence):
             raise SettingError(f"messages: expected a list of Message, found {_kind(self.messages)}")
         object.__setattr__(self, "messages", tuple(self.messages))
         _check_types(self)

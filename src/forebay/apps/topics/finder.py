@@ -30,7 +30,15 @@ VERSION = 2
 
 
 class TopicFinder:
-    """Topics of one stream. Not thread-safe. The same texts in the same calls give the same topics."""
+    """Topics of one stream. Not thread-safe. The same texts in the same calls give the same topics.
+
+    >>> finder = TopicFinder(TopicSettings(), embedding_width=3)
+    >>> vectors = np.eye(3, dtype=np.float32)
+    >>> finder.add(["storm hits Lisbon", "late goal", "Lisbon flooded"], vectors, [0, 1000, 2000]).topics
+    (0, 1, 2)
+    >>> TopicFinder.from_bytes(finder.to_bytes()).to_bytes() == finder.to_bytes()
+    True
+    """
 
     def __init__(self, settings: TopicSettings, embedding_width: int) -> None:
         self.settings = settings

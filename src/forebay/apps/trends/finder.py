@@ -28,6 +28,16 @@ class TrendFinder:
 
     Memory is bounded: the sketch, and as many warm terms and live trends as the settings say; where more rise
     at once, those with the least evidence wait.
+
+    >>> from forebay.apps.trends.terms import terms_of
+    >>> from forebay.apps.trends.ticks import TickCounter
+    >>> counter, finder = TickCounter(), TrendFinder()
+    >>> counter.add(terms_of("big storm over Lisbon #storm"), 12_000)
+    >>> for counts in counter.close(watermark_ms=20_000):
+    ...     print(finder.add(counts), finder.close())
+    [] []
+    >>> TrendFinder.from_bytes(finder.to_bytes()).to_bytes() == finder.to_bytes()
+    True
     """
 
     def __init__(self, settings: TrendSettings | None = None) -> None:

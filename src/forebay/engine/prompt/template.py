@@ -141,10 +141,11 @@ class FieldTemplate:
         FieldTemplate.__init__(self, **state)
 
 
-def fields_in(source: str) -> frozenset[str]:
-    """The fields that a template names at its top level. Raises `SettingError` where it does not compile."""
+def fields_in(source: str, what: str = "template") -> frozenset[str]:
+    """The fields that a template names at its top level. Raises `SettingError`, which names `what`, where it
+    does not compile."""
     environment = PromptEnvironment()
-    environment.template(source, "template")
+    environment.template(source, what)
     return frozenset(meta.find_undeclared_variables(environment.parse(source))) - RESERVED
 
 

@@ -1,0 +1,22 @@
+"""Applications take the keys of a pipeline file, all of them and no other."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+
+from forebay.api import apps
+from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
+
+
+@pytest.mark.parametrize(
+    ("settings", "spec"),
+    [
+        (apps.TrendsSettings, TrendsSpec),
+        (apps.TopicsSettings, TopicsSpec),
+        (apps.SummariesSettings, SummarySpec),
+        (apps.SessionsSettings, SessionsSpec),
+    ],
+)
+def test_the_keys_are_those_of_a_pipeline_file(settings: type, spec: type[BaseModel]) -> None:
+    assert set(settings.__annotations__) == set(spec.model_fields) - {"type"}
