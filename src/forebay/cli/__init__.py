@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from forebay import __version__
+from forebay.cli.ask import ask
 from forebay.cli.bench import bench
 from forebay.cli.connectors import connectors
 from forebay.cli.demo import demo
@@ -44,7 +45,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_forebay)
-    for command in (setup, demo, doctor, run, gateway):
+    for command in (setup, demo, doctor, run, ask, gateway):
         app.command(cls=Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
