@@ -15,7 +15,8 @@ from forebay.errors import SettingError
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.records import Message, Sampling
-from forebay.runtime.job_graph import call_of, topic_of
+from forebay.runtime.inference import call_of
+from forebay.runtime.job_graph import topic_of
 from forebay.settings import SecretRef
 
 DATA: dict[str, Any] = {

@@ -14,12 +14,14 @@ from typing import Annotated
 import typer
 
 from forebay import __version__
+from forebay.cli.ask import ask
 from forebay.cli.bench import bench
 from forebay.cli.connectors import connectors
 from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
+from forebay.cli.init import init
 from forebay.cli.json_option import Command
 from forebay.cli.run import run
 from forebay.cli.setup import setup
@@ -44,7 +46,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_forebay)
-    for command in (setup, demo, doctor, run, gateway):
+    for command in (setup, demo, doctor, init, run, ask, gateway):
         app.command(cls=Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")

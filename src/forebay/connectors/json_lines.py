@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import orjson
-from pyflink.common import Types
-from pyflink.datastream import DataStream
 
 from forebay.codec import decode
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Result
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
 
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in {"record_key", "headers"})
 MAX_TIME_MS = 2**53
@@ -78,11 +80,15 @@ def _time_ms(value: object) -> int | None:
 
 def result_lines(results: DataStream) -> DataStream:
     """Each result as one line of JSON, at the stream's own parallelism: order within a subtask stays."""
+    from pyflink.common import Types
+
     lines = results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
     return lines.set_parallelism(results._j_data_stream.getParallelism())
 
 
 def dead_letter_lines(letters: DataStream) -> DataStream:
     """Each dead letter as one line of JSON, at the stream's own parallelism."""
+    from pyflink.common import Types
+
     lines = letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING())
     return lines.name("dead letters as JSON").set_parallelism(letters._j_data_stream.getParallelism())

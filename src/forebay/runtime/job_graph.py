@@ -36,15 +36,11 @@ from forebay.connectors.kafka import kafka_sink, kafka_source
 from forebay.connectors.replay import ReplaySpeed, replay_source
 from forebay.connectors.sinks import JsonlFiles, StandardOutput, jsonl_sink, standard_output_sink
 from forebay.connectors.sse import SseFeed
-from forebay.engine.base import EngineFactory
 from forebay.engine.prompt import FieldTemplate
-from forebay.fleet.cache_events.subscriber import require_zmq
-from forebay.fleet.config import FleetConfig
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.discovery import ReplicaList
 from forebay.flink.infer import InferenceStreams, infer
-from forebay.flink.request_handler import InferenceSpec
 from forebay.records import Event
+from forebay.runtime.inference import call_of
 from forebay.runtime.kafka_transactions import DEAD_LETTERS, RESULTS, transaction_prefix
 from forebay.settings import Settings
 
@@ -61,8 +57,6 @@ BUILDERS: dict[str, Callable[[Any, DataStream, InferenceOptions], InferenceStrea
     "trends": trends,
 }
 """What puts each application into a job, by its `type`."""
-LEAST_STALL_S = 1.0
-"""No replica is considered stalled after less silence than this."""
 
 
 @dataclass(frozen=True)
@@ -164,43 +158,6 @@ def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
     if isinstance(spec.source, KafkaSource) or spec.topics():
         return (installed_jar(KAFKA, settings.connectors),)
     return ()
-
-
-def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
-    """The fleet that answers; a single URL is a fleet of one."""
-    kv_events = spec.engine.kv_events
-    if kv_events is not None:
-        require_zmq()
-    return FleetEngineFactory(
-        FleetConfig(
-            replicas,
-            model=model,
-            api_key=spec.engine.secret(),
-            routing=spec.routing,
-            kv_events=kv_events,
-            # Soon enough for another replica to take over within the same time.
-            stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
-            capacity=spec.capacity,
-            deadline_s=spec.deadline_s,
-        )
-    )
-
-
-def call_of(spec: PipelineSpec, *, replicas: ReplicaList, model: str) -> InferenceSpec:
-    """How the pipeline's events become answers."""
-    return InferenceSpec(
-        engine=engine_of(spec, replicas, model),
-        model=model,
-        prompt=spec.prompt_template(),
-        schema=None if spec.output is None else spec.output.json_schema,
-        sampling=spec.sampling.value(),
-        timeout_s=spec.timeout_s,
-        deadline_s=spec.deadline_s,
-        retry=spec.retry.policy(),
-        journal=None if spec.journal is None else spec.journal.config(),
-        priority=spec.priority_template(),
-        send_priority=spec.engine.priority,
-    )
 
 
 def source_stream(spec: PipelineSpec, env: StreamExecutionEnvironment) -> DataStream:

@@ -1,0 +1,245 @@
+"""`forebay ask`: a prompt over lines of standard input, at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, aclosing
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from forebay.cli.json_option import STDOUT, check_json
+from forebay.cli.terminal import errors_console, say
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.config.spec import PipelineSpec
+    from forebay.records import Result
+
+MAX_SCHEMA_BYTES = 1 << 20
+MAX_CHOICES = 1000
+BROKEN_PIPE_STATUS = 141
+"""That of a program that SIGPIPE has ended."""
+
+
+class InputKind(str, Enum):
+    """What the lines are."""
+
+    auto = "auto"
+    jsonl = "jsonl"
+    text = "text"
+
+
+def ask(
+    prompt: Annotated[str, typer.Argument(help="Template of the prompt, such as 'In a word: {{ text }}'.")],
+    *,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON schema that the answers must satisfy.")
+    ] = None,
+    choices: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Each answer is one of these."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of an engine; may be repeated; otherwise a local one is started."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=1, max=10_000, help="Most requests in flight.")] = 32,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A key of a pipeline, such as sampling.max_tokens=20."),
+    ] = None,
+    input_kind: Annotated[
+        InputKind,
+        typer.Option("--input", help="What the lines are: JSON objects, or texts whose field is text."),
+    ] = InputKind.auto,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Print answers as they come, not in the order of the lines.")
+    ] = False,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="[FILE]",
+            help="Write each result as a line of JSON to FILE. With - or without FILE: to standard output, "
+            "in place of the text.",
+        ),
+    ] = None,
+) -> None:
+    """Ask a model about each line of standard input, without Flink: JSON objects, or texts.
+
+    Prompt, schema and retries are those of a pipeline. What could not be answered is on standard error, with
+    its cause; the exit status is then 1.
+    """
+    check_json(json)
+    document = _document(prompt, _schema_of(schema, choices), model, api_key_env, capacity)
+    console = errors_console()
+    if sys.stdin.isatty():
+        say(console, "Reading lines from the terminal; end with Ctrl-D.")
+    try:
+        failed = _run(
+            document,
+            set or [],
+            engine or [],
+            kind=input_kind,
+            json=json,
+            console=console,
+            ordered=not unordered,
+        )
+    except BrokenPipeError:
+        # Nobody reads any more, as after `| head`. What is left in the buffer is not to be tried again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(BROKEN_PIPE_STATUS) from None
+    if failed:
+        raise typer.Exit(1)
+
+
+def _run(
+    document: dict[str, Any],
+    values: Sequence[str],
+    engine: Sequence[str],
+    *,
+    kind: InputKind,
+    json: str | None,
+    console: Console,
+    ordered: bool,
+) -> int:
+    """How many lines got no answer."""
+    import asyncio
+
+    from forebay.config.load import parse_spec
+    from forebay.config.overrides import set_values
+    from forebay.config.spec import PipelineSpec
+    from forebay.documents.load import known_paths
+    from forebay.engine.launch import ConsoleProgress, local_replicas
+    from forebay.runtime.model_discovery import served_by
+    from forebay.runtime.preflight import check_secrets
+
+    given = set_values(document, values, known_paths(PipelineSpec, document))
+    spec = parse_spec(document, base=Path.cwd(), name="forebay ask", given=given)
+    check_secrets(spec, here=True)
+    with ExitStack() as open_:
+        if not engine and spec.engine.replicas() is None:
+            place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
+            engine = list(open_.enter_context(place))
+        served = served_by(spec, engine, lambda words, waited_s: say(console, words))
+        lines = sys.stdout if json is None or json == STDOUT else open_.enter_context(open(json, "w"))
+        texts = None if json == STDOUT else sys.stdout
+        writer = _Writer(None if json is None else lines, texts, console)
+        asyncio.run(_answer(spec, served, kind, writer, ordered=ordered))
+    return writer.failed
+
+
+async def _answer(
+    spec: PipelineSpec, served: Any, kind: InputKind, writer: _Writer, *, ordered: bool
+) -> None:
+
+    from forebay.flink.metrics import InferenceCounters
+    from forebay.flink.request_handler import RequestHandler
+    from forebay.runtime.ask import Lines, answers, events
+    from forebay.runtime.inference import call_of
+
+    call = call_of(spec, replicas=served.replicas, model=served.model)
+    handler = RequestHandler(call, InferenceCounters())
+    try:
+        # A file of its own: a thread that still waits in standard input's cannot be ended with the process.
+        records = events(Lines(os.fdopen(os.dup(sys.stdin.fileno()), "rb"), kind.value))
+        async with aclosing(answers(handler, records, capacity=spec.capacity, ordered=ordered)) as answered:
+            async for answer in answered:
+                writer.write(answer)
+    finally:
+        await handler.close()
+
+
+class _Writer:
+    """Prints answers as they come. `lines` takes JSON, `texts` the answers alone; either may be None."""
+
+    def __init__(self, lines: TextIO | None, texts: TextIO | None, console: Console) -> None:
+        self._lines = lines
+        self._texts = texts
+        self._console = console
+        self.failed = 0
+
+    def write(self, answer: Any) -> None:
+        from forebay.connectors.json_lines import result_json
+        from forebay.records import DeadLetter
+
+        if isinstance(answer, DeadLetter):
+            self.failed += 1
+            say(self._console, f"{answer.position}: {answer.cause}: {answer.detail}", style="red")
+            return
+        if self._lines is not None:
+            print(result_json(answer), file=self._lines, flush=True)
+        if self._texts is not None:
+            print(_text_of(answer), file=self._texts, flush=True)
+
+
+def _text_of(result: Result) -> str:
+    """The answer on one line: a text as it is, without what would steer a terminal, else JSON."""
+    import orjson
+
+    from forebay.control_characters import replace_controls
+
+    answer = result.answer
+    text = answer if isinstance(answer, str) else orjson.dumps(answer).decode()
+    return replace_controls(" ".join(text.split("\n")))
+
+
+def _document(
+    prompt: str, schema: Mapping[str, Any] | None, model: str | None, api_key_env: str | None, capacity: int
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": "ask",
+        # Neither is used: lines come from standard input, and answers go to standard output.
+        "source": {"type": "generator"},
+        "sink": {"type": "stdout"},
+        "prompt": prompt,
+        "capacity": capacity,
+        "engine": {"model": model},
+    }
+    if schema is not None:
+        document["output"] = {"schema": schema}
+    if api_key_env is not None:
+        document["engine"]["api_key"] = {"env": api_key_env}
+    return document
+
+
+def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | None:
+    import orjson
+
+    if file is not None and choices is not None:
+        raise SettingError("--choices: expected none with --schema, which says what the answers are")
+    if choices is not None:
+        names = list(dict.fromkeys(name.strip() for name in choices.split(",") if name.strip()))
+        if not 2 <= len(names) <= MAX_CHOICES:
+            raise SettingError(
+                f"--choices: expected from 2 to {MAX_CHOICES} answers with commas between, found {len(names)}"
+            )
+        return {"type": "string", "enum": names}
+    if file is None:
+        return None
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_SCHEMA_BYTES + 1)
+    except OSError as error:
+        raise SettingError(f"--schema: {file} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise SettingError(f"--schema: {file} is larger than {MAX_SCHEMA_BYTES} bytes")
+    try:
+        schema = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"--schema: {file} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise SettingError(f"--schema: expected {file} to hold a JSON object, found {type(schema).__name__}")
+    return schema

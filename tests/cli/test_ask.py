@@ -1,0 +1,127 @@
+"""`forebay ask` as a command, on a scripted replica."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.errors import SettingError
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[ReplicaThread]:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as running:
+        yield running
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "forebay", "ask", *words],
+        env={**os.environ, "FOREBAY_HOME": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def asked(folder: Path, data: bytes, *words: str) -> tuple[int, str, str]:
+    running = start(folder, *words)
+    out, said = running.communicate(data, timeout=300)
+    return running.returncode, out.decode(), said.decode()
+
+
+def test_answers_in_order_and_dead_letters_with_their_cause(tmp_path: Path, replica: ReplicaThread) -> None:
+    data = b'{"text": "a"}\n{"txt": "b"}\nnope\n{"text": "c"}\n'
+    status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
+    assert (status, len(out.splitlines())) == (1, 2)
+    one, two = said.splitlines()
+    assert one == "line 2: template_failed: prompt: field 'text' is missing; the event has txt"
+    assert two.startswith("line 3: malformed_record: not JSON: ")
+
+
+def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: ReplicaThread) -> None:
+    words = ("In a word: {{ text }}", "--engine", replica.url, "--choices", "red,blue", "--json")
+    status, out, said = asked(tmp_path, b"sky\nblood\n", *words)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (status, said) == (0, "")
+    assert [(line["position"], line["fields"]) for line in lines] == [
+        ("line 1", {"text": "sky"}),
+        ("line 2", {"text": "blood"}),
+    ]
+    assert {line["answer"] for line in lines} <= {"red", "blue"}
+
+
+def test_a_schema_and_a_file_beside_the_text(tmp_path: Path, replica: ReplicaThread) -> None:
+    schema = tmp_path / "schema.json"
+    properties = {"word": {"enum": ["a", "b"]}}
+    schema.write_text(json.dumps({"type": "object", "properties": properties, "required": ["word"]}))
+    file = tmp_path / "out.jsonl"
+    words = ("{{ text }}", "--engine", replica.url, "--schema", str(schema), "--json", str(file))
+    status, out, _ = asked(tmp_path, b"x\n", *words)
+    assert status == 0
+    assert json.loads(out)["word"] in {"a", "b"}
+    assert json.loads(file.read_text())["answer"] == json.loads(out)
+
+
+def test_who_reads_no_more_ends_it_quietly(tmp_path: Path, replica: ReplicaThread) -> None:
+    running = start(tmp_path, "{{ text }}", "--engine", replica.url, "--capacity", "4")
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdin.write(b"x\n" * 2000)
+    running.stdin.flush()
+    assert running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(300) == 141
+    assert running.stderr.read() == b""
+    running.stdin.close()
+
+
+def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: ReplicaThread) -> None:
+    running = start(tmp_path, "{{ text }}", "--engine", replica.url)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdin.write(b"one line\n")
+    running.stdin.flush()
+    assert running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    wait_until(lambda: running.poll() is not None)
+    assert running.returncode == 130
+    assert b"Traceback" not in running.stderr.read()
+    running.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{{ text"], "prompt: expected a template"),
+        (["x", "--choices", "a"], "--choices: expected from 2 to 1000 answers"),
+        (["x", "--choices", "a,b", "--schema", "s.json"], "--choices: expected none with --schema"),
+        (["x", "--schema", "none.json"], "--schema: none.json cannot be read"),
+        (["x", "--set", "sampling.max_token=3"], "did you mean 'max_tokens'"),
+        (
+            ["x", "--api-key-env", "NO_SUCH_KEY"],
+            "engine.api_key: environment variable NO_SUCH_KEY is not set",
+        ),
+    ],
+)
+def test_a_mistake_is_said_before_a_line_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(application(), ["ask", *words, "--engine", "http://127.0.0.1:1"]).exception
+    assert isinstance(error, SettingError)
+    assert said in str(error)

@@ -1,0 +1,159 @@
+"""`forebay init` writes a file that `forebay run` takes, and overwrites nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from forebay.cli import application
+from forebay.config.load import load_spec, parse_spec
+from forebay.config.starter import Starter, fields_of, name_of, pipeline_text
+from forebay.documents.yaml import parse_yaml
+from forebay.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My Posts.jsonl").write_text('{"id": 1, "body": "a"}\nbroken\n{"id": 2, "user id": "u"}\n')
+    (tmp_path / "rows.csv").write_text("user,text\na,b\n")
+    return tmp_path
+
+
+def init(*words: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(application(), ["init", *words], input=typed)
+
+
+def test_a_file_is_looked_at_to_name_its_fields(folder: Path) -> None:
+    done = init("p.yaml", "--source", "My Posts.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    text = (folder / "p.yaml").read_text()
+    assert "Fields that templates may use: id, body, user id" in text
+    spec = load_spec(folder / "p.yaml")
+    assert (spec.name, spec.prompt) == ("my-posts", "In one word, what is this about? {{ body }}")
+    assert spec.source.path == str(folder / "My Posts.jsonl")  # type: ignore[union-attr]
+
+
+def test_all_that_can_be_said(folder: Path) -> None:
+    (folder / "deep").mkdir()
+    words = (
+        "--source",
+        "rows.csv",
+        "--prompt",
+        "Is it: {{ text }}?",
+        "--choices",
+        "yes, no,yes",
+        "--key",
+        "user",
+    )
+    more = ("--engine", "http://127.0.0.1:8100", "--model", "m", "--name", "mine")
+    assert init("deep/p.yaml", *words, *more).exit_code == 0
+    spec = load_spec(folder / "deep" / "p.yaml")
+    assert spec.output is not None
+    assert spec.output.json_schema["enum"] == ["yes", "no"]
+    assert (spec.engine.url, spec.engine.model, spec.name) == (("http://127.0.0.1:8100",), "m", "mine")
+    assert (spec.key, spec.ordering) == ("{{ user }}", "key")
+    assert Path(spec.source.path).resolve() == folder / "rows.csv"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("wikimedia", "sse"),
+        ("jetstream", "websocket"),
+        ("generator", "generator"),
+        ("kafka://h:9092/posts", "kafka"),
+    ],
+)
+def test_what_is_no_file(folder: Path, source: str, kind: str) -> None:
+    assert init("--source", source, "--yes").exit_code == 0
+    assert load_spec(folder / "pipeline.yaml").source.type == kind
+
+
+def test_nothing_is_overwritten(folder: Path) -> None:
+    (folder / "pipeline.yaml").write_text("mine")
+    error = init("--source", "generator", "--yes").exception
+    assert isinstance(error, SettingError)
+    assert "overwrites nothing" in str(error)
+    assert (folder / "pipeline.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nobody can be asked here; give --source and --prompt, or --yes"),
+        (["--source", "none.jsonl", "--yes"], "there is no file 'none.jsonl'"),
+        (["none/p.yaml", "--yes"], "there is no folder none"),
+        (["--source", "generator", "--prompt", "{{ x"], "prompt: expected a template"),
+        (["--engine", "nowhere", "--yes"], "engine.url"),
+        (["--name", "Not A Name", "--yes"], "name: "),
+    ],
+)
+def test_a_mistake_writes_nothing(folder: Path, words: list[str], said: str) -> None:
+    error = init(*words).exception
+    assert isinstance(error, SettingError)
+    assert said in str(error)
+    assert not list(folder.rglob("*.yaml"))
+
+
+def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers = iter(["rows.csv", "What? {{ text }}", "a,b", "local"])
+
+    def prompt(question: str, **_: object) -> str:
+        asked.append(question)
+        return next(answers)
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    module = importlib.import_module("forebay.cli.init")
+    monkeypatch.setattr(module.typer, "prompt", prompt)
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stdin=Terminal()))
+    done = init()
+    assert done.exit_code == 0, done.output
+    assert len(asked) == 4
+    assert "Its fields: user, text" in done.stderr
+    assert load_spec(folder / "pipeline.yaml").prompt == "What? {{ text }}"
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
+    st.lists(st.text(max_size=10), max_size=4),
+)
+def test_any_field_and_choice_make_a_file_that_loads(field: str, choices: list[str]) -> None:
+    names = tuple(dict.fromkeys(one.strip() for one in choices if one.strip()))
+    starter = Starter("p", "generator", "What? {{ text }}", choices=names, key=field)
+    text = pipeline_text(starter, [field], Path("."))
+    try:
+        document, _ = parse_yaml(text, "p.yaml")
+    except SettingError:
+        # YAML has no place for some characters, even in a comment.
+        assert not field.isprintable() or not all(name.isprintable() for name in names)
+        return
+    spec = parse_spec(document)
+    if names:
+        assert spec.output is not None
+        assert spec.output.json_schema["enum"] == list(names)
+
+
+def test_names() -> None:
+    assert [name_of(text) for text in ("My Posts.jsonl", "kafka://h:1/a_b", "…")] == [
+        "my-posts",
+        "a-b",
+        "first",
+    ]
+
+
+def test_only_the_beginning_of_a_file_is_read(folder: Path) -> None:
+    lines = [json.dumps({f"f{n}": "x" * 100}) for n in range(10_000)]
+    (folder / "big.jsonl").write_text("\n".join(lines))
+    assert fields_of("big.jsonl") == [f"f{n}" for n in range(20)]

@@ -1,0 +1,155 @@
+"""Lines into answers without Flink: what is read, in which order answers leave, and what is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from io import BytesIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+from forebay.runtime.ask import WAITING_PER_SLOT, Lines, answers, events
+
+
+def read(data: bytes, kind: str = "auto", max_bytes: int = 100) -> list[Event | DeadLetter]:
+    lines, found = Lines(BytesIO(data), kind, max_bytes), []  # type: ignore[arg-type]
+    while (record := lines.next()) is not None:
+        found.append(record)
+    return found
+
+
+def shown(record: Event | DeadLetter) -> object:
+    return dict(record.fields) if isinstance(record, Event) else record.cause
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"a\nb", [{"text": "a"}, {"text": "b"}]),
+        (b'{"a": 1}\r\n\n  \n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
+        (b"\xef\xbb\xbf" + b'{"a": 1}\n', [{"a": 1}]),
+        (b'{"a": 1}\nnope\n', [{"a": 1}, "malformed_record"]),
+        (b'a\n{"a": 1}\n', [{"text": "a"}, {"text": '{"a": 1}'}]),
+        (b"\xff\n", ["malformed_record"]),
+        (b"", []),
+    ],
+)
+def test_the_first_line_says_what_they_are(data: bytes, found: list[object]) -> None:
+    assert [shown(record) for record in read(data)] == found
+
+
+def test_a_kind_that_is_given_is_not_guessed() -> None:
+    assert shown(read(b'{"a": 1}\n', "text")[0]) == {"text": '{"a": 1}'}
+    assert shown(read(b"a\n", "jsonl")[0]) == "malformed_record"
+
+
+def test_a_line_that_is_too_long_is_cut_off_and_the_next_one_is_read() -> None:
+    long, after = read(b"x" * 1_000_000 + b"\nafter\n")
+    assert isinstance(long, DeadLetter)
+    assert (len(long.raw), long.position) == (100, "line 1")
+    assert (shown(after), after.position) == ({"text": "after"}, "line 2")
+    assert [shown(record) for record in read(b"x" * 100 + b"\r\n" + b"x" * 101)] == [
+        {"text": "x" * 100},
+        "malformed_record",
+    ]
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_it_raise(data: bytes) -> None:
+    assert len(read(data, max_bytes=20)) <= data.count(b"\n") + 1
+
+
+class Answering:
+    """Answers when told, and says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, asyncio.Future[None]] = {}
+        self.cancelled = 0
+
+    async def answer(self, item: KeyedEvent) -> Result:
+        gate = self.asked[item.id] = asyncio.get_running_loop().create_future()
+        try:
+            await gate
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Result(item.id, "", item.event.fields, item.id, Usage(), 1, item.read_ms, 0.0, 0.0)
+
+
+async def records(count: int) -> AsyncIterator[Event | DeadLetter]:
+    for n in range(count):
+        yield Event(b"x", {}, position=f"{n}")
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("ordered", "order"), [(True, ["0", "1", "2"]), (False, ["2", "1", "0"])])
+async def test_answers_leave_in_order_or_as_they_come(ordered: bool, order: list[str]) -> None:
+    handler, left = Answering(), []
+
+    async def collect() -> None:
+        async for answer in answers(handler, records(3), capacity=3, ordered=ordered, now_ms=lambda: 0):
+            left.append(answer.id)
+
+    task = asyncio.create_task(collect())
+    await settle()
+    for name in ("2", "1", "0"):
+        handler.asked[name].set_result(None)
+        await settle()
+    await task
+    assert left == order
+
+
+async def test_what_is_asked_and_what_is_held_is_bounded() -> None:
+    handler = Answering()
+    task = asyncio.create_task(anext(answers(handler, records(100), capacity=2, ordered=True)))
+    await settle()
+    assert len(handler.asked) == 2
+    for n in range(1, 50):
+        if f"{n}" in handler.asked:
+            handler.asked[f"{n}"].set_result(None)
+            await settle()
+    assert len(handler.asked) == 2 * WAITING_PER_SLOT
+    handler.asked["0"].set_result(None)
+    assert (await task).id == "0"
+
+
+async def test_a_dead_letter_has_its_place_in_the_order() -> None:
+    async def mixed() -> AsyncIterator[Event | DeadLetter]:
+        yield DeadLetter(b"", "malformed_record", "no")
+
+    found = [answer async for answer in answers(Answering(), mixed(), capacity=1, ordered=True)]
+    assert [type(answer) for answer in found] == [DeadLetter]
+
+
+async def test_stopping_cancels_what_is_in_flight() -> None:
+    handler = Answering()
+    async with aclosing(answers(handler, records(5), capacity=5, ordered=False)) as answered:
+        waiting = asyncio.ensure_future(anext(answered))
+        await settle()
+        handler.asked["3"].set_result(None)
+        assert (await waiting).id == "3"
+    assert handler.cancelled == 4
+
+
+async def test_a_failing_input_is_raised_after_the_answers() -> None:
+    async def failing() -> AsyncIterator[Event | DeadLetter]:
+        yield DeadLetter(b"", "malformed_record", "no")
+        raise OSError("gone")
+
+    answered = answers(Answering(), failing(), capacity=1, ordered=True)
+    assert isinstance(await anext(answered), DeadLetter)
+    with pytest.raises(OSError, match="gone"):
+        await anext(answered)
+
+
+async def test_lines_are_read_beside_the_loop() -> None:
+    found = [shown(record) async for record in events(Lines(BytesIO(b"a\nb\n")))]
+    assert found == [{"text": "a"}, {"text": "b"}]
