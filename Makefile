@@ -2,9 +2,10 @@
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the tests without Flink, Kafka and vLLM
 # make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
+# make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
-# make audit   known vulnerabilities of what is installed (needs a network)
+# make audit   known vulnerabilities of what is installed (needs a network, and PyPI itself: no mirror)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
 #                    before that, the operators alone at thousands of random moments
@@ -30,12 +31,14 @@ COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-h
 SBOM = $(TOOLS)/bin/cyclonedx-py environment --output-reproducible --output-format JSON
 ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
+AUDIT = $(TOOLS)/bin/pip-audit
+VULNERABLE := jinja2==2.4.1
 # Half of most tests is waiting, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: setup demo check test test-faults test-attacks lint lock sbom audit clean
+.PHONY: setup demo check test test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -63,6 +66,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	$(BIN)/zensical build --strict --clean
+
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
@@ -76,8 +82,17 @@ sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	$(SBOM) --output-file build/sbom-engine.json "$$($(ENGINE_PYTHON))"
 
-audit: setup $(TOOLS)/ready
-	$(TOOLS)/bin/pip-audit --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
+# A package index without the service answers "not found" to all, in which pip-audit sees no vulnerability: so
+# it is first asked for what is known to have one.
+audit: $(TOOLS)/ready
+	@rm -rf $(TOOLS)/none
+	@echo '$(VULNERABLE)' | $(AUDIT) --cache-dir $(TOOLS)/none --no-deps --disable-pip -r /dev/stdin 2>&1 \
+		| grep -q 'Found .* known vulnerabilit' || { \
+		echo "make audit needs PyPI's service for known vulnerabilities, https://pypi.org/pypi/NAME/VERSION/json," \
+			"which a mirror may not have. It does not tell those of $(VULNERABLE) here: nothing was audited." >&2; \
+		exit 1; }
+	@$(MAKE) --no-print-directory setup
+	$(AUDIT) --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
 		--path "$$("$$($(ENGINE_PYTHON))" -c $(PACKAGES))"
 
 $(TOOLS)/ready: locks/tools.txt

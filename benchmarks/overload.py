@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from forebay.fleet.admission import Admission
-from forebay.fleet.dispatch import Dispatcher, RoutingRequest
+from forebay.fleet.dispatch import Dispatcher
 from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.state import Fleet
-from forebay.fleet.ticket import ReplicaCharge
 from forebay.simulate.replica import Sequence as Simulated
 from forebay.simulate.run import Simulation, fleet_of
 from forebay.simulate.scenario import MakeDispatcher, Scenario

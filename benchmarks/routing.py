@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from forebay.errors import SettingError
-from forebay.fleet.dispatch import RoutingRequest
 from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.simulate.figures import Figures
 from forebay.simulate.scenario import NAMES, Scenario

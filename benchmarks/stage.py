@@ -22,7 +22,7 @@ from forebay.clock import SystemClock
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.base import Engine
 from forebay.engine.retry import RetryPolicy, complete_with_retry
-from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import JSON, Request, Sampling, Usage
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.replica import Sequence, SimulatedReplica

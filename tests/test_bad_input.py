@@ -1,11 +1,14 @@
-"""What bad input gets: every kind of it in one run of a real pipeline, and then fed in again."""
+"""What bad input gets: every kind of it in a run of a real pipeline, and then fed in again.
+
+What is given up after so many tries is in one run, which has time for them on any machine; what is given up
+at its deadline is in another.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import orjson
 import pytest
 
 from forebay.testing.delays import Fixed
-from forebay.testing.replica import CallReport, ReplicaProcess, ReplicaScript
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+
+from .conftest import Pipelines
 
 # One run, or one node, for all of them.
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("bad_input")]
@@ -27,12 +32,9 @@ SCHEMA = {
 }
 TRIES = 3
 INVALID_TRIES = 2
-MANY = None
-"""As many as the deadline leaves time for."""
-
 HANGING = b'{"text": "((fault:hang))"}'
 
-GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
+GIVEN_UP: dict[str, tuple[bytes, str, int, str]] = {
     "not JSON": (b"this is no JSON", "malformed_record", 0, "not JSON"),
     "not an object": (b"[1, 2]", "malformed_record", 0, "object"),
     "not UTF-8": (b'{"text": "\xff\xfe"}', "malformed_record", 0, "UTF-8"),
@@ -51,14 +53,18 @@ GIVEN_UP: dict[str, tuple[bytes, str, int | None, str]] = {
     "400": (b'{"text": "((fault:400))"}', "bad_request", 1, "answered 400"),
     "401": (b'{"text": "((fault:401))"}', "unauthorized", 1, "check the API key"),
     "404": (b'{"text": "((fault:404))"}', "model_not_found", 1, "serves the model 'fake'"),
-    "429": (b'{"text": "((fault:429))"}', "rate_limited", MANY, "answered 429"),
     "500": (b'{"text": "((fault:500))"}', "server_fault", TRIES, "answered 500"),
-    "503": (b'{"text": "((fault:503))"}', "overloaded", MANY, "answered 503"),
-    "hang": (HANGING, "timeout", MANY, ""),
-    "cut": (b'{"text": "((fault:cut))"}', "unreachable", MANY, ""),
-    "refused": (b'{"text": "((fault:refuse))"}', "unreachable", MANY, ""),
+    "hang": (HANGING, "timeout", TRIES, ""),
 }
 """The line, and its dead letter: cause, tries, words of the detail."""
+
+OUTAGES: dict[str, tuple[bytes, str, str]] = {
+    "429": (b'{"text": "((fault:429))"}', "rate_limited", "answered 429"),
+    "503": (b'{"text": "((fault:503))"}', "overloaded", "answered 503"),
+    "cut": (b'{"text": "((fault:cut))"}', "unreachable", ""),
+    "refused": (b'{"text": "((fault:refuse))"}', "unreachable", ""),
+}
+"""The line, its cause, words of the detail: it is tried until its deadline, however few tries are allowed."""
 
 PASSING = ("429", "500", "503", "hang", "cut", "refuse", "garbage", "schema", "error")
 """Faults that are over after one try."""
@@ -68,6 +74,7 @@ INPUT = [
     *(orjson.dumps({"text": f"((fault:{fault}x1))"}) for fault in PASSING),
     *(orjson.dumps({"text": f"plain {i}"}) for i in range(12)),
 ]
+OUTAGE_INPUT = [*(line for line, _, _ in OUTAGES.values()), b'{"text": "plain"}']
 
 
 class Search:
@@ -97,18 +104,28 @@ class Search:
 
 
 class Run:
-    """The one run that all look at."""
+    """A run of `lines` that many look at, with the key, and a replica that has the faults."""
 
-    def __init__(self, pipelines: Any, report: CallReport, last: Any, search: Search) -> None:
+    def __init__(
+        self, pipelines: Any, lines: list[bytes], key_file: Path, flink_logs: Path, **document: Any
+    ) -> None:
         self.pipelines = pipelines
-        self.report = report
-        self.last = last
-        self.search = search
+        self.lines = lines
+        self.search = Search(pipelines.folder, flink_logs)
+        pipelines.write(*lines)
+        spec = pipelines.spec(
+            output={"schema": SCHEMA}, engine={"api_key": {"file": str(key_file)}}, **document
+        )
+        script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
+        with ReplicaProcess(script) as replica:
+            self.last = pipelines.run(spec, replica.url, watch=self.search)
+            self.search()
+            self.report = replica.report()
         self.results = {row["position"]: row for row in pipelines.lines()}
         self.letters = {letter["position"]: letter for letter in pipelines.lines("out-dead-letters")}
 
     def at(self, line: bytes) -> str:
-        return f"in.jsonl@{INPUT.index(line) + 1}"
+        return f"in.jsonl@{self.lines.index(line) + 1}"
 
 
 @pytest.fixture(scope="module")
@@ -120,27 +137,19 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Iterator[Run]:
-    pipelines = shared_pipelines
-    search = Search(pipelines.folder, flink_logs)
-    pipelines.write(*INPUT)
-    spec = pipelines.spec(
-        output={"schema": SCHEMA},
-        engine={"api_key": {"file": str(key_file)}},
-        timeout_s=7.0,
-        deadline_s=32.0,
-        retry={
-            "max_attempts": TRIES,
-            "max_invalid_answers": INVALID_TRIES,
-            "base_s": 0.1,
-            "max_backoff_s": 1.0,
-        },
-    )
-    script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
-    with ReplicaProcess(script) as replica:
-        last = pipelines.run(spec, replica.url, watch=search)
-        search()
-        yield Run(pipelines, replica.report(), last, search)
+def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Run:
+    retry = {"max_attempts": TRIES, "max_invalid_answers": INVALID_TRIES, "base_s": 0.1, "max_backoff_s": 1.0}
+    limits = {"timeout_s": 7.0, "deadline_s": 900.0, "retry": retry}
+    return Run(shared_pipelines, INPUT, key_file, flink_logs, **limits)
+
+
+@pytest.fixture(scope="module")
+def outage(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, key_file: Path) -> Run:
+    # Half of `base_s` is the least that the last try has, so that its cause is seldom the deadline.
+    retry = {"max_attempts": 1, "base_s": 5.0, "max_backoff_s": 5.0}
+    limits = {"timeout_s": 25.0, "deadline_s": 25.0, "retry": retry}
+    pipelines = Pipelines(tmp_path_factory.mktemp("outage"), flink_logs)
+    return Run(pipelines, OUTAGE_INPUT, key_file, flink_logs, **limits)
 
 
 @pytest.mark.parametrize("name", GIVEN_UP)
@@ -151,10 +160,22 @@ def test_a_record_that_is_given_up_is_a_dead_letter_with_its_cause_tries_and_inp
     letter = run.letters[run.at(line)]
     assert letter["cause"] == cause
     assert words in letter["detail"]
-    assert letter["attempts"] == attempts if attempts is not MANY else letter["attempts"] >= TRIES
+    assert letter["attempts"] == attempts
     assert raw_of(letter) == line
     if attempts:
         assert run.report.calls.get(letter["id"], 0) == (letter["attempts"] if cause != "unauthorized" else 1)
+
+
+@pytest.mark.parametrize("name", OUTAGES)
+def test_a_record_that_is_not_to_blame_is_tried_until_its_deadline(outage: Run, name: str) -> None:
+    line, cause, words = OUTAGES[name]
+    letter = outage.letters[outage.at(line)]
+    assert letter["cause"] == cause
+    assert words in letter["detail"]
+    assert letter["attempts"] > 1, "which is all that max_attempts allows others"
+    assert raw_of(letter) == line
+    assert outage.results.keys() == {outage.at(b'{"text": "plain"}')}
+    assert outage.search.with_key == set()
 
 
 @pytest.mark.parametrize("fault", PASSING)

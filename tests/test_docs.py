@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -176,6 +177,24 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
+def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+    zensical = Path(sys.executable).with_name("zensical")
+    if not zensical.exists():
+        pytest.skip("zensical is for Python 3.11 and newer")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    built = subprocess.run(
+        [zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    site = tmp_path / "build" / "site"
+    pages = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
+    assert {Path("index.html") if page.stem == "README" else page for page in pages} <= {
+        page.relative_to(site) for page in site.rglob("*.html")
+    }
+    assert (site / "search.json").stat().st_size > 10_000
+
+
 def test_all_pages_are_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in PAGES[2:]:
@@ -185,6 +204,15 @@ def test_all_pages_are_in_the_index() -> None:
 
 def subclasses(base: type[ForebayError]) -> set[type[ForebayError]]:
     return {base}.union(*(subclasses(each) for each in base.__subclasses__()))
+
+
+def test_what_the_architecture_points_to_is_there() -> None:
+    table = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where to find what")[2]
+    )
+    files = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(files) > 30
+    assert [file for file in files if not (ROOT / "src" / "forebay" / file).is_file()] == []
 
 
 def test_every_cause_of_a_dead_letter_is_explained() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,12 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+# In the place of pip-audit, with a service that knows of nothing: it finds nothing wrong with anything.
+BLIND_AUDIT = """#!/bin/sh
+echo "$@" >> {asked}
+echo 'No known vulnerabilities found' >&2
+"""
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("dev", "plot")
@@ -154,3 +161,17 @@ def test_a_lock_that_disagrees_is_found(requirements: list[str], said: list[str]
 def test_a_pin_without_a_hash_is_found(lock: str) -> None:
     with pytest.raises(AssertionError):
         pins(lock)
+
+
+def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    audit, asked = tmp_path / "bin" / "pip-audit", tmp_path / "asked"
+    audit.write_text(BLIND_AUDIT.format(asked=asked))
+    audit.chmod(0o700)
+    (tmp_path / "ready").touch()
+    command = ["make", "audit", f"TOOLS={tmp_path}", "-o", f"{tmp_path}/ready"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "nothing was audited" in done.stderr
+    assert "https://pypi.org/pypi/" in done.stderr
+    assert len(asked.read_text().splitlines()) == 1

@@ -22,7 +22,7 @@ def test_a_folder_is_made_private_whatever_it_was(tmp_path: Path) -> None:
     open_to_all.chmod(0o777)
     assert private_folder(made) == made
     assert private_folder(made) == made
-    assert mode(private_folder(open_to_all)) == mode(made) == 0o700
+    assert mode(private_folder(open_to_all)) == mode(made) == mode(made.parent) == 0o700
 
 
 def test_a_link_that_somebody_has_put_there_is_not_followed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class Settings:
     connectors_from: str | None = None
     kafka_home: Path | None = None
     umask: int = 0o077
+    secret_variables: frozenset[str] = frozenset()
+    """Environment variables that hold a pipeline's secrets."""
 
     @property
     def engine_env(self) -> Path:
@@ -60,6 +62,16 @@ class Settings:
     def java(self) -> Path:
         """Archives of Flink's classes, from which its JVM starts sooner."""
         return self.home / "java"
+
+    def child_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of a process that needs no secret of the pipeline: this one's without them, and
+        with `more`."""
+        return {**environment_without(self.secret_variables), **(more or {})}
+
+
+def environment_without(names: Collection[str]) -> dict[str, str]:
+    """This process's environment but for the variables with these `names`."""
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:

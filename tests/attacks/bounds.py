@@ -1,15 +1,72 @@
-"""How much time and memory one input may take."""
+"""How much time and memory one input may take, and how long a client may get nowhere."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MOST_CPU_S = 5.0
 MOST_BYTES = 256 << 20
+STUCK_S = 5.0
+TICK_S, MOST_OF_TICK_S = 0.25, 0.5
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Standstill:
+    """How long something has got nowhere, in time in which this process could work.
+
+    A look that comes late says that the machine was busy: it counts as half a second, or as what the process
+    itself has computed since the look before. So a busy machine fails nothing, and a hang is found whether it
+    waits or computes.
+    """
+
+    def __init__(self) -> None:
+        self._stood_s = 0.0
+        self._looked_s, self._computed_s = time.monotonic(), time.process_time()
+
+    def progress(self) -> None:
+        """Something has come of it: the time counts from here."""
+        self._stood_s = 0.0
+
+    def look(self) -> None:
+        """Count the time since the last look; fails from 5 s on. To be called each `TICK_S`."""
+        now_s, computed_s = time.monotonic(), time.process_time()
+        passed_s, worked_s = now_s - self._looked_s, computed_s - self._computed_s
+        self._stood_s += min(passed_s, max(MOST_OF_TICK_S, worked_s))
+        self._looked_s, self._computed_s = now_s, computed_s
+        assert self._stood_s < STUCK_S, f"nothing has come of it for {self._stood_s:.1f} s"
+
+
+async def without_standstill(work: Callable[[Callable[[], None]], Coroutine[None, None, T]]) -> T:
+    """What `work` returns, which calls its argument whenever it has got somewhere. Fails where it has not for
+    5 s."""
+    still = Standstill()
+    task = asyncio.ensure_future(work(still.progress))
+    try:
+        while not (await asyncio.wait([task], timeout=TICK_S))[0]:
+            still.look()
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def without_standstill_on_thread(work: Callable[[], T]) -> T:
+    """What `work` returns, on a thread of its own, which takes one step. Fails where it takes 5 s."""
+    still, executor = Standstill(), ThreadPoolExecutor(1)
+    running = executor.submit(work)
+    try:
+        while not wait([running], timeout=TICK_S).done:
+            still.look()
+        return running.result()
+    finally:
+        executor.shutdown(wait=False)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 BODY = b'{"model":"fake","messages":[{"role":"user","content":"hello"}],"max_tokens":4}'
@@ -153,14 +154,15 @@ class Sent:
     waits: bool = False
 
 
-async def exchange(port: int, sent: Sent) -> bytes:
-    """All that is answered until the gateway closes."""
+async def exchange(port: int, sent: Sent, progress: Callable[[], None] = lambda: None) -> bytes:
+    """All that is answered until the gateway closes; each piece sent or received is `progress`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answered = asyncio.ensure_future(reader.read(-1))
+    answered = asyncio.ensure_future(read_all(reader, progress))
     try:
         for piece in sent.pieces[: len(sent.pieces) - sent.waits]:
             writer.write(piece)
             await writer.drain()
+            progress()
             await asyncio.sleep(0)
         return await answered
     except ConnectionError:
@@ -169,6 +171,15 @@ async def exchange(port: int, sent: Sent) -> bytes:
         return b""
     finally:
         writer.close()
+
+
+async def read_all(reader: asyncio.StreamReader, progress: Callable[[], None]) -> bytes:
+    """All that comes until the other side closes."""
+    pieces = []
+    while piece := await reader.read(1 << 16):
+        pieces.append(piece)
+        progress()
+    return b"".join(pieces)
 
 
 def statuses(answered: bytes) -> list[int]:

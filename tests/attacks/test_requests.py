@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,12 @@ from forebay.testing.replica import FakeReplica, ReplicaProcess, ReplicaScript
 
 from ..gateway.conftest import Served, before, until  # noqa: TID252
 from ..gateway.test_bad_input import raw  # noqa: TID252
+from .bounds import without_standstill
 from .mutations import CHANGES, COMMON, MOST_BYTES, WIDE, mutated
-from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, statuses
+from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, read_all, statuses
 
 TOGETHER = 50
 """Clients at a time."""
-LONGEST_S = 30.0
-"""The gateway gives these clients no more than a second or two; the rest is for a busy machine."""
 OWN = frozenset((200, 400, 401, 404, 405, 408, 413, 429, 431, 503))
 """What clients are told; 503 where there are too many of them."""
 GROWTH_BYTES = 24 << 20
@@ -68,7 +68,7 @@ class Attacked:
 def answers_of(port: int, clients: Sequence[Sent]) -> list[bytes]:
     async def all_of_them() -> list[bytes]:
         return await asyncio.gather(
-            *(asyncio.wait_for(exchange(port, client), LONGEST_S) for client in clients)
+            *(without_standstill(partial(exchange, port, client)) for client in clients)
         )
 
     return asyncio.run(all_of_them())
@@ -146,7 +146,7 @@ async def test_a_head_that_is_wrong_and_too_large_is_answered_once() -> None:
             opened = served.server.server_state.connections
             await until(lambda: any(connection._in_head for connection in opened))  # type: ignore[union-attr]
             writer.write(b"x\0: 1\r\n" + b"a" * 65_000)
-            assert statuses(await asyncio.wait_for(reader.read(), LONGEST_S)) == [400]
+            assert statuses(await without_standstill(partial(read_all, reader))) == [400]
             writer.close()
     finally:
         logging.getLogger().removeHandler(handler)

@@ -7,7 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,9 @@ from typer.testing import CliRunner
 from forebay.cli import application
 from forebay.cli.demo import with_value
 from forebay.connectors.jars import KAFKA
+from forebay.demo import kafka as demo_kafka
 from forebay.errors import SettingError
+from forebay.settings import Settings
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.topics import consume
@@ -58,6 +63,24 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, words: l
     with pytest.raises(SettingError, match=says):
         raise error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {}
+
+    @contextmanager
+    def start(home: Path, folder: Path, *, environment: Mapping[str, str]) -> Iterator[Any]:
+        given.update(environment)
+        yield SimpleNamespace(bootstrap="127.0.0.1:9")
+
+    monkeypatch.setattr(demo_kafka, "local_kafka", start)
+    monkeypatch.setenv("LLM_API_KEY", "sk-secret")
+    settings = Settings(tmp_path, Path(), kafka_home=tmp_path, secret_variables=frozenset({"LLM_API_KEY"}))
+    with demo_kafka.demo_kafka(demo_kafka.LOCAL, settings, tmp_path):
+        assert "PATH" in given
+    assert "LLM_API_KEY" not in given
 
 
 def demo(folder: Path, jar: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:

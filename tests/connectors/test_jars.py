@@ -105,6 +105,17 @@ def test_a_missing_jar_is_one_sentence_with_the_command(tmp_path: Path) -> None:
         installed_jar(JAR, tmp_path)
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_a_jar_that_others_may_have_put_there_is_not_taken(tmp_path: Path, around: bool) -> None:
+    folder = tmp_path / "home" / "connectors"
+    folder.mkdir(parents=True)
+    (folder / JAR.name).write_bytes(BYTES)
+    assert installed_jar(JAR, folder)
+    (folder.parent if around else folder).chmod(0o777)
+    with pytest.raises(SettingError, match=r"others may write to .*chmod go-w"):
+        installed_jar(JAR, folder)
+
+
 @pytest.mark.parametrize(
     ("content", "length", "error"),
     [

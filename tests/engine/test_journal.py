@@ -269,6 +269,22 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         Journal(JournalConfig(tmp_path / "file" / "journal.db"))
 
 
+@pytest.mark.parametrize("name", ["journal.db", "journal.db-wal", "journal.db-shm", "."])
+async def test_answers_that_others_may_have_planted_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "journal.db"
+    await Journal(JournalConfig(path)).close()
+    (tmp_path / name).touch()
+    (tmp_path / name).chmod(0o777)
+    with pytest.raises(SettingError, match=r"others may write to .* counts as the engine's answers"):
+        Journal(JournalConfig(path))
+
+
+async def test_a_folder_of_a_group_may_hold_a_journal(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours").chmod(0o770)
+    await Journal(JournalConfig(tmp_path / "ours" / "journal.db")).close()
+
+
 @pytest.mark.parametrize("bounds", [{"max_entries": 0}, {"max_bytes": -1}, {"max_age_s": 0.0}])
 def test_bounds_must_be_positive(tmp_path: Path, bounds: dict[str, int]) -> None:
     with pytest.raises(SettingError, match="above 0"):

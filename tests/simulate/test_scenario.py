@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.dispatch import RoutingRequest
-from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.dispatch import ImmediateDispatcher
 from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import LLAMA_8B, find_model
 from forebay.simulate.figures import Slo
 from forebay.simulate.replica import Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,6 +81,7 @@ def demo(
     from forebay.demo.kafka import LOCAL, check_kafka
     from forebay.demo.plan import DemoOptions, plan_demo
     from forebay.demo.run import run_demo
+    from forebay.documents.fields import secret_variables
     from forebay.runtime.preflight import check_secrets
 
     if engine is None and (model is not None or api_key_env is not None):
@@ -104,7 +105,9 @@ def demo(
         model=model,
         api_key=None if api_key_env is None else SecretRef(env=api_key_env),
     )
-    check_secrets(plan_demo(options).spec, here=True)
+    spec = plan_demo(options).spec
+    settings = replace(settings, secret_variables=secret_variables(spec))
+    check_secrets(spec, here=True)
     if engine is None:
         announce_install(settings, console)
         console.print(STARTS, highlight=False, soft_wrap=True)

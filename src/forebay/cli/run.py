@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,6 +99,7 @@ def _run(
 ) -> None:
     from forebay.config.presets import READY
     from forebay.config.spec import StdoutSink
+    from forebay.documents.fields import secret_variables
     from forebay.runtime.run import Engine, RunOptions, run_pipeline
 
     ready = READY.get(pipeline)
@@ -107,6 +109,7 @@ def _run(
         raise SettingError(
             "--json: expected a sink of files or a topic, found stdout; standard output holds the results"
         )
+    settings = replace(settings, secret_variables=secret_variables(spec))
     errors = Console(stderr=True)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)

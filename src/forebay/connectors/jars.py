@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from forebay.errors import LaunchError, SettingError
+from forebay.private_folder import check_nobody_else_writes
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 READ_TIMEOUT_S = 60.0
@@ -56,10 +57,13 @@ JARS = {jar.connector: jar for jar in (KAFKA,)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
-    """Where `jar` lies in `folder`. Raises `SettingError` with the command that puts it there.
+    """Where `jar` lies in `folder`. Raises `SettingError` with the command that puts it there, and where
+    others may write to the folder or the one around it.
 
     Looks at the size alone: what was put in place was checked.
     """
+    for where in (folder.parent, folder):
+        check_nobody_else_writes(where)
     place = folder / jar.name
     with suppress(OSError):
         if place.stat().st_size == jar.size:

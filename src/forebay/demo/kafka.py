@@ -71,7 +71,7 @@ def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
     if wish != LOCAL or settings.kafka_home is None:
         yield wish
         return
-    with local_kafka(settings.kafka_home, folder) as node:
+    with local_kafka(settings.kafka_home, folder, environment=settings.child_environment()) as node:
         yield node.bootstrap
 
 

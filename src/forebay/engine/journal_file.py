@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.errors import SettingError
+from forebay.private_folder import check_nobody_else_writes
 
 APPLICATION_ID = 0x46425931
 """Marks the file as Forebay's ("FBY1"), in the place that SQLite keeps for it."""
@@ -34,6 +36,7 @@ TABLES = (
     f"PRAGMA user_version = {FORMAT}",
     f"PRAGMA application_id = {APPLICATION_ID}",
 )
+ANSWERS = "counts as the engine's answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,12 @@ def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 def open_journal(path: Path) -> sqlite3.Connection:
     """A connection to the journal at `path`, which is created where it is missing.
 
-    Blocks. Raises `SettingError` where the file is something else, damaged, or cannot be used.
+    Blocks. Raises `SettingError` where the file is something else, damaged, or cannot be used, and where
+    others may write to it or its folder: they would answer in the engine's place.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_nobody_else_writes(path)
         connection = connect(path, timeout_s=OPEN_TIMEOUT_S)
     except (sqlite3.Error, OSError) as error:
         raise _refused(path, error) from None
@@ -82,6 +87,14 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _check_nobody_else_writes(path: Path) -> None:
+    # A group may work in the folder: what its members put there belongs to them.
+    check_nobody_else_writes(path.parent, ANSWERS, by=stat.S_IWOTH)
+    # SQLite takes over what a log beside the file holds.
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+        check_nobody_else_writes(path.with_name(name), ANSWERS)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

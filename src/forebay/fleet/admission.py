@@ -8,10 +8,10 @@ from typing import Generic
 
 import numpy as np
 
-from forebay.fleet.dispatch import Item, RoutingRequest, Vector
+from forebay.fleet.dispatch import Item
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector
 from forebay.fleet.state import Fleet
-from forebay.fleet.ticket import ReplicaCharge
 
 LOOK_AHEAD = 32
 """How many requests that wait for a busy replica are passed over at most to find one for an idle one."""

@@ -26,12 +26,12 @@ from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
 from forebay.fleet.admission import Admission
 from forebay.fleet.cache_events.watch import CacheEventCounts
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.dispatch import Dispatcher, RoutingRequest
-from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
 from forebay.fleet.replicas.membership import Connect, Membership
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 

@@ -1,43 +1,15 @@
-"""What is to be routed, and what it means to route."""
+"""What it means to route: policies, which choose a replica, and dispatchers, which say when."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections import deque
+from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from forebay.fleet.state import Fleet
-    from forebay.fleet.ticket import ReplicaCharge
-
-Vector = NDArray[np.float64]
-"""One number per replica."""
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector
+from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingRequest:
-    """What a request asks of a replica. Moments are on the monotonic clock, in seconds.
-
-    `blocks` are the hashes of the prompt's whole prefix blocks, each standing for all that precedes it.
-    `session` is what affinity is kept by, `tenant` what fairness is kept by; None belongs to nobody.
-    `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing.
-    Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
-    replicas that it is not to go to while another is available: it has failed there.
-    """
-
-    prompt_tokens: int
-    blocks: tuple[int, ...] = ()
-    session: str | None = None
-    due_s: float = math.inf
-    deadline_s: float = math.inf
-    priority: int = 0
-    tenant: str | None = None
-    avoid: tuple[int, ...] = ()
 
 
 class Policy(Protocol):
@@ -81,3 +53,37 @@ class Dispatcher(Protocol[Item]):
     def __len__(self) -> int:
         """How many requests wait."""
         ...
+
+
+class ImmediateDispatcher(Generic[Item]):
+    """A dispatcher that holds nothing back while some replica is available."""
+
+    wake_s = math.inf
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._added: deque[tuple[Item, RoutingRequest]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._added)
+
+    def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None:
+        self._added.append((item, demand))
+
+    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
+        fleet = self._fleet
+        sent = []
+        while self._added and fleet.numbers():
+            item, demand = self._added.popleft()
+            cached = fleet.cached(demand)
+            with fleet.without(demand.avoid):
+                replica = self._policy.choose(demand, cached, fleet, now_s)
+            sent.append((item, fleet.take(replica, demand, cached, now_s)))
+        return sent
+
+    def remove(self, item: Item) -> None:
+        self._added = deque(entry for entry in self._added if entry[0] is not item)
+
+    def expired(self) -> list[Item]:
+        return []

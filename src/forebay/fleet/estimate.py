@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.fleet.dispatch import RoutingRequest, Vector
+from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 
 

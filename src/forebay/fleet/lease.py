@@ -21,8 +21,8 @@ from forebay.errors import (
 )
 from forebay.fleet.replicas.member import WHOLE, Member
 from forebay.fleet.replicas.progress import PATIENCE
+from forebay.fleet.routing_request import ReplicaCharge
 from forebay.fleet.state import Fleet
-from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
@@ -92,7 +92,7 @@ class ReplicaLease:
 
     @property
     def number(self) -> int:
-        """The replica's number, for `Demand.avoid`."""
+        """The replica's number, for `RoutingRequest.avoid`."""
         return self._ticket.replica
 
     @property

@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 
-from forebay.fleet.dispatch import RoutingRequest, Vector
 from forebay.fleet.estimate import prefill_s, queue_s, stall_s
+from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 
 

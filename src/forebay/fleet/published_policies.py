@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 
-from forebay.fleet.dispatch import RoutingRequest, Vector
 from forebay.fleet.policies import least
+from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 
 CACHE_THRESHOLD = 0.5

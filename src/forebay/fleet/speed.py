@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forebay.fleet.dispatch import Vector
+from forebay.fleet.routing_request import Vector
 
 MEMORY = 4000
 """Samples after which an old one counts for a third: many for five coefficients, forgotten in minutes."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forebay.fleet.dispatch import RoutingRequest, Vector
 from forebay.fleet.prefix_index import PrefixIndex
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector
 from forebay.fleet.speed import PrefillSpeed, SpeedFit, features
-from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +59,10 @@ class ClassArchive:
             return (f"-XX:SharedArchiveFile={self.path}",)
         return (f"-XX:DumpLoadedClassList={self._list()}",)
 
-    def make(self) -> bool:
+    def make(self, environment: Mapping[str, str]) -> bool:
         """Make the archive of what the JVM that this process has started has loaded until now; blocks for
-        half a minute or longer. Returns whether it is there now; where it cannot be made, a later run tries.
+        half a minute or longer. The process that makes it gets `environment`. Returns whether it is there
+        now; where it cannot be made, a later run tries.
         """
         made = self.path
         if made.is_file():
@@ -79,6 +80,7 @@ class ClassArchive:
                 self._dump(whole, written),
                 check=True,
                 timeout=DUMP_TIMEOUT_S,
+                env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

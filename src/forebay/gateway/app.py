@@ -35,6 +35,7 @@ from forebay.gateway.refusal import (
     SERVER,
     Refusal,
     draining,
+    from_a_page,
     no_replica,
     own_mistake,
     too_late,
@@ -280,6 +281,8 @@ class Gateway:
             raise draining()
         limits, clock = self._limits, self._clock
         caller = self._keys.find(exchange.headers.get(b"authorization"))
+        if self._keys.open and b"origin" in exchange.headers:
+            raise from_a_page()
         exchange.key = caller.name
         free = limits.in_flight - self.in_flight
         if free < 0 or (self._keys.shared and caller.usage.in_flight > free):

@@ -39,6 +39,11 @@ class KeyRing:
         self._anyone = Caller(ANYONE, b"", Usage(KeyLimits(), now_s))
 
     @property
+    def open(self) -> bool:
+        """Whether everybody is let in."""
+        return not self._callers
+
+    @property
     def shared(self) -> bool:
         """Whether there are several callers."""
         return len(self._callers) > 1

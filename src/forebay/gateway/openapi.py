@@ -18,6 +18,7 @@ MODEL = {"type": "string", "minLength": 1, "maxLength": 500}
 ERRORS = {
     400: "The body is not JSON, or lacks what a call needs.",
     401: "The API key is missing or wrong.",
+    403: "The gateway has no keys, and the request comes from a web page (`Origin`).",
     404: "The model is not served.",
     408: "The body did not come whole in time.",
     413: "The body is too large.",
@@ -94,7 +95,7 @@ DOCUMENT: dict[str, Any] = {
         "/v1/models": _get(
             "models",
             "The models that a replica serves.",
-            {"200": _answer("The models.", _schema("Models")), **_errors(401, 429, 500, 502, 503, 504)},
+            {"200": _answer("The models.", _schema("Models")), **_errors(401, 403, 429, 500, 502, 503, 504)},
             secured=True,
         ),
         "/health": _get(

@@ -82,6 +82,15 @@ def wrong_key() -> Refusal:
     )
 
 
+def from_a_page() -> Refusal:
+    return Refusal(
+        403,
+        "origin_refused",
+        "requests with an Origin header come from web pages, any of which could use a gateway without keys; "
+        "give the gateway keys",
+    )
+
+
 def draining() -> Refusal:
     message = "the gateway is about to stop and takes no new requests; send it to another"
     return Refusal(503, "draining", message, kind=SERVER, retry_after_s=1, close=True)

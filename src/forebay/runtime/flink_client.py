@@ -42,6 +42,7 @@ class FlinkClient:
         self._wishes = StopRequests()
         self._go = threading.Event()
         self._connected = self._ending = self._archived = False
+        self._environment: dict[str, str] = {}
         self._writing = threading.Lock()
 
     def serve(self) -> NoReturn:
@@ -75,6 +76,7 @@ class FlinkClient:
 
     def _attempt(self) -> Report:
         order = pickle.load(self._words)
+        self._environment = order.settings.child_environment()
         if order.cluster is None:
             threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
         plan = partial(plan_ahead, order.spec, order.settings)
@@ -102,7 +104,9 @@ class FlinkClient:
         if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
             return
         self._archived = True
-        threading.Thread(target=archive.make, name="class-archive", daemon=True).start()
+        threading.Thread(
+            target=archive.make, args=(self._environment,), name="class-archive", daemon=True
+        ).start()
 
     def _listen(self) -> None:
         for word in self._words:

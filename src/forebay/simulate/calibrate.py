@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from forebay.errors import SettingError
-from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import EngineModel, StepTime
 from forebay.simulate.replica import Sequence, SimulatedReplica, serve
 

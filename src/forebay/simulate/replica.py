@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import nan
 
-from forebay.fleet.dispatch import RoutingRequest
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.kv_cache import PrefixCache
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence as Many
 from heapq import heappop, heappush
 
 from forebay.fleet.dispatch import Dispatcher
+from forebay.fleet.routing_request import ReplicaCharge
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.fleet.ticket import ReplicaCharge
 from forebay.records import ReplicaLoad
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.replica import Sequence, SimulatedReplica

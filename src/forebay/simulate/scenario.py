@@ -7,9 +7,9 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from forebay.fleet.admission import Admission
-from forebay.fleet.dispatch import Dispatcher, RoutingRequest
-from forebay.fleet.immediate import ImmediateDispatcher
+from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
 from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.figures import Figures, Slo, figures

@@ -34,7 +34,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """`Turns.come` is to be called once `clock` has reached `time_ms`."""
+    """`ShardExecutor.come` is to be called once `clock` has reached `time_ms`."""
 
     clock: Clock
     time_ms: int

@@ -56,10 +56,12 @@ class LocalKafka:
         folder: Path,
         settings: Mapping[str, str] | None = None,
         listeners: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._jars = _jars(home)
         self._folder = folder
         self._settings = dict(settings or {})
+        self._environment = environment
         self.port, self._controller, *others = free_ports(2 + len(listeners))
         self._listeners = dict(zip(listeners, others, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,10 +97,12 @@ class LocalKafka:
         with self.log.open("ab") as log:
             if not (self._data / "meta.properties").is_file():
                 words = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-                done = subprocess.run(self._java(*words), stdout=log, stderr=log, check=False)
+                done = subprocess.run(
+                    self._java(*words), stdout=log, stderr=log, check=False, env=self._environment
+                )
                 if done.returncode:
                     raise LaunchError(f"Kafka could not make its folder; see {self.log}")
-            self._process = _popen(self._java("kafka.Kafka", str(properties)), log)
+            self._process = _popen(self._java("kafka.Kafka", str(properties)), log, self._environment)
         self._await_start()
 
     def kill(self) -> None:
@@ -135,7 +139,9 @@ class LocalKafka:
         properties = self._write("controller.properties", self._controller_properties())
         with self.controller_log.open("wb") as log:
             process = _popen(
-                self._java(f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)), log
+                self._java(f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)),
+                log,
+                self._environment,
             )
 
         def await_(there: Callable[[], bool]) -> None:
@@ -221,11 +227,15 @@ class LocalKafka:
 
 @contextmanager
 def local_kafka(
-    home: Path, folder: Path, settings: Mapping[str, str] | None = None, listeners: Sequence[str] = ()
+    home: Path,
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    listeners: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalKafka]:
     """A running node; it is stopped in the end, its data stay in `folder`. It ends with this process, too,
-    where the main thread starts it (Linux)."""
-    node = LocalKafka(home, folder, settings, listeners)
+    where the main thread starts it (Linux). Its processes have `environment`; None: this process's."""
+    node = LocalKafka(home, folder, settings, listeners, environment)
     node.start()
     try:
         yield node
@@ -241,7 +251,9 @@ def _jars(home: Path) -> str:
     raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
 
 
-def _popen(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _popen(
+    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
     """Start it out of Ctrl-C's reach. Where the main thread does, the kernel ends it with this process,
     however that ends."""
     on_main_thread = threading.current_thread() is threading.main_thread()
@@ -250,6 +262,7 @@ def _popen(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
+        env=environment,
         start_new_session=True,
         preexec_fn=parent_death_signal(signal.SIGKILL) if on_main_thread else None,  # noqa: PLW1509
     )

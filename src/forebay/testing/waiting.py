@@ -15,7 +15,7 @@ def wait_until(
 ) -> None:
     """Return when `condition` holds; raises `AssertionError` after `timeout_s`, saying what `tell` tells.
 
-    It is looked at every 10 ms; after a look that takes longer, as long a pause, of at most half a second.
+    It is looked at every 10 ms; where a look takes longer, the pause after it is as long, at most 0.5 s.
     """
     pause = threading.Event()
     deadline_s = time.monotonic() + timeout_s

@@ -31,6 +31,7 @@ SCHEMA = parse_schema(
     },
     named_schemas=NAMES,
 )
+LARGE_DECIMAL = {"type": "fixed", "name": "D", "size": 2000, "logicalType": "decimal", "precision": 4000}
 LEAF = st.fixed_dictionaries(
     {
         "text": st.text(max_size=20),
@@ -80,14 +81,21 @@ def test_other_bytes_are_refused_or_can_be_read(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("schema", "raw", "words"),
     [
-        ("string", b"\x01abc", "bytes are wanted"),
+        ("string", b"\x01abc", "-1 bytes are wanted"),
+        ("string", b"\x08abc", "4 bytes are wanted, 3 are left"),
         ("long", b"\xff" * 9 + b"\x03", "64 bits"),
+        ("long", b"\xff" * 2_000_000, "64 bits"),
         (["null", "int"], b"\x01\x02", "the union has 2 choices, found -1"),
+        (["null", "int"], b"\x04", "the union has 2 choices, found 2"),
         ({"type": "enum", "name": "E", "symbols": ["a"]}, b"\x01", "the enum has 1 choices, found -1"),
+        ({"type": "enum", "name": "E", "symbols": ["a"]}, b"\x02", "the enum has 1 choices, found 1"),
+        (LARGE_DECIMAL, b"1" * 2000, "a decimal has 2000 bytes"),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "R"}]}, b"", "nested deeper"),
         ({"type": "array", "items": "null"}, b"\x04\0", None),
         ({"type": "array", "items": "null"}, b"\x04\x04\x04\x04\0", "more items than bytes"),
+        ({"type": "array", "items": "null"}, b"\x7f\0\0", "more items than bytes"),
         ({"type": "array", "items": "int"}, b"\x03\x04\x02\x04\0", None),
+        ({"type": "array", "items": "string"}, b"\x01\x04\x02a\0", None),
     ],
 )
 def test_what_readers_take_without_a_look(schema: Any, raw: bytes, words: str | None) -> None:
@@ -109,3 +117,8 @@ def test_a_schema_that_makes_a_flood_of_values_out_of_nothing_is_refused() -> No
     parsed = parse_schema(schema, named_schemas=names)
     with pytest.raises(MalformedRecord, match="more values"):
         check_value(parsed, names, b"")
+
+
+def test_a_type_that_no_schema_has_told_of_is_refused() -> None:
+    with pytest.raises(MalformedRecord, match="unknown type 'Nobody'"):
+        check_value("Nobody", {}, b"")

@@ -7,6 +7,7 @@ import pytest
 
 from forebay.engine.launch.commands import run_logged, tail
 from forebay.errors import SetupError
+from forebay.settings import Settings
 
 
 def test_output_goes_to_the_log_and_line_by_line_to_the_caller(tmp_path: Path) -> None:
@@ -16,16 +17,29 @@ def test_output_goes_to_the_log_and_line_by_line_to_the_caller(tmp_path: Path) -
         [sys.executable, "-u", "-c", script],
         tmp_path / "log",
         detail=lines.append,
-        extra_env={"GIVEN": "two"},
+        environment={"GIVEN": "two"},
     )
     assert lines == ["one", "two"]
     assert (tmp_path / "log").read_text().splitlines()[1:] == lines
 
 
+def test_a_command_has_no_other_environment_than_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index")
+    settings = Settings(tmp_path, Path(sys.executable), secret_variables=frozenset({"ENGINE_KEY"}))
+    lines: list[str] = []
+    script = "import os; print(*(name in os.environ for name in ('ENGINE_KEY', 'PIP_INDEX_URL', 'MORE')))"
+    environment = settings.child_environment({"MORE": "1"})
+    run_logged([sys.executable, "-c", script], tmp_path / "log", detail=lines.append, environment=environment)
+    assert lines == ["False True True"]
+
+
 def test_a_failure_shows_the_end_of_the_log(tmp_path: Path) -> None:
     script = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
     with pytest.raises(SetupError, match=r"status 3[\s\S]*line 99") as caught:
-        run_logged([sys.executable, "-c", script], tmp_path / "log")
+        run_logged([sys.executable, "-c", script], tmp_path / "log", environment={})
     assert "line 50\n" not in str(caught.value)
 
 

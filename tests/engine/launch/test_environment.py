@@ -12,13 +12,15 @@ import pytest
 from forebay.engine.launch import Silent, environment
 from forebay.engine.launch.environment import engine_python, ensure_environment, environment_ready
 from forebay.engine.launch.files import locked
-from forebay.errors import SetupError
+from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
 
 # A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.
 PYTHON = f"""#!{sys.executable} -I
-import pathlib, shutil, sys
+import os, pathlib, shutil, sys
 
+if "ENGINE_KEY" in os.environ:
+    sys.exit("a secret that nothing here needs")
 asked, home = " ".join(sys.argv[1:]), pathlib.Path(@HOME@)
 with (home / "asked").open("a") as file:
     file.write(asked.replace("\\n", " ") + "\\n")
@@ -50,7 +52,11 @@ def failing(settings: Settings, *parts: str) -> None:
     settings.python.with_name("failing").write_text("\n".join(parts))
 
 
-def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
+def test_the_first_way_that_works_is_taken_and_kept(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     assert not environment_ready(settings)
     ensure_environment(settings, Silent())
     assert environment_ready(settings)
@@ -63,6 +69,16 @@ def test_the_first_way_that_works_is_taken_and_kept(settings: Settings) -> None:
     assert not any("--index-url" in step for step in steps)
     ensure_environment(settings, Silent())
     assert asked(settings) == steps, "what is ready is not made again"
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_engine_that_others_may_have_put_there_is_not_run(settings: Settings, inner: bool) -> None:
+    ensure_environment(settings, Silent())
+    steps = asked(settings)
+    (settings.engine_env if inner else settings.home).chmod(0o777)
+    with pytest.raises(SettingError, match=r"others may write to .*chmod go-w"):
+        ensure_environment(settings, Silent())
+    assert asked(settings) == steps
 
 
 def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:

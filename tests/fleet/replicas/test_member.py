@@ -9,10 +9,10 @@ import pytest
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.concurrency import FIRST
-from forebay.fleet.dispatch import RoutingRequest
 from forebay.fleet.replicas.health import RULES
 from forebay.fleet.replicas.member import Member
 from forebay.fleet.replicas.reports import UNPROVEN_S
+from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad

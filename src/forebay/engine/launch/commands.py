@@ -30,16 +30,15 @@ def run_logged(
     log: Path,
     *,
     detail: Callable[[str], None] = lambda line: None,
-    extra_env: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
     keep_fds: Sequence[int] = (),
 ) -> None:
     """Run `command`, append its output to `log` and hand each line to `detail`; blocks until it has ended.
 
+    `environment` is all that it gets: `Settings.child_environment`, as pip's own configuration lives there.
     Raises `SetupError` with the log's tail where it ends with another status than 0 or cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The child gets this process's environment as it is: pip's own configuration lives there.
-    environment = {**os.environ, **(extra_env or {})}
     arguments = [str(part) for part in command]
     with log.open("ab") as file:
         file.write(f"$ {' '.join(arguments)}\n".encode())
@@ -50,7 +49,7 @@ def run_logged(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=dict(environment),
                 pass_fds=tuple(keep_fds),
             )
         except OSError as error:

@@ -7,7 +7,6 @@ the memory.
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def probe(settings: Settings, cores: Sequence[int], threads: int) -> dict[str, f
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
             check=True,
-            env={**os.environ, **compute_environment(engine_python(settings), threads)},
+            env=settings.child_environment(compute_environment(engine_python(settings), threads)),
         )
         found = orjson.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, orjson.JSONDecodeError):

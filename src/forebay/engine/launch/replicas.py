@@ -22,6 +22,7 @@ from forebay.engine.launch.registry import GRACE_S, Registry, Replica, end_proce
 from forebay.engine.launch.spec import LOOPBACK, Launch
 from forebay.engine.launch.supervisor import Order
 from forebay.errors import LaunchError
+from forebay.settings import environment_without
 
 PORT_BASE = 8100
 START_TIMEOUT_S = 600.0
@@ -170,6 +171,7 @@ class Replicas(Sequence[str]):
                 stdin=self._alive_read,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                env=environment_without(launch.withheld),
                 start_new_session=True,
             )
         self._supervisors[replica_id] = supervisor

@@ -59,6 +59,8 @@ MIN_KV_GIB, MAX_KV_GIB = 0.5, 2.0
 COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 # vLLM's own default on a processor is 128: prefixes shorter than a block are never found in the cache.
 BLOCK_TOKENS = 32
+API_KEY = "VLLM_API_KEY"
+"""The variable from which vLLM itself reads the key that it wants of its clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,13 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process to start: its command, what it adds to the environment, the cores it may run on."""
+    """A process to start: its command, what it adds to the environment, the cores it may run on, and the
+    variables of this process's environment that it does not get."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
+    withheld: frozenset[str] = frozenset()
 
 
 def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int], threads: int) -> Launch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.probe import ServedModel
@@ -13,14 +12,11 @@ from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events.watch import CacheWatch
 from forebay.fleet.concurrency import ConcurrencyLimit, Turn
 from forebay.fleet.replicas.health import Health, HealthRules
-from forebay.fleet.replicas.progress import PATIENCE, Progress
+from forebay.fleet.replicas.progress import PATIENCE, Progress, Tracked
 from forebay.fleet.replicas.refusals import Refusals
 from forebay.fleet.replicas.reports import ReportCheck
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
-
-if TYPE_CHECKING:
-    from forebay.fleet.lease import ReplicaLease
 
 UNSEEN_S = 30.0
 """How long an answer in one piece is awaited before metrics that stand still count as silence."""
@@ -70,7 +66,7 @@ class Member:
         """Whether it must be asked again what it serves."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
-        self.leases: set[ReplicaLease] = set()
+        self.leases: set[Tracked] = set()
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
@@ -83,7 +79,7 @@ class Member:
         self._whole_share: float | None = None
         self._has_begun = False
         self._shows_work = False
-        self._seen: tuple[ReplicaCounters, float | None, set[ReplicaLease]] | None = None
+        self._seen: tuple[ReplicaCounters, float | None, set[Tracked]] | None = None
 
     @property
     def engine(self) -> ReplicaEngine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol
 
 PATIENCE = 4.0
@@ -29,9 +30,21 @@ class Tracked(Protocol):
     """Since when one that was sent later has begun; NaN while none has."""
     quiet: bool
     """Set while silence says nothing of the replica."""
+    unseen: bool
+    """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
+    blocks: Sequence[int]
+    """Hashes of the prompt's prefix blocks."""
 
     def set_aside(self) -> None:
         """Others are not to wait for it any longer."""
+        ...
+
+    def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
+        """As `Progress.overdue`."""
+        ...
+
+    def mark_stalled(self, why: str) -> None:
+        """The replica hangs, or left this request lying."""
         ...
 
 
