@@ -57,6 +57,14 @@ def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("flink-logs")
 
 
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forebay's home for commands that leave nothing there to look at: one for all workers, as the first runs
+    make the archive of classes from which the JVMs of the others start sooner."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+
+
 class Pipelines:
     """Runs pipelines in this process, on the session's JVM, with their files in one folder."""
 
