@@ -5,6 +5,8 @@
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
+# make flink-options   the names of Flink's options, which pipeline files are checked against, of the Flink that
+#                      is installed
 # make audit   known vulnerabilities of what is installed (needs a network, and PyPI itself: no mirror)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
@@ -40,7 +42,7 @@ WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: setup demo check test test-faults test-attacks lint docs lock sbom audit clean
+.PHONY: flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -80,6 +82,9 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in
+
+flink-options: setup
+	$(BIN)/python -m forebay.flink.list_options
 
 sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python

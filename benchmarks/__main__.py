@@ -12,6 +12,7 @@ from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
 from benchmarks.cli.slowdown import slowdown
 from forebay.cli import serve
+from forebay.cli.json_option import Command
 
 
 def application() -> typer.Typer:
@@ -23,8 +24,8 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown):
-        app.command()(measure)
-    app.command(name="gateway")(gateway_bench)
+        app.command(cls=Command)(measure)
+    app.command(name="gateway", cls=Command)(gateway_bench)
     return app
 
 

@@ -39,7 +39,6 @@ from forebay.records import Event, Result, Usage
 
 THROUGHPUT = {
     "taskmanager.memory.segment-size": "32 kb",
-    "taskmanager.network.memory.floating-buffers-per-gate": "8",
 }
 """What a job sets that no engine slows down: Flink's own sizes of buffers, where ours hold few records."""
 

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from forebay.errors import SettingError, SetupError
-
-MISSING = "pictures need matplotlib; install it with: pip install 'forebay[plot]'"
-
-
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_drawing(path: Path) -> None:
-    """Raise `SetupError` where matplotlib is missing, `SettingError` where `path` ends otherwise."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SetupError(MISSING)
-    if path.suffix.lower() not in SUFFIXES:
-        raise SettingError(f"--plot: expected a name that ends in {', '.join(SUFFIXES)}, found {path.name!r}")
 
 
 def draw_added(path: Path, added_ms: Mapping[str, Sequence[float]], title: str) -> None:

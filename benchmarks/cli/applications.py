@@ -6,12 +6,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.files import check_writable
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -39,28 +39,27 @@ def applications(
         typer.Option(help="URL of an engine for summaries, otherwise a simulated one; and for sessions."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up streams.")] = 1,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Measure the stateful applications beside plain baselines; what is skipped is named."""
     from benchmarks.applications import APPLICATIONS, ApplicationsOptions, measure_applications
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     if data is not None and not data.is_dir():
         raise SettingError(f"--data: there is no folder {data}")
     apps = [each.value for each in app] if app else ["topics"] if file else list(APPLICATIONS)
     if file and "topics" not in apps:
         raise SettingError("--file gives topics to score; add --app topics")
-    console = Console(stderr=True)
+    console = errors_console()
     report = measure_applications(
         ApplicationsOptions(apps, data, tuple(file or ()), seed, engine),
         load_settings(),
         ConsoleProgress(console),
-        lambda line: console.print(line, highlight=False, soft_wrap=True),
+        lambda line: say(console, line),
     )
-    if json is not None:
-        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
-    show(report, Console())
+    write_json(json, report)
+    if shows_text(json):
+        show(report, results_console())
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -107,10 +106,10 @@ def show(report: dict[str, Any], console: Console) -> None:
                 "" if own else f"{each['token_ratio']:.3f}",
             )
         console.print(table)
-        console.print(
+        say(
+            console,
             f"{part['engine']}: {part['events']} events in {part['windows']} windows, "
             f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
-            highlight=False,
         )
     if "sessions" in report:
         table = Table(
@@ -142,4 +141,4 @@ def show(report: dict[str, Any], console: Console) -> None:
                 )
         console.print(table)
     for name, reason in report["skipped"].items():
-        console.print(f"skipped: {name}: {reason}", highlight=False, soft_wrap=True)
+        say(console, f"skipped: {name}: {reason}")

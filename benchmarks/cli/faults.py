@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.files import check_writable
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console
+
+if TYPE_CHECKING:
+    from benchmarks.faults import FaultRun
 
 
 def faults(
@@ -19,22 +20,27 @@ def faults(
     replicas: Annotated[int, typer.Option(min=2, max=32, help="How many fake replicas.")] = 4,
     requests: Annotated[int, typer.Option(min=30, help="Requests per fault.")] = 240,
     rate: Annotated[float, typer.Option(min=1.0, help="Requests per second.")] = 100.0,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Strike one of several replicas in five ways; status 1 where a request is not answered in time."""
     from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     settings = FaultSettings(replicas=replicas, requests=requests, rate=rate)
-    console = Console(stderr=True)
+    console = errors_console()
     runs = []
     for fault in FAULTS:
         with console.status(fault):
             runs.append(asyncio.run(run_fault(fault, settings)))
     document = faults_document(settings, runs)
-    if json is not None:
-        json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(json, document)
+    if shows_text(json):
+        _show(runs)
+    if not document["passed"]:
+        raise typer.Exit(1)
+
+
+def _show(runs: list[FaultRun]) -> None:
     table = Table("fault", "answered in time", "slowest", "there before", "from then on", "elsewhere")
     for run in runs:
         table.add_row(
@@ -45,6 +51,4 @@ def faults(
             str(run.calls_after),
             str(run.others_after),
         )
-    Console().print(table)
-    if not document["passed"]:
-        raise typer.Exit(1)
+    results_console().print(table)

@@ -7,42 +7,49 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forebay.cli.files import check_writable
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 
 
 def overhead(
     *,
     engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
     from benchmarks.overhead import OverheadOptions, measure_overhead
-    from benchmarks.picture import check_drawing, draw_added
+    from benchmarks.picture import draw_added
+    from forebay.simulate.picture import check_drawing
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     if plot is not None:
         check_writable("--plot", plot)
         check_drawing(plot)
-    console = Console(stderr=True)
+    console = errors_console()
     with console.status("starting") as status:
 
         def note(part: str) -> None:
-            status.update(part)
+            status.update(Text(part))
             if not console.is_terminal:
-                console.print(part, highlight=False)
+                say(console, part)
 
         report = measure_overhead(OverheadOptions(engine=engine, quick=quick), note)
-    if json is not None:
-        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    write_json(json, report)
     if plot is not None:
         lines = {name: part["added_ms"] for name, part in report.items() if _is_system(part)}
         draw_added(plot, lines, "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine)
+    if shows_text(json):
+        _show(report)
+
+
+def _show(report: dict[str, Any]) -> None:
+    console = results_console()
     console.print(_table("", report))
     for name, part in report.items():
         if isinstance(part, dict) and any(_is_system(inner) for inner in part.values()):

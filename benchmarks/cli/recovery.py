@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +13,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.files import check_writable
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
     from benchmarks.recovery import Recovery
-
-Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
 
 class Engines(str, Enum):
@@ -74,16 +74,15 @@ def recovery(
     ] = False,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Kill a running pipeline again and again; status 1 unless every event gave exactly one result."""
     from benchmarks.recovery import RecoveryConfig, measure_recovery
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     if only is Kinds.broker and sink is not Sinks.kafka:
         raise SettingError("--only broker: expected --sink kafka with it, found --sink files")
-    console = Console(stderr=True)
+    console = errors_console()
 
     def measure(work: Path) -> Recovery:
         config = RecoveryConfig(
@@ -102,7 +101,7 @@ def recovery(
             config,
             load_settings(),
             progress=ConsoleProgress(console),
-            say=lambda line: console.print(line, highlight=False, soft_wrap=True),
+            say=partial(say, console),
         )
 
     if work_dir is None:
@@ -116,9 +115,9 @@ def recovery(
         if any(work_dir.iterdir()):
             raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
         found = measure(work_dir.resolve())
-    if json is not None:
-        json.write_bytes(orjson.dumps(found.document(), option=orjson.OPT_INDENT_2) + b"\n")
-    show_recovery(found, Console())
+    write_json(json, found.document())
+    if shows_text(json):
+        show_recovery(found, results_console())
     if not found.passed:
         raise typer.Exit(1)
 
@@ -127,22 +126,21 @@ def kafka(
     *,
     records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
     events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
-    if json is not None:
-        check_writable("--json", json)
-    console = Console(stderr=True)
+    check_json(json)
+    console = errors_console()
     report = measure_kafka(
         KafkaOptions(records=records, events=events),
         load_settings(),
-        lambda part: console.print(part, highlight=False),
+        partial(say, console),
     )
-    if json is not None:
-        json.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
-    Console().print_json(orjson.dumps(report).decode())
+    write_json(json, report)
+    if shows_text(json):
+        results_console().print_json(orjson.dumps(report).decode())
 
 
 def show_recovery(found: Recovery, console: Console) -> None:
@@ -165,7 +163,7 @@ def show_recovery(found: Recovery, console: Console) -> None:
     console.print(times)
     verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
     wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
-    console.print(f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}", highlight=False)
+    say(console, f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")
 
 
 def _options(given: list[str]) -> dict[str, str]:

@@ -6,19 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forebay.cli.files import check_writable
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from benchmarks.routing import RoutingReport
 
 Trace = Annotated[Path, typer.Option(help="Requests in Mooncake's or Azure's format.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 Replicas = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
 Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
 Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
@@ -41,22 +42,21 @@ def routing(
         ),
     ] = None,
     seed: Seed = 0,
-    json: Json = None,
+    json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures, as PNG, SVG or PDF.")] = None,
 ) -> None:
     """Compare routing policies on a trace; status 1 where the default is not the best as promised."""
     if trace is None:
         _routing_of_engines(engine or [], policy or [], seed, json)
         return
-    from benchmarks.picture import check_drawing
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
     from benchmarks.routing_picture import draw_routing
     from forebay.simulate.engine import find_model
+    from forebay.simulate.picture import check_drawing
     from forebay.simulate.scenario import Scenario
     from forebay.simulate.traces import read_trace
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     if plot is not None:
         check_writable("--plot", plot)
         check_drawing(plot)
@@ -65,19 +65,21 @@ def routing(
     model = find_model(engine[0] if engine else "llama-8b")
     scenario = Scenario(read_trace(trace), model, replicas, seed=seed)
     loads = tuple(load) if load else SWEEP if load_sweep else TWO_LOADS
-    console = Console(stderr=True)
+    console = errors_console()
     with console.status("reading") as status:
-        report = measure_routing(scenario, loads, policy or default_policies(), status.update)
-    if json is not None:
-        json.write_bytes(orjson.dumps(report.document(), option=orjson.OPT_INDENT_2) + b"\n")
+        report = measure_routing(
+            scenario, loads, policy or default_policies(), lambda part: status.update(Text(part))
+        )
+    write_json(json, report.document())
     if plot is not None:
         draw_routing(plot, report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
-    _show(report, Console())
+    if shows_text(json):
+        _show(report, results_console())
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: Path | None) -> None:
+def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
     """Status 1 where the default is not as far ahead of round robin as promised."""
     import asyncio
 
@@ -85,25 +87,28 @@ def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: P
 
     if len(urls) < 2:
         raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     options = EnginesOptions(seed=seed)
     if policies:
         options = replace(options, policies=tuple(policies))
-    console = Console(stderr=True)
+    console = errors_console()
     with console.status("starting") as status:
-        found = asyncio.run(measure_engines(urls, options, status.update))
-    if json is not None:
-        json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        found = asyncio.run(measure_engines(urls, options, lambda part: status.update(Text(part))))
+    write_json(json, found)
+    if shows_text(json):
+        _show_engines(found)
+    if not passed(found):
+        raise typer.Exit(1)
+
+
+def _show_engines(found: dict[str, Any]) -> None:
     table = Table(box=None)
     names = ("requests", "ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "requests_per_s", "hit_share")
     for column in ("policy", *names):
         table.add_column(column, no_wrap=True)
     for policy, figures in found["policies"].items():
         table.add_row(policy, *("–" if figures[n] is None else _short(figures[n]) for n in names))
-    Console().print(table)
-    if not passed(found):
-        raise typer.Exit(1)
+    results_console().print(table)
 
 
 def overload(
@@ -112,7 +117,7 @@ def overload(
     replicas: Replicas = 8,
     engine: Engine = "llama-8b",
     seed: Seed = 0,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Offer twice the capacity for two minutes, then half of it, to admission and to constant capacities."""
     from benchmarks.overload import measure_overload
@@ -120,18 +125,21 @@ def overload(
     from forebay.simulate.scenario import Scenario
     from forebay.simulate.traces import read_trace
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
-    if json is not None:
-        json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(json, found)
+    if shows_text(json):
+        _show_overload(found)
+
+
+def _show_overload(found: dict[str, Any]) -> None:
     ways: dict[str, dict[str, Any]] = found["ways"]
     table = Table(box=None)
     for column in ("figure", *ways):
         table.add_column(column, no_wrap=True)
     for name in next(iter(ways.values())):
         table.add_row(name, *(_short(way[name]) for way in ways.values()))
-    Console().print(table)
+    results_console().print(table)
 
 
 def _show(report: RoutingReport, console: Console) -> None:
@@ -143,10 +151,10 @@ def _show(report: RoutingReport, console: Console) -> None:
         for name, found in report.policies.items():
             table.add_row(name, *(_short(getattr(one, figure)) for one in found))
         console.print(table)
-    console.print(
+    say(
+        console,
         f"capacity {report.capacity_per_s:.2f} requests/s; a decision takes "
         + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in report.decision_us.items()),
-        highlight=False,
     )
 
 

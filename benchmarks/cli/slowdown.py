@@ -7,12 +7,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.files import check_writable
+from forebay.cli.json_option import STDOUT, JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.settings import load_settings
 
 
@@ -34,14 +34,13 @@ def slowdown(
         typer.Option(help="How the scripted replica answers; may be repeated. Default: streaming, whole."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Forty seconds per speed, not two minutes.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back; status 1 where too little is answered."""
     from benchmarks.slowdown import SlowdownOptions, measure_slowdown
 
-    if json is not None:
-        check_writable("--json", json)
-    console = Console(stderr=True)
+    check_json(json)
+    console = errors_console()
     runs: list[dict[str, Any]] = []
     for kind in replica or (Kind.streaming, Kind.whole):
         step_s = 40.0 if quick else 120.0
@@ -50,12 +49,16 @@ def slowdown(
                 SlowdownOptions(replica=kind.value, step_s=step_s),
                 Path(folder),
                 load_settings(),
-                lambda part: console.print(part, highlight=False),
+                lambda part: say(console, part),
             )
         runs.append(run)
-        if json is not None:
-            json.write_bytes(orjson.dumps({"runs": runs}, option=orjson.OPT_INDENT_2) + b"\n")
-        _show(run, Console())
+        if json is not None and json != STDOUT:
+            # What was measured so far is kept, should a later run fail.
+            write_json(json, {"runs": runs})
+        if shows_text(json):
+            _show(run, results_console())
+    if json == STDOUT:
+        write_json(json, {"runs": runs})
     if not all(run["passed"] for run in runs):
         raise typer.Exit(1)
 
@@ -82,8 +85,8 @@ def _show(run: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     letters = ", ".join(f"{count} {cause}" for cause, count in run["dead_letters"].items()) or "none"
-    console.print(
+    say(
+        console,
         f"{run['results']} results, {run['doubled']} twice; dead letters: {letters}; thrown away "
         f"{run['thrown_away']} of {run['calls']} calls ({100 * run['thrown_away_share']:.1f} %)",
-        highlight=False,
     )

@@ -28,6 +28,8 @@ from benchmarks.drill.scenario import Application, FaultKind, Range, Scenario, S
 from benchmarks.drill.shim import compiler
 from benchmarks.drill.shrink import shrink
 from benchmarks.places import kafka_to_start
+from forebay.cli.json_option import STDOUT, check_json, write_json
+from forebay.cli.terminal import errors_console, say
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.testing.kafka import local_kafka
@@ -88,7 +90,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--patience", type=float, default=120.0, help="seconds without any move that fail it")
     parser.add_argument("--keep", type=Path, help="a folder for the files of those that failed")
-    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=STDOUT,
+        metavar="FILE",
+        help="write one JSON document at the end; - or nothing: standard output",
+    )
     for name, kind in (("application", Application), ("source", SourceKind), ("sink", SinkKind)):
         parser.add_argument(
             f"--{name}", action="append", choices=get_args(kind), help="only this; repeatable"
@@ -113,12 +121,13 @@ def range_of(options: argparse.Namespace, *, kafka: bool) -> Range:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = errors_console()
     begin_s = time.monotonic()
     drill = Drill()
     with ExitStack() as stack:
         work = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-drill-")))
         try:
+            check_json(options.json)
             around = _surroundings(options, load_settings(), work, console, stack)
             session = _Session(drill, work, around, options.tries, console)
             if options.scenario is not None:
@@ -126,16 +135,16 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 session.many(options, range_of(options, kafka=around.kafka is not None))
         except KeyboardInterrupt:
-            console.print("stopped")
+            say(console, "stopped")
         except SettingError as error:
-            console.print(str(error), style="red")
+            say(console, str(error), style="red")
             return 2
     document = drill.document(time.monotonic() - begin_s)
-    if options.json:
-        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    console.print(
+    write_json(options.json, document)
+    say(
+        console,
         f"{document['scenarios']} scenarios, {document['faults']} faults, {document['seconds']:.0f} s: "
-        f"{len(document['failed'])} failed"
+        f"{len(document['failed'])} failed",
     )
     return 0 if document["passed"] else 1
 
@@ -145,11 +154,11 @@ def _surroundings(
 ) -> Surroundings:
     around = Surroundings(patience_s=options.patience)
     if compiler() is None:
-        console.print("without full disks, slow disks and set clocks: they need Linux and a C compiler")
+        say(console, "without full disks, slow disks and set clocks: they need Linux and a C compiler")
     try:
         home = kafka_to_start(settings)
     except SettingError as error:
-        console.print(f"without Kafka: {error}")
+        say(console, f"without Kafka: {error}")
         return around
     node = stack.enter_context(local_kafka(home, work / "kafka"))
     return replace(around, kafka=node, connectors_from=settings.connectors_from or str(settings.connectors))
@@ -189,13 +198,14 @@ class _Session:
         with self._console.status(f"{self._drill.made} faults so far; {name}"):
             outcome = self._played(scenario, f"seed-{scenario.seed}")
         self._drill.outcomes.append(outcome)
-        self._console.print(
+        say(
+            self._console,
             f"{name}, {len(outcome.made)} of {len(scenario.faults)} faults, {outcome.starts} starts, "
-            f"{outcome.seconds:.0f} s: {'right' if outcome.right else 'WRONG'}"
+            f"{outcome.seconds:.0f} s: {'right' if outcome.right else 'WRONG'}",
         )
         if not outcome.right:
             for problem in (*outcome.problems, scenario.to_json()):
-                self._console.print(f"  {problem}", markup=False)
+                say(self._console, f"  {problem}")
             self._make_smaller(scenario)
 
     def _make_smaller(self, scenario: Scenario) -> None:
@@ -208,7 +218,7 @@ class _Session:
             with self._console.status(f"making seed {scenario.seed} smaller, in at most {self._tries} tries"):
                 smallest = shrink(scenario, fails, self._tries)
             self._drill.smallest.append(smallest)
-            self._console.print(f"  the smallest that failed: {smallest.to_json()}", markup=False)
+            say(self._console, f"  the smallest that failed: {smallest.to_json()}")
 
     def _played(self, scenario: Scenario, name: str) -> Outcome:
         folder = self._work / name

@@ -11,7 +11,14 @@ from typing import ClassVar
 
 
 class ForebayError(Exception):
-    """Base of all errors that Forebay raises on purpose."""
+    """Base of all errors that Forebay raises on purpose.
+
+    >>> try:
+    ...     fb.Inference("gpu-box:8000", prompt="{{ text }}")
+    ... except fb.ForebayError as error:
+    ...     print(type(error).__name__)
+    SettingError
+    """
 
 
 class SettingError(ForebayError):

@@ -22,6 +22,10 @@ class Event:
     what templates see. `position` names the record within its source (such as `topic/3@1042`) where the
     source knows it, and is the same each time the record is read; None where it does not. `record_key` and
     `headers` are what a message system keeps beside a record, and go with it to a sink of that kind.
+
+    >>> event = fb.Event(b'{"text": "No signal"}', {"text": "No signal"}, time_ms=1_772_438_488_000)
+    >>> event.fields["text"]
+    'No signal'
     """
 
     raw: bytes
@@ -38,6 +42,10 @@ class DeadLetter:
 
     `cause` is the stable word of the error's class, `detail` its message, `attempts` the calls that were
     made for it (0 when it never reached an engine).
+
+    >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
+    >>> (letter.cause, letter.attempts)
+    ('malformed_record', 0)
     """
 
     raw: bytes
@@ -68,7 +76,11 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat."""
+    """One turn of a chat.
+
+    >>> fb.Message("user", "By {{ channel }}: {{ text }}").role
+    'user'
+    """
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -76,7 +88,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine picks tokens. `extra` goes into the request body as it is (`ignore_eos`, `priority`)."""
+    """How the engine picks tokens. `extra` goes into the request body as it is (`ignore_eos`, `priority`).
+
+    >>> fb.Sampling(max_tokens=32, stop=("\\n",)).temperature
+    0.0
+    """
 
     max_tokens: int = 128
     temperature: float = 0.0
@@ -163,6 +179,9 @@ class Result:
     durations in seconds: from the first call to the answer, retries included, and of the last call alone.
     `reissued` says that the request was sent again after a recovery; `journaled`, that the result journal
     answered it.
+
+    >>> def team(result: fb.Result) -> str:
+    ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
     """
 
     id: str

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.cli.demo import with_value
+from forebay.cli.json_option import with_values
 from forebay.connectors.jars import KAFKA
 from forebay.demo import kafka as demo_kafka
 from forebay.errors import SettingError
@@ -31,14 +31,14 @@ from forebay.testing.topics import consume
     ("words", "found"),
     [
         (["--kafka"], ["--kafka", "local"]),
-        (["--kafka", "--json"], ["--kafka", "local", "--json"]),
-        (["--kafka", "h:1", "--json"], ["--kafka", "h:1", "--json"]),
+        (["--kafka", "--json"], ["--kafka", "local", "--json", "-"]),
+        (["--kafka", "h:1", "--json", "a.json"], ["--kafka", "h:1", "--json", "a.json"]),
         (["--kafka=h:1"], ["--kafka=h:1"]),
         (["--events", "3"], ["--events", "3"]),
     ],
 )
 def test_an_address_may_be_left_out(words: list[str], found: list[str]) -> None:
-    assert with_value(words, "--kafka", "local") == found
+    assert with_values(words) == found
 
 
 @pytest.mark.parametrize(

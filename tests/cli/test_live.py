@@ -41,7 +41,7 @@ def test_the_line_and_the_end_say_what_limits() -> None:
         for second in range(20):
             line.show(replace(NOW, elapsed_s=float(second), results=3 * second, pending=5))
         last = replace(NOW, state="FINISHED", elapsed_s=20.0, results=59)
-        report(last, one_each=True, json=False, console=shown, limited=line.throughput.limited(last))
+        report(last, one_each=True, json=None, console=shown, limited=line.throughput.limited(last))
     assert " · dead letters 1 · the engine limits: 3.0 events/s" in text(shown)
     assert text(shown).rstrip().endswith("100 tokens; the engine limited: 3.0 events/s")
 
@@ -71,7 +71,7 @@ def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
     assert said.count(words) == 2
     assert f"1 {words}" in said
     assert " · failed commits 3" in said
-    report(replace(NOW, failed_commits=3), one_each=True, json=False, console=where)
+    report(replace(NOW, failed_commits=3), one_each=True, json=None, console=where)
     assert text(where).count(f"3 {words}") == 2
 
 
@@ -153,18 +153,18 @@ def test_where_results_are_not_one_each_the_end_does_not_say_how_many_events_cam
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = console()
-    report(replace(NOW, state="FINISHED"), one_each=False, json=False, console=plain)
+    report(replace(NOW, state="FINISHED"), one_each=False, json=None, console=plain)
     assert text(plain) == "finished after 12 s: 15 results, 1 dead letters, 100 tokens\n"
-    report(NOW, one_each=False, json=True, console=plain)
+    report(NOW, one_each=False, json="-", console=plain)
     assert json.loads(capsys.readouterr().out)["accepted"] is None
 
 
 def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     plain = console()
     last = replace(NOW, state="FINISHED", backlog=Backlog(3, 40, 10, 1.5))
-    report(last, one_each=True, json=False, console=plain)
+    report(last, one_each=True, json=None, console=plain)
     assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
-    report(last, one_each=True, json=True, console=plain)
+    report(last, one_each=True, json="-", console=plain)
     document = json.loads(capsys.readouterr().out)
     assert (document["results"], document["accepted"]) == (15, 20)
     assert document["backlog"] == {

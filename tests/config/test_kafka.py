@@ -165,6 +165,7 @@ class Answers:
         self, away: int = 0, topics: tuple[str, ...] = ("in", "out"), members: int = 0, **transactions: str
     ) -> None:
         self.away = away
+        self.clients = 0
         self._transactions = transactions
         self._topics = frozenset(topics)
         self._members = members
@@ -183,6 +184,9 @@ class Answers:
     def longest_transaction_ms(self) -> int:
         return 600_000
 
+    def cluster_id(self) -> str:
+        return "A"
+
     def transactions(self, ids: list[str]) -> dict[str, Any]:
         from forebay.connectors.kafka.admin import Transaction
 
@@ -200,24 +204,34 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager
         def admin(cluster: object) -> Any:
+            answers.clients += 1
             yield answers
 
         monkeypatch.setattr(kafka_preflight, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
-        kafka_preflight.await_brokers(
+        read = kafka_preflight.await_brokers(
             spec,
             lambda words, waited_s: said.append((words, waited_s)),
             resumed,
             clock=clock,
             sleep=clock.advance,
         )
+        assert read == "A"
         return said
 
     return run
 
 
 SINK = {"type": "kafka", "bootstrap": SERVERS, "topic": "out", "transaction_timeout_s": 600.0}
+
+
+def test_all_that_is_asked_of_one_kafka_is_asked_by_one_client(ask: Callable[..., Any]) -> None:
+    one, two = Answers(), Answers(topics=("in", "out", "letters"))
+    ask(one, sink=SINK, dead_letters={**SINK, "topic": "out"})
+    assert one.clients == 1
+    ask(two, sink=SINK, dead_letters={**SINK, "topic": "letters", "bootstrap": "elsewhere:9092"})
+    assert two.clients == 2
 
 
 def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[..., Any]) -> None:

@@ -153,7 +153,7 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ({"sink__path": "s3://bucket"}, "sink.path: expected a path on this machine"),
         ({"sink__path": "~/out"}, "sink.path: expected a path without '~'"),
         ({"sink__path": ""}, "sink.path: expected a path, found none"),
-        ({"flink": {"a": [1]}}, "flink.a: expected a text, a number, true or false"),
+        ({"flink": {"env.a": [1]}}, "flink.env.a: expected a text, a number, true or false"),
         ({"source": {"type": "sse"}}, "source.url: missing"),
         ({"source": {"type": "websocket", "url": "http://x"}}, "source.url: expected a URL such as ws://"),
         ({"source": {"type": "dead_letters", "path": "d", "format": "csv"}}, "source: expected 'columns'"),
@@ -187,7 +187,7 @@ def test_each_mistake_names_its_key_and_what_is_expected(changes: dict[str, Any]
         },
         {"source__path": ".", "sink__path": "/out", "journal": {"path": ".state/j.db"}},
         {"source__path": "in", "journal": {"path": "in.db"}, "checkpoint": {"dir": "in/_state"}},
-        {"flink": {"a": 1, "b": True, "c": "x", "d": 1.5}},
+        {"flink": {"env.a": 1, "env.b": True, "env.c": "x", "env.d": 1.5}},
         {"key": "{{ user }}", "ordering": "key", "id": "{{ id }}"},
         {"engine": {"url": "https://h:1/v1", "model": "m", "api": "completions", "api_key": {"env": "KEY"}}},
     ],
@@ -214,7 +214,7 @@ def test_all_mistakes_are_listed_by_line(tmp_path: Path) -> None:
     assert str(caught.value).splitlines() == [
         f"{file}:2: source.path: missing; it has no default",
         f"{file}:4: source: unknown key 'pth'; did you mean 'path'?",
-        f"{file}:8: engine.api: expected 'chat' or 'completions', found 'chatt'",
+        f"{file}:8: engine.api: expected 'chat' or 'completions', found 'chatt'; did you mean 'chat'?",
         f"{file}:9: unknown key 'capacty'; did you mean 'capacity'?",
     ]
 

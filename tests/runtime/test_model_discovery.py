@@ -9,8 +9,8 @@ import pytest
 from forebay.config.load import parse_spec
 from forebay.engine.probe import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
+from forebay.fleet import model_discovery as module
 from forebay.fleet.replicas.discovery import FixedReplicas
-from forebay.runtime import model_discovery as module
 from forebay.runtime.model_discovery import served_model
 from forebay.testing.clock import ManualClock
 

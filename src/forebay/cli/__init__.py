@@ -9,20 +9,23 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from forebay import __version__
 from forebay.cli.bench import bench
 from forebay.cli.connectors import connectors
-from forebay.cli.demo import DemoCommand, demo
+from forebay.cli.demo import demo
 from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
+from forebay.cli.json_option import Command
 from forebay.cli.run import run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
-from forebay.control_characters import PlainFormatter, replace_controls
+from forebay.cli.terminal import errors_console, say
+from forebay.control_characters import PlainFormatter
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
@@ -38,19 +41,31 @@ def application() -> typer.Typer:
     app = typer.Typer(
         help="Stateful, continuous, exactly-once LLM inference over event streams.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.command()(setup)
-    app.command(cls=DemoCommand)(demo)
-    app.command()(doctor)
-    app.command()(run)
-    app.command()(gateway)
+    app.callback()(_forebay)
+    for command in (setup, demo, doctor, run, gateway):
+        app.command(cls=Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
     app.add_typer(connectors, name="connectors")
     app.add_typer(simulate, name="simulate")
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forebay {__version__}")
+        raise typer.Exit
+
+
+def _forebay(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Stateful, continuous, exactly-once LLM inference over event streams."""
 
 
 def main() -> None:
@@ -106,6 +121,4 @@ def _silence_libraries() -> None:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(
-        f"forebay: {replace_controls(message)}", style="red", markup=False, highlight=False, soft_wrap=True
-    )
+    say(errors_console(), f"forebay: {message}", style="red")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
+from forebay.cli.json_option import Command, JsonFile, check_json, write_json
+from forebay.cli.terminal import errors_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -23,7 +21,7 @@ def _several() -> None:
     """Keeps `install` a command of its own, though it is the only one."""
 
 
-@connectors.command()
+@connectors.command(cls=Command)
 def install(
     connector: Annotated[str, typer.Argument(help="Which one: kafka.")],
     origin: Annotated[
@@ -35,16 +33,25 @@ def install(
             "else Maven Central.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the place as JSON.")] = False,
+    json: JsonFile = None,
 ) -> None:
     """Fetch a connector's jar, check it, and keep it; does nothing where it is there."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
+
+    check_json(json)
     jar = JARS.get(connector)
     if jar is None:
         raise SettingError(f"there is no connector {connector!r}; there is {', '.join(JARS)}")
     settings = load_settings()
-    console = Console(stderr=True)
+    console = errors_console()
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console, transient=True
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        console=console,
+        transient=True,
     )
     with bar:
         task = bar.add_task(jar.name, total=jar.size)
@@ -55,7 +62,5 @@ def install(
         place = install_jar(
             jar, settings.connectors, origin or settings.connectors_from or MAVEN_CENTRAL, show
         )
-    console.print(f"The {connector} connector is ready: {place}", highlight=False, soft_wrap=True)
-    if as_json:
-        found: dict[str, Any] = {"connector": connector, "path": str(place), "sha256": jar.sha256}
-        typer.echo(json.dumps(found))
+    say(console, f"The {connector} connector is ready: {place}")
+    write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
-from rich.console import Console
 
-from forebay.control_characters import replace_controls
+from forebay.cli.terminal import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOST_LOOKED_AT = 10_000
 MOST_CHARS = 200
@@ -31,10 +34,5 @@ def show_lost(folder: str | None, console: Console) -> None:
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
     for cause, _ in causes.most_common(1):
-        words = replace_controls(details[cause][:MOST_CHARS]).replace("\n", " ")
-        console.print(
-            f"no results, only dead letters, most often {replace_controls(cause)}: {words}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        words = details[cause][:MOST_CHARS].replace("\n", " ")
+        say(console, f"no results, only dead letters, most often {cause}: {words}")

@@ -6,17 +6,13 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
-from rich.console import Console
-from typer.core import TyperCommand
 
-from forebay.cli.demo_screen import show
-from forebay.cli.live import LiveLine
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
 from forebay.cli.setup import announce_install
-from forebay.engine.launch import ConsoleProgress, local_replicas
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.errors import SettingError
 from forebay.settings import SecretRef, load_settings
 
@@ -27,23 +23,6 @@ STARTS = (
     "Flink and vLLM start on this processor: about half a minute, most of it to load vLLM. Then the "
     "engine is measured, and the demo made to fit it."
 )
-
-
-class DemoCommand(TyperCommand):
-    """Takes `--kafka` without a value too; Typer knows no options whose value may be left out."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_value(args, "--kafka", "local"))
-
-
-def with_value(words: list[str], option: str, value: str) -> list[str]:
-    """`words` with `value` after `option` where no value follows it."""
-    found: list[str] = []
-    for at, word in enumerate(words):
-        found.append(word)
-        if word == option and (at + 1 == len(words) or words[at + 1].startswith("-")):
-            found.append(value)
-    return found
 
 
 def demo(
@@ -75,20 +54,24 @@ def demo(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for what comes out.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+    json: JsonFile = None,
 ) -> None:
     """Stream events through Flink and a model, and show what came out."""
+    from forebay.cli.demo_screen import show
+    from forebay.cli.live import LiveLine
     from forebay.demo.kafka import LOCAL, check_kafka
     from forebay.demo.plan import DemoOptions, plan_demo
     from forebay.demo.run import run_demo
     from forebay.documents.fields import secret_variables
+    from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.runtime.preflight import check_secrets
 
+    check_json(json)
     if engine is None and (model is not None or api_key_env is not None):
         raise SettingError(
             "--model and --api-key-env: expected --engine with them; the local engine needs none"
         )
-    console, settings = Console(stderr=True), load_settings()
+    console, settings = errors_console(), load_settings()
     if kafka is not None:
         check_kafka(kafka, settings)
     started = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
@@ -110,7 +93,7 @@ def demo(
     check_secrets(spec, here=True)
     if engine is None:
         announce_install(settings, console)
-        console.print(STARTS, highlight=False, soft_wrap=True)
+        say(console, STARTS)
     replicas = (
         nullcontext([engine])
         if engine
@@ -124,22 +107,21 @@ def demo(
             kafka=kafka,
             name=f"demo-{started}",
             watch=line.show,
-            tell=lambda words: console.print(words, highlight=False, markup=False, soft_wrap=True),
+            tell=lambda words: say(console, words),
         )
     topics, where = outcome.topics, f"results and dead letters as JSON lines: {place}"
     if topics is not None:
         where = where_of(topics, local=kafka == LOCAL, place=place)
-    if json:
-        document = {
-            "run": asdict(outcome.last),
-            "summary": asdict(outcome.summary),
-            "measured": None if outcome.measured is None else asdict(outcome.measured),
-            "first_answer_s": outcome.first_answer_s,
-            **({} if topics is None else {"topics": asdict(topics)}),
-        }
-        typer.echo(orjson.dumps(document).decode())
-    else:
-        show(outcome.summary, outcome.last, where, Console())
+    document = {
+        "run": asdict(outcome.last),
+        "summary": asdict(outcome.summary),
+        "measured": None if outcome.measured is None else asdict(outcome.measured),
+        "first_answer_s": outcome.first_answer_s,
+        **({} if topics is None else {"topics": asdict(topics)}),
+    }
+    write_json(json, document)
+    if shows_text(json):
+        show(outcome.summary, outcome.last, where, results_console())
 
 
 def where_of(topics: Topics, *, local: bool, place: Path) -> str:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from forebay.cli.terminal import say
+
 if TYPE_CHECKING:
     from forebay.demo.outbreak import Outbreak
     from forebay.demo.plan import Right, Summary
@@ -48,7 +50,7 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
         console.print(_timeline(summary))
     for line in _findings(summary):
         console.print(line)
-    console.print(where, highlight=False, markup=False, soft_wrap=True)
+    say(console, where)
 
 
 def _findings(summary: Summary) -> Iterator[Text]:

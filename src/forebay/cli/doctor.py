@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import orjson
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import results_console, say
 from forebay.control_characters import replace_controls
-from forebay.engine.doctor import Verdict, examine
 from forebay.settings import load_settings
 
-STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "red"}
+STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def doctor(*, json: JsonFile = None) -> None:
     """Say what is missing and how to get it. Status 1 where something needed is missing."""
+    from rich.text import Text
+
+    from forebay.engine.doctor import Verdict, examine
+
+    check_json(json)
     findings = examine(load_settings())
-    if json:
-        document = {"findings": [asdict(finding) for finding in findings]}
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    else:
-        console = Console(highlight=False, soft_wrap=True)
+    write_json(json, {"findings": [asdict(finding) for finding in findings]})
+    if shows_text(json):
+        console = results_console()
         for finding in findings:
-            style, verdict = STYLES[finding.verdict], finding.verdict.value
-            found, mend = (escape(replace_controls(said)) for said in (finding.found, finding.mend))
-            console.print(f"[{style}]{verdict:8}[/] {finding.subject}: {found}")
-            if mend:
-                console.print(f"{'':9}→ {mend}")
+            verdict, found = finding.verdict.value, replace_controls(finding.found)
+            line = Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}")
+            say(console, line)
+            if finding.mend:
+                say(console, f"{'':9}→ {finding.mend}")
     if any(finding.verdict is Verdict.MISSING for finding in findings):
         raise typer.Exit(1)

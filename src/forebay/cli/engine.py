@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
-from forebay.engine.launch import (
-    ConsoleProgress,
-    EngineOptions,
-    Registry,
-    Replica,
-    end_kept,
-    is_healthy,
-    local_replicas,
-    machine_registry,
-    parse_cores,
-)
+from forebay.cli.json_option import Command, JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
+if TYPE_CHECKING:
+    from forebay.engine.launch import Replica
+
 engine = typer.Typer(help="Local vLLM replicas.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
-DEFAULTS = EngineOptions()
 
-
-@engine.command(context_settings={"allow_extra_args": True})
+@engine.command(cls=Command, context_settings={"allow_extra_args": True})
 def up(
     context: typer.Context,
     *,
     replicas: Annotated[int, typer.Option(help="How many to start.")] = 1,
     model: Annotated[str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME.")] = "default",
     served_model_name: Annotated[str | None, typer.Option(help="The name that requests use.")] = None,
-    port_base: Annotated[int, typer.Option(help="The first port tried.")] = DEFAULTS.port_base,
+    port_base: Annotated[int, typer.Option(help="The first port tried.")] = 8100,
     cores: Annotated[str | None, typer.Option(help="Cores to share out, such as 0-3,6.")] = None,
     kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Number type, such as float32; by default the processor's fastest.")
     ] = None,
-    max_model_len: Annotated[int, typer.Option(help="Tokens of prompt and answer.")] = DEFAULTS.max_model_len,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences in one batch.")] = DEFAULTS.max_num_seqs,
-    eager: Annotated[bool, typer.Option(help="Start fast; without, compile first.")] = DEFAULTS.eager,
-    timeout_s: Annotated[float, typer.Option(help="Longest start, in seconds.")] = DEFAULTS.timeout_s,
-    json: Json = False,
+    max_model_len: Annotated[int, typer.Option(help="Tokens of prompt and answer.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences in one batch.")] = 128,
+    eager: Annotated[bool, typer.Option(help="Start fast; without, compile first.")] = True,
+    timeout_s: Annotated[float, typer.Option(help="Longest start, in seconds.")] = 600.0,
+    json: JsonFile = None,
 ) -> None:
     """Start replicas and leave them running. Arguments after `--` go to vLLM as they are."""
+    from forebay.engine.launch import (
+        ConsoleProgress,
+        EngineOptions,
+        local_replicas,
+        machine_registry,
+        parse_cores,
+    )
+
+    check_json(json)
     settings = load_settings()
     options = EngineOptions(
         model=model,
@@ -69,37 +67,45 @@ def up(
             f"{len(running)} replicas are running already; `forebay engine status` shows them, "
             "`forebay engine down` ends them"
         )
-    progress = ConsoleProgress(Console(stderr=True))
+    progress = ConsoleProgress(errors_console())
     with local_replicas(replicas, options, settings=settings, progress=progress) as started:
         started.keep()
         _show(started.replicas, json)
 
 
-@engine.command()
-def status(json: Json = False) -> None:
+@engine.command(cls=Command)
+def status(*, json: JsonFile = None) -> None:
     """Show the registered replicas: whether they run and answer."""
+    from forebay.engine.launch import machine_registry
+
+    check_json(json)
     _show(machine_registry(load_settings()).read(), json)
 
 
-@engine.command()
-def down(json: Json = False) -> None:
+@engine.command(cls=Command)
+def down(*, json: JsonFile = None) -> None:
     """End the replicas that `up` started, with all their processes."""
-    registry: Registry = machine_registry(load_settings())
-    ended = end_kept(registry)
-    if json:
-        _print_json({"ended": [replica.url for replica in ended]})
-    else:
+    from forebay.engine.launch import end_kept, machine_registry
+
+    check_json(json)
+    ended = end_kept(machine_registry(load_settings()))
+    write_json(json, {"ended": [replica.url for replica in ended]})
+    if shows_text(json):
         typer.echo(f"{len(ended)} replica(s) ended.")
 
 
 def _state(replica: Replica) -> str:
+    from forebay.engine.launch import is_healthy
+
     if not replica.alive:
         return "dead"
     return "healthy" if is_healthy(replica) else "not answering"
 
 
-def _show(replicas: tuple[Replica, ...] | list[Replica], json: bool) -> None:
-    rows = [
+def _show(replicas: Sequence[Replica], json: str | None) -> None:
+    from rich.table import Column, Table
+
+    rows: list[dict[str, Any]] = [
         {
             "url": replica.url,
             "state": _state(replica),
@@ -113,21 +119,18 @@ def _show(replicas: tuple[Replica, ...] | list[Replica], json: bool) -> None:
         }
         for replica in replicas
     ]
-    if json:
-        _print_json({"replicas": rows})
-    elif not rows:
+    write_json(json, {"replicas": rows})
+    if not shows_text(json):
+        return
+    if not rows:
         typer.echo("No replicas. `forebay engine up` starts one.")
     else:
         names = ("url", "state", "model", "type", "cores", "pid", "log")
         table = Table(*(Column(name, overflow="fold") for name in names), box=None)
         for row in rows:
             table.add_row(*(str(row[name]) for name in names))
-        console = Console()
+        console = results_console()
         console.print(table)
         for name, why in sorted({(replica.dtype, replica.dtype_reason) for replica in replicas}):
             if name and why:
-                console.print(f"{name}: {why}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_json(document: object) -> None:
-    typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+                say(console, f"{name}: {why}")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from forebay.cli.files import check_writable
-from forebay.engine.launch import ConsoleProgress
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import errors_console, results_console, say
 from forebay.settings import load_settings
 
 
@@ -20,25 +16,28 @@ def engine_settings(
     *,
     setting: Annotated[list[str] | None, typer.Option(help="Which; may be repeated; default: all.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long each load is.")] = 8.0,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Compare settings of a local engine on this machine, idle and with one core kept busy; minutes."""
-    from forebay.bench.engine_settings import SETTINGS, measure_settings
+    from rich.table import Table
 
-    if json is not None:
-        check_writable("--json", json)
-    names, console = setting or list(SETTINGS), Console(stderr=True)
-    console.print(f"{len(names)} settings: each starts vLLM, about a minute.", highlight=False)
+    from forebay.bench.engine_settings import SETTINGS, measure_settings
+    from forebay.engine.launch import ConsoleProgress
+
+    check_json(json)
+    names, console = setting or list(SETTINGS), errors_console()
+    say(console, f"{len(names)} settings: each starts vLLM, about a minute.")
     figures = []
     for found in measure_settings(names, load_settings(), seconds=seconds, progress=ConsoleProgress(console)):
         figures.append(found)
-        console.print(
+        say(
+            console,
             f"{found.name}: {found.idle_tokens_per_s} tokens/s, with a core busy {found.busy_tokens_per_s}",
-            highlight=False,
         )
+    write_json(json, [asdict(found) for found in figures])
+    if not shows_text(json):
+        return
     table = Table("setting", "", "ready, s", "tokens/s, idle", "tokens/s, a core busy")
     for found in figures:
         table.add_row(*map(str, asdict(found).values()))
-    Console().print(table)
-    if json is not None:
-        json.write_bytes(orjson.dumps([asdict(found) for found in figures], option=orjson.OPT_INDENT_2))
+    results_console().print(table)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
 from forebay.control_characters import PlainFormatter
 from forebay.errors import SetupError
 
@@ -20,8 +21,13 @@ def gateway(
     config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 finds a free one.")] = 8080,
+    json: JsonFile = None,
 ) -> None:
-    """Serve OpenAI's API with a fleet of replicas until Ctrl-C or SIGTERM, which drain it."""
+    """Serve OpenAI's API with a fleet of replicas until Ctrl-C or SIGTERM, which drain it.
+
+    The report of --json is the gateway's URL, written as soon as it listens.
+    """
+    check_json(json)
     try:
         from forebay.gateway.serve import run_gateway
         from forebay.gateway.spec import load_gateway
@@ -35,4 +41,10 @@ def gateway(
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    run_gateway(spec, host=host, port=port, announce=lambda url: typer.echo(f"gateway at {url}"))
+
+    def announce(url: str) -> None:
+        write_json(json, {"url": url})
+        if shows_text(json):
+            typer.echo(f"gateway at {url}")
+
+    run_gateway(spec, host=host, port=port, announce=announce)

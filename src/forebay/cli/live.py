@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from types import TracebackType
 
-import orjson
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from forebay.backlog import Backlog
+from forebay.cli.json_option import shows_text, write_json
+from forebay.cli.terminal import say
 from forebay.control_characters import replace_controls
 from forebay.runtime.snapshot import Snapshot, Throughput
 
@@ -91,7 +91,7 @@ class LiveLine:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        self._console.print(replace_controls(text), highlight=False, markup=False, soft_wrap=True)
+        say(self._console, text)
 
 
 def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: str = "") -> str:
@@ -123,27 +123,28 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
     return " · ".join(parts)
 
 
-def report(last: Snapshot, *, one_each: bool, json: bool, console: Console, limited: str = "") -> None:
-    """The end of a run: one JSON document on standard output, or one line on `console`.
+def report(
+    last: Snapshot, *, one_each: bool, json: str | None, console: Console | None, limited: str = ""
+) -> None:
+    """The end of a run: the document that `--json` asks for, and one line on `console` where there is one,
+    unless the document is on standard output.
 
     `one_each`: each event has one result or dead letter. Else how many came in is as Flink last told it, and
     not said. `limited`: what limited the run, in words.
     """
-    if json:
-        told = asdict(last) if one_each else {**asdict(last), "accepted": None}
-        typer.echo(orjson.dumps(told).decode())
+    write_json(json, asdict(last) if one_each else {**asdict(last), "accepted": None})
+    if console is None or not shows_text(json):
         return
     tokens = last.prompt_tokens + last.completion_tokens
     events = f"{last.accepted} events in, " if one_each else ""
-    console.print(
+    say(
+        console,
         f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
         f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens"
         f"{'; ' + limited if limited else ''}",
-        highlight=False,
-        soft_wrap=True,
     )
     if last.failed_commits:
-        console.print(_failed_commits(last), highlight=False, soft_wrap=True)
+        say(console, _failed_commits(last))
 
 
 def _failed_commits(now: Snapshot) -> str:

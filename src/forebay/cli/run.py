@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from forebay.cli.dead_letter_hint import show_lost
-from forebay.cli.live import LiveLine, report
-from forebay.control_characters import replace_controls
-from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
+from forebay.cli.json_option import STDOUT, JsonFile, check_json
+from forebay.cli.terminal import errors_console, say
 from forebay.errors import SettingError
-from forebay.runtime.flink_process import FlinkLauncher
 from forebay.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forebay.config.presets import Preset
     from forebay.config.spec import PipelineSpec
+    from forebay.runtime.flink_process import FlinkLauncher
 
-WISHES = ("source", "out", "key", "time", "set")
+APPLICATION_OPTIONS = ("source", "out", "key", "time")
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
@@ -52,33 +51,52 @@ def run(
     time: Annotated[str | None, typer.Option(help="For an application: the field with the time.")] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(help="For an application: KEY=VALUE of its pipeline, such as application.idle_s=60."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A key of the pipeline, over what its file says, such as checkpoint.interval_s=5; may be "
+            "repeated.",
+        ),
     ] = None,
     engine: Annotated[
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
     from_checkpoint: Annotated[
         Path | None,
         typer.Option(help="Resume from this checkpoint; what was committed after it comes a second time."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+    json: JsonFile = None,
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped.
 
     Where Flink is lost on the way, it is started again by itself. The exit status is 0 where the pipeline has
     finished, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143 after SIGTERM.
     """
+    given = {"source": source, "out": out, "key": key, "time": time}
+    if fresh and from_checkpoint is not None:
+        raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
+    check_json(json)
+    if dry_run:
+        from forebay.cli.dry_run import show_plan
+
+        spec = _spec(pipeline, given, set or [], out or Path("out", pipeline))
+        show_plan(spec, engine or [], json, cluster=cluster)
+        return
+    from forebay.runtime.flink_process import FlinkLauncher
+
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
         # Before all else is even imported: it takes longest.
         launcher.start_ahead()
-        if fresh and from_checkpoint is not None:
-            raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
         _run(
             pipeline,
-            {"source": source, "out": out, "key": key, "time": time, "set": set},
+            given,
+            set or [],
             {"fresh": fresh, "from_checkpoint": from_checkpoint, "cluster": cluster},
             engine or [],
             json=json,
@@ -89,28 +107,33 @@ def run(
 
 def _run(
     pipeline: str,
-    wishes: Mapping[str, Any],
+    given: Mapping[str, Any],
+    values: Sequence[str],
     options: Mapping[str, Any],
     engine: Sequence[str],
     *,
-    json: bool,
+    json: str | None,
     launcher: FlinkLauncher,
     settings: Settings,
 ) -> None:
+    from forebay.cli.dead_letter_hint import show_lost
+    from forebay.cli.live import LiveLine, report
     from forebay.config.presets import READY
     from forebay.config.spec import StdoutSink
     from forebay.documents.fields import secret_variables
+    from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
     from forebay.runtime.run import Engine, RunOptions, run_pipeline
 
     ready = READY.get(pipeline)
-    folder = wishes["out"] or Path("out", pipeline)
-    spec = _spec(pipeline, wishes, folder)
-    if json and isinstance(spec.sink, StdoutSink):
+    folder = given["out"] or Path("out", pipeline)
+    spec = _spec(pipeline, given, values, folder)
+    if json == STDOUT and isinstance(spec.sink, StdoutSink):
         raise SettingError(
-            "--json: expected a sink of files or a topic, found stdout; standard output holds the results"
+            "--json: expected a sink of files or a topic, found stdout; standard output holds the results. "
+            "Name a file: --json report.json"
         )
     settings = replace(settings, secret_variables=secret_variables(spec))
-    errors = Console(stderr=True)
+    errors = errors_console()
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
     place: Engine = (
@@ -124,8 +147,8 @@ def _run(
             last = run_pipeline(spec, place, RunOptions(**options), settings, line.show, launcher=launcher)
         except BaseException as error:
             line.stop()
-            if json and line.last is not None:
-                report(line.last, one_each=one_each, json=True, console=errors)
+            if json is not None and line.last is not None:
+                report(line.last, one_each=one_each, json=json, console=None)
             if isinstance(error, KeyboardInterrupt):
                 _say_stopped(spec, errors)
                 _write_page(ready, folder, errors)
@@ -135,8 +158,7 @@ def _run(
     if not last.results and last.dead_letters:
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():
-        where = f"{WHERE[what]}: {replace_controls(str(path))}"
-        errors.print(where, highlight=False, markup=False, soft_wrap=True)
+        say(errors, f"{WHERE[what]}: {path}")
     _write_page(ready, folder, errors)
 
 
@@ -146,7 +168,7 @@ def _say_stopped(spec: PipelineSpec, errors: Console) -> None:
 
     there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
     where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
-    errors.print(f"stopped; run the same command to {where}", highlight=False)
+    say(errors, f"stopped; run the same command to {where}")
 
 
 def _write_page(ready: Preset | None, folder: Path, errors: Console) -> None:
@@ -156,22 +178,41 @@ def _write_page(ready: Preset | None, folder: Path, errors: Console) -> None:
 
     page = folder / "page.html"
     page.write_text(ready.page(read_jsonl_sink(folder / "results")), encoding="utf-8")
-    errors.print(f"the results as a page: {page}", highlight=False)
+    say(errors, f"the results as a page: {page}")
 
 
-def _spec(pipeline: str, given: Mapping[str, Any], out: Path) -> PipelineSpec:
+def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
     from forebay.config.load import load_spec
     from forebay.config.presets import READY, ApplicationOptions, preset_spec
 
     if pipeline not in READY:
-        named = [f"--{name}" for name in WISHES if given[name]]
+        named = [f"--{name}" for name in APPLICATION_OPTIONS if given[name]]
         if named:
             raise SettingError(
-                f"{', '.join(named)}: only with an application ({', '.join(READY)}); "
-                f"set it in the pipeline file"
+                f"{', '.join(named)}: only with an application ({', '.join(READY)}); for a pipeline file, "
+                f"change the file or use --set"
             )
-        return load_spec(Path(pipeline))
+        _check_name(pipeline, READY)
+        return load_spec(Path(pipeline), values)
     if given["source"] is None:
         raise SettingError(f"forebay run {pipeline}: name what to read with --source")
-    wish = ApplicationOptions(given["source"], out, given["key"], given["time"], given["set"] or ())
-    return preset_spec(pipeline, wish)
+    return preset_spec(
+        pipeline, ApplicationOptions(given["source"], out, given["key"], given["time"], values)
+    )
+
+
+def _check_name(pipeline: str, applications: Mapping[str, Any]) -> None:
+    """Raise `SettingError` where what is to run is neither a file nor an application."""
+    from forebay.documents.load import suggestion
+
+    path = Path(pipeline)
+    if path.exists():
+        return
+    names = [*applications]
+    if path.parent.is_dir():
+        beside = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
+        names += [str(path.parent / name) for name in beside[:1000]]
+    raise SettingError(
+        f"forebay run {pipeline[:200]}: there is no such file and no such application; expected a pipeline "
+        f"file or one of {', '.join(applications)}{suggestion(pipeline, names)}"
+    )

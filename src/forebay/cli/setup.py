@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from forebay.embed.model import ensure_embedding_model
-from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
-from forebay.engine.launch.environment import environment_ready
+from forebay.cli.json_option import JsonFile, check_json, write_json
+from forebay.cli.terminal import errors_console, say
 from forebay.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 INSTALLS = (
     "The engine is installed first, once: vLLM and a small model, about 8 GB on disk. That takes some "
@@ -23,24 +24,32 @@ def setup(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="The embedding model instead: what topics need.")
     ] = False,
+    json: JsonFile = None,
 ) -> None:
     """Install the local engine and its default model; does nothing where they are there."""
-    console, settings = Console(stderr=True), load_settings()
+    from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
+
+    check_json(json)
+    console, settings = errors_console(), load_settings()
+    progress = ConsoleProgress(console)
     if embeddings:
-        model = ensure_embedding_model(settings, ConsoleProgress(console))
-        console.print(f"The embedding model is ready: {model}", highlight=False, soft_wrap=True)
+        from forebay.embed.model import ensure_embedding_model
+
+        model = ensure_embedding_model(settings, progress)
+        say(console, f"The embedding model is ready: {model}")
+        write_json(json, {"embedding_model": str(model)})
         return
     announce_install(settings, console)
-    engine = ensure_engine(settings, ConsoleProgress(console))
-    chosen = best_type(settings, ConsoleProgress(console))
-    console.print(
-        f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    engine = ensure_engine(settings, progress)
+    chosen = best_type(settings, progress)
+    say(console, f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}")
+    document = {"python": str(engine.python), "model": str(engine.model)}
+    write_json(json, {**document, "type": chosen.name, "why": chosen.reason})
 
 
 def announce_install(settings: Settings, console: Console) -> None:
     """Say that the engine's installation comes first, and why it takes long, where it is to be made."""
+    from forebay.engine.launch.environment import environment_ready
+
     if not environment_ready(settings):
-        console.print(INSTALLS, highlight=False, soft_wrap=True)
+        say(console, INSTALLS)

@@ -8,12 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from forebay.cli.files import check_writable
+from forebay.cli.json_option import Command, Group, JsonFile, check_json, shows_text, write_json
+from forebay.cli.terminal import results_console, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -35,10 +34,9 @@ FIGURES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("requests/s", lambda one: f"{one.requests_per_s:.1f}"),
 )
 
-simulate = typer.Typer(help="Serve a trace, or made-up requests, with simulated replicas.")
+simulate = typer.Typer(cls=Group, help="Serve a trace, or made-up requests, with simulated replicas.")
 
 Trace = Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
 Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="How many.")]
 
@@ -59,23 +57,23 @@ def run(
     policy: Annotated[list[str] | None, typer.Option(help="How to route; may be repeated.")] = None,
     load: Annotated[float | None, typer.Option(help="Stretch arrivals to this share of capacity.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of made-up requests and of random policies.")] = 0,
-    json: Json = None,
+    json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw TTFT and latency, as PNG, SVG or PDF.")] = None,
 ) -> None:
     """Serve the requests once per policy and print what came of it. The same seed gives the same figures."""
     if context.invoked_subcommand is not None:
         return
-    from benchmarks.picture import check_drawing
-    from benchmarks.routing_picture import draw_runs
+    from rich.table import Table
 
     from forebay.fleet.policy_registry import DEFAULT_POLICY
     from forebay.simulate.engine import find_model
     from forebay.simulate.scenario import Scenario, dispatcher_for
     from forebay.simulate.traces import Arrivals
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     if plot is not None:
+        from forebay.simulate.picture import check_drawing, draw_runs
+
         check_writable("--plot", plot)
         check_drawing(plot)
     policies = policy or [DEFAULT_POLICY]
@@ -92,45 +90,47 @@ def run(
         began_s = time.perf_counter()
         found[name] = scenario.run(name, scale)
         speeds[name] = len(scenario.trace) / (time.perf_counter() - began_s)
-    if json is not None:
-        document = {
-            "engine": scenario.model.name,
-            "replicas": replicas,
-            "seed": seed,
-            "slo": asdict(scenario.slo),
-            "policies": {
-                name: {**asdict(one), "simulated_requests_per_s": speeds[name]} for name, one in found.items()
-            },
-        }
-        json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    document = {
+        "engine": scenario.model.name,
+        "replicas": replicas,
+        "seed": seed,
+        "slo": asdict(scenario.slo),
+        "policies": {
+            name: {**asdict(one), "simulated_requests_per_s": speeds[name]} for name, one in found.items()
+        },
+    }
+    write_json(json, document)
     if plot is not None:
         lines = {name: (one.ttft_s, one.latency_s) for name, one in found.items()}
         draw_runs(
             plot, lines, f"{len(scenario.trace)} requests, {replicas} replicas of {scenario.model.name}"
         )
+    if not shows_text(json):
+        return
     table = Table("figure", *found, box=None)
     for title, show in FIGURES:
         table.add_row(title, *(show(one) for one in found.values()))
     table.add_row("simulated requests/s", *(f"{speed:.0f}" for speed in speeds.values()))
-    Console().print(table)
+    results_console().print(table)
 
 
-@simulate.command()
+@simulate.command(cls=Command)
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Requests that an engine served, one JSON object per line.")],
     *,
     kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens that its KV cache holds.")] = 500_000,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="As the engine was started.")] = 128,
     max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="As the engine was started.")] = 2048,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Fit the times of an engine's steps to a measured run; status 1 where a figure is over 10 % off."""
+    from rich.table import Table
+
     from forebay.simulate.calibrate import calibrate as fit
     from forebay.simulate.calibrate import read_run
     from forebay.simulate.engine import LLAMA_8B
 
-    if json is not None:
-        check_writable("--json", json)
+    check_json(json)
     model = replace(
         LLAMA_8B,
         name=run.name.partition(".requests")[0],
@@ -139,24 +139,24 @@ def calibrate(
         max_num_batched_tokens=max_num_batched_tokens,
     )
     found = fit(read_run(run), model)
-    if json is not None:
-        document = {
-            "step_time": asdict(found.model.step_time),
-            "measured": found.measured,
-            "simulated": found.simulated,
-            "worst_error": found.worst,
-        }
-        json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-    console = Console()
-    table = Table("figure", "measured", "simulated", "error", box=None)
-    for name, measured in found.measured.items():
-        simulated = found.simulated[name]
-        table.add_row(
-            name, f"{measured:.4f}", f"{simulated:.4f}", f"{(simulated / measured - 1) * 100:+.1f} %"
-        )
-    console.print(table)
-    for name, value in asdict(found.model.step_time).items():
-        console.print(f"{name} = {value:.6g}", highlight=False)
+    document = {
+        "step_time": asdict(found.model.step_time),
+        "measured": found.measured,
+        "simulated": found.simulated,
+        "worst_error": found.worst,
+    }
+    write_json(json, document)
+    if shows_text(json):
+        console = results_console()
+        table = Table("figure", "measured", "simulated", "error", box=None)
+        for name, measured in found.measured.items():
+            simulated = found.simulated[name]
+            table.add_row(
+                name, f"{measured:.4f}", f"{simulated:.4f}", f"{(simulated / measured - 1) * 100:+.1f} %"
+            )
+        console.print(table)
+        for name, value in asdict(found.model.step_time).items():
+            say(console, f"{name} = {value:.6g}")
     if found.worst > 0.1:
         raise typer.Exit(1)
 

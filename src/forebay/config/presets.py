@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,9 @@ from forebay.apps.summaries.page import page as summaries_page
 from forebay.apps.topics.page import topics_page
 from forebay.apps.trends.page import trends_page
 from forebay.config.load import parse_spec
+from forebay.config.overrides import set_values
 from forebay.config.spec import PipelineSpec
+from forebay.documents.load import known_paths
 from forebay.errors import SettingError
 
 Page = Callable[[Iterable[bytes]], str]
@@ -80,9 +81,8 @@ def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
         document["key"] = "{{ " + wish.key + " }}"
     if wish.time is not None:
         document.setdefault("event_time", {})
-    for setting in wish.settings:
-        _set(document, setting)
-    return parse_spec(document, base=wish.out.resolve(), name=f"run {name}")
+    given = set_values(document, wish.settings, known_paths(PipelineSpec, document))
+    return parse_spec(document, base=wish.out.resolve(), name=f"run {name}", given=given)
 
 
 def _source(wish: ApplicationOptions) -> dict[str, Any]:
@@ -97,18 +97,3 @@ def _source(wish: ApplicationOptions) -> dict[str, Any]:
         raise SettingError(f"--source: expected .jsonl or .csv files, found {path}")
     timed = {} if wish.time is None else {"time": wish.time}
     return {"type": kinds.pop(), "path": str(path.resolve()), **timed}
-
-
-def _set(document: dict[str, Any], setting: str) -> None:
-    where, equals, value = setting.partition("=")
-    if not equals or not re.fullmatch(r"\w+(\.[\w-]+)*", where):
-        raise SettingError(f"--set: expected key.in.the.pipeline=VALUE, found {setting[:80]!r}")
-    *path, last = where.split(".")
-    for step in path:
-        document = document.setdefault(step, {})
-        if not isinstance(document, dict):
-            raise SettingError(f"--set: {where} lies within a value that is no mapping")
-    try:
-        document[last] = orjson.loads(value)
-    except orjson.JSONDecodeError:
-        document[last] = value

@@ -45,6 +45,7 @@ from forebay.config.sources import FileSource, Source
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.config import ByUrl, Routing
 from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.flink.option_names import close_option, is_option
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE
 from forebay.records import Message
@@ -60,6 +61,8 @@ def _flink_key(key: str) -> str:
     instead = owned(key)
     if instead is not None:
         raise wrong(f"expected {instead}; it cannot be set here")
+    if not is_option(key):
+        raise wrong(f"expected an option of Flink, found a name that Flink does not know{close_option(key)}")
     return key
 
 
@@ -180,8 +183,9 @@ class PipelineSpec(Model):
     )
     flink: dict[Annotated[str, AfterValidator(_flink_key)], Scalar] = Field(
         default_factory=dict,
-        description="Options of Flink, passed on as they are; they win over Forebay's own. Those that decide "
-        "where state is, what is resumed and how the job is watched are refused.",
+        description="Options of Flink, passed on as they are; they win over Forebay's own. Refused are those "
+        "that decide where state is, what is resumed and how the job is watched, and names that Flink does "
+        "not know. Any name passes below `metrics.reporter`, `state.backend` and other prefixes of plug-ins.",
     )
 
     @model_validator(mode="before")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -16,6 +17,9 @@ from forebay.errors import SettingError
 MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
 """Keys below which nothing that was found is shown."""
+MAX_WORD = 60
+"""Characters of a wrong word that are shown, and compared with the right ones."""
+MAX_LEVELS = 8
 
 Where = tuple[str | int, ...]
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -49,23 +53,22 @@ def check_document(
     base: Path | None = None,
     name: str,
     lines: Mapping[Where, int] | None = None,
+    given: Collection[Where] = (),
 ) -> Spec:
     """`data`, the value of a `what` file, as a `spec`. Relative paths count from `base`, if that is given.
 
-    Raises `SettingError` with one line per mistake: `name:line: key.path: what was expected, what was found`.
+    What stands at the paths `given` was set by the option `--set`, and messages say so. Raises `SettingError`
+    with one line per mistake: `name:line: key.path: what was expected, what was found`.
     """
     if not isinstance(data, dict):
-        raise SettingError(f"{name}: expected a mapping with the keys of a {what}, found {_kind(data)}")
+        raise SettingError(f"{name}: expected a mapping with the keys of a {what}, found {describe(data)}")
     try:
         return spec.model_validate(data, context={"base": base})
     except ValidationError as error:
         problems = _problems(spec, error, data)
-    located = [(_line(at, lines or {}), where, text) for at, where, text in problems]
-    located.sort(key=lambda problem: (problem[0] is None, problem[0] or 0))
-    shown = [
-        f"{name}{f':{line}' if line else ''}: {_dotted(where)}{text}"
-        for line, where, text in located[:MAX_PROBLEMS]
-    ]
+    located = [(_place(at, name, lines or {}, given), where, text) for at, where, text in problems]
+    located.sort(key=lambda problem: (problem[0].line is None, problem[0].line or 0))
+    shown = [f"{place.text}: {_dotted(where)}{text}" for place, where, text in located[:MAX_PROBLEMS]]
     if len(located) > MAX_PROBLEMS:
         shown.append(f"{name}: and {len(located) - MAX_PROBLEMS} more")
     raise SettingError("\n".join(shown)) from None
@@ -82,9 +85,10 @@ def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[
             together = [(tuple(key.split(".")), text) for key, text in item["ctx"]["problems"]]
             problems += [(path, path, text) for path, text in together]
         elif item["type"] == "extra_forbidden":
-            problems.append((where, where[:-1], _unknown_key(where, model)))
+            problems.append((where, where[:-1], _unknown_key(where, model, known_paths(spec, data))))
         else:
-            problems.append((where, where, _text(item, where, value)))
+            at = (*where, "type") if item["type"] == "union_tag_invalid" else where
+            problems.append((at, where, _text(item, where, value)))
     return problems
 
 
@@ -146,13 +150,38 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-def _unknown_key(where: Where, model: type[BaseModel]) -> str:
+def known_paths(spec: type[BaseModel], data: Any = None) -> list[Where]:
+    """The path of each key that a file of `spec` may have, in the branches of unions that `data` chooses."""
+    return list(_paths(spec, data, (), 0))
+
+
+def _paths(model: type[BaseModel], data: Any, above: Where, depth: int) -> Iterator[Where]:
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        yield path
+        models = _models(field.annotation)
+        inner = data.get(path[-1]) if isinstance(data, dict) else None
+        if models and depth < MAX_LEVELS and (len(models) == 1 or isinstance(inner, dict)):
+            yield from _paths(_model_for(_Choice(models), inner), inner, path, depth + 1)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What `word` may have been meant to be, as the end of a message; empty where nothing is alike."""
+    close = difflib.get_close_matches(word[:MAX_WORD], list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _unknown_key(where: Where, model: type[BaseModel], everywhere: Iterable[Where]) -> str:
     known = [field.alias or name for name, field in model.model_fields.items()]
     if HIDDEN & set(where[:-1]):
         return f"expected no keys but {', '.join(known)}, found another"
-    close = difflib.get_close_matches(str(where[-1]), known, 1)
-    mend = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
-    return f"unknown key {str(where[-1])[:60]!r}; {mend}"
+    key = str(where[-1])[:MAX_WORD]
+    elsewhere = [_dotted(path)[:-2] for path in everywhere if path[-1] == key and len(path) > 1]
+    if len(elsewhere) == 1:
+        return f"unknown key {key!r}; did you mean {elsewhere[0]!r}?"
+    if meant := suggestion(key, known):
+        return f"unknown key {key!r}{meant}"
+    return f"unknown key {key!r}; there are: {', '.join(known)}"
 
 
 def _text(item: Any, where: Where, value: Any) -> str:
@@ -165,9 +194,8 @@ def _text(item: Any, where: Where, value: Any) -> str:
         return "expected a mapping with the key 'type'" + _found(where, value)
     if kind == "union_tag_invalid":
         tags = re.findall(r"'([^']+)'", context["expected_tags"])
-        close = difflib.get_close_matches(str(context["tag"]), tags, 1)
-        mend = f"; did you mean {close[0]!r}?" if close else ""
-        return f"type: expected one of {', '.join(tags)}, found {str(context['tag'])[:60]!r}{mend}"
+        tag = str(context["tag"])[:MAX_WORD]
+        return f"type: expected one of {', '.join(tags)}, found {tag!r}{suggestion(tag, tags)}"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return "expected a mapping" + _found(where, value)
     if kind == "tuple_type":
@@ -177,17 +205,21 @@ def _text(item: Any, where: Where, value: Any) -> str:
         r"^should (be |have )?", lambda found: "expected " + _WORDS.get(found.group(1), ""), message
     )
     message = re.sub(r"^expected (greater|less) than", r"expected a number \1 than", message)
-    return message + _found(where, value)
+    meant = ""
+    if kind == "literal_error" and isinstance(value, str) and not HIDDEN & set(where):
+        meant = suggestion(value, re.findall(r"'([^']+)'", context["expected"]))
+    return message + _found(where, value) + meant
 
 
 _WORDS = {"have ": "", "be ": "", None: "one that should "}
 
 
 def _found(where: Where, value: Any) -> str:
-    return "" if HIDDEN & set(where) else f", found {_kind(value)}"
+    return "" if HIDDEN & set(where) else f", found {describe(value)}"
 
 
-def _kind(value: Any) -> str:
+def describe(value: Any) -> str:
+    """What was found, in words or as it is; never long."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -195,6 +227,21 @@ def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
     return repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a mistake is: a line of the file, somewhere in it, or an option."""
+
+    text: str
+    line: int | None = None
+
+
+def _place(where: Where, name: str, lines: Mapping[Where, int], given: Collection[Where]) -> _Place:
+    if any(where[: len(path)] == path for path in given):
+        return _Place("--set")
+    line = _line(where, lines)
+    return _Place(name if line is None else f"{name}:{line}", line)
 
 
 def _line(where: Where, lines: Mapping[Where, int]) -> int | None:

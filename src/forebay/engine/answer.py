@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -21,18 +21,24 @@ MAX_ANSWER_CHARS = 1 << 20
 MAX_DEPTH = 64
 MAX_QUOTE_CHARS = 200
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+Accept = Callable[[JSON], object]
+"""Looks at an answer; what it returns is not used."""
 
 
 class AnswerCheck:
     """Parses answers and checks them against one schema, compiled once. Picklable; safe on many threads.
 
-    `where` names the setting that the schema came from. Raises `SettingError` where it is no valid JSON
+    `where` names the setting that the schema came from. `accept` looks at each answer that keeps the schema,
+    and raises `InvalidAnswer` where it refuses it. Raises `SettingError` where the schema is no valid JSON
     schema, or refers to anything outside itself: nothing is ever fetched.
     """
 
-    def __init__(self, schema: Mapping[str, JSON], *, where: str = "output.schema") -> None:
+    def __init__(
+        self, schema: Mapping[str, JSON], *, where: str = "output.schema", accept: Accept | None = None
+    ) -> None:
         self._schema = _plain(schema, where, 0)
         self._where = where
+        self._accept = accept
         cls = _dialect(self._schema, where)
         try:
             cls.check_schema(self._schema)
@@ -49,7 +55,7 @@ class AnswerCheck:
             raise SettingError(f"{where} refers to itself without end") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._schema, self._where)
+        return _restore, (self._schema, self._where, self._accept)
 
     def __call__(self, text: str, *, finish_reason: str | None = None) -> JSON:
         """The JSON value in `text`, which may only have white space around it.
@@ -74,11 +80,13 @@ class AnswerCheck:
             raise InvalidAnswer(
                 f"the answer breaks the schema at {_short(broken.json_path)}: {_short(broken.message)}"
             )
+        if self._accept is not None:
+            self._accept(value)
         return value
 
 
-def _restore(schema: Mapping[str, JSON], where: str) -> AnswerCheck:
-    return AnswerCheck(schema, where=where)
+def _restore(schema: Mapping[str, JSON], where: str, accept: Accept | None) -> AnswerCheck:
+    return AnswerCheck(schema, where=where, accept=accept)
 
 
 def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:

@@ -36,6 +36,9 @@ class RetryPolicy:
     the deadline; `InvalidAnswer` until `max_invalid_answers` tries ended so, all other retryable ones until
     `max_attempts` did; the rest never. The n-th retry waits `base_s * factor^(n-1)` seconds, at most
     `max_backoff_s`, less a random part of up to the share `jitter` of it: 1 is full jitter, 0 none.
+
+    >>> fb.RetryPolicy(max_invalid_answers=2).max_attempts
+    5
     """
 
     max_attempts: int = 5

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.documents.fields import HttpUrl, wrong
+from forebay.documents.load import suggestion
 from forebay.errors import SettingError
 from forebay.fleet.cache_events.subscriber import check_form
 from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
@@ -61,7 +62,7 @@ def _by_url(value: Any) -> Any:
 
 def _policy(name: str) -> str:
     if name not in POLICIES:
-        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}")
+        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}{suggestion(name, POLICIES)}")
     return name
 
 

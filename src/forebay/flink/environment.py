@@ -210,7 +210,6 @@ def _local_options() -> dict[str, str]:
         # and nothing is committed, until those that the last one caught have left: keep them few, also in the
         # first half minute, before the debloater knows the pace.
         "taskmanager.memory.segment-size": "4 kb",
-        "taskmanager.network.memory.floating-buffers-per-gate": "2",
         "taskmanager.network.memory.buffer-debloat.enabled": "true",
         "taskmanager.network.memory.buffer-debloat.target": "300 ms",
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.answer import AnswerCheck
+from forebay.engine.answer import Accept, AnswerCheck
 from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
@@ -47,7 +47,8 @@ PRIORITY = re.compile(r"-?[0-9]{1,9}")
 class InferenceSpec:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
-    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`).
+    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`). `accept`
+    looks at each answer that keeps `schema`; one for which it raises `InvalidAnswer` is an invalid answer.
 
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
@@ -65,6 +66,7 @@ class InferenceSpec:
     journal: JournalConfig | None = None
     priority: FieldTemplate | None = None
     send_priority: bool = False
+    accept: Accept | None = None
 
 
 class RequestHandler:
@@ -75,7 +77,7 @@ class RequestHandler:
         self._counts = counts
         self._clock = clock or SystemClock()
         self._engine: Engine = call.engine()
-        self._check = AnswerCheck(call.schema) if call.schema is not None else None
+        self._check = AnswerCheck(call.schema, accept=call.accept) if call.schema is not None else None
         self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
 
     async def answer(self, item: KeyedEvent) -> Answer:

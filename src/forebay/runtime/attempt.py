@@ -24,7 +24,7 @@ from forebay.ports import free_port
 from forebay.runtime.job_graph import build, connector_jars
 from forebay.runtime.kafka_commits import CommitWatch, Start, Topic
 from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
-from forebay.runtime.kafka_preflight import await_brokers, kafka_read
+from forebay.runtime.kafka_preflight import await_brokers
 from forebay.runtime.kafka_transactions import NAMES, Resumed, transaction_prefix
 from forebay.runtime.kept_checkpoints import KeptCheckpoints
 from forebay.runtime.lag import lag_watched
@@ -74,12 +74,11 @@ class Attempt:
         """Wait for Kafka, and hold what the job wants of it against what is there. Raises as
         `await_brokers`, and `SettingError` where the checkpoint is of another Kafka."""
         order = self._order
-        await_brokers(
+        self._kafka = await_brokers(
             order.spec,
             lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)),
             None if order.chosen else _resumed(order),
         )
-        self._kafka = kafka_read(order.spec)
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
 

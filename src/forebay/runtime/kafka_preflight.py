@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.kafka import KafkaSink, KafkaSource
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, KafkaAway, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed, check_transactions
 
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 
+Check = Callable[[KafkaAdmin], None]
 Say = Callable[[str, float], None]
 """Told why the pipeline waits, and for how long it has, in seconds."""
 
@@ -27,22 +28,27 @@ def await_brokers(
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
+) -> str | None:
     """Wait until every Kafka of `spec` answers, and check topics and transactions against it; blocks.
 
-    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a Kafka does
-    not answer within two minutes, and `SettingError`, naming the key, where a topic is missing, another
-    consumer reads in the source's group, a transaction may not stay open for as long as the sink says, or
-    Kafka has thrown away what the `resumed` checkpoint is to commit; at once also where Kafka does not let
-    the client in (`KafkaRefused`).
+    Returns the id of the Kafka cluster that is read; None where the source is none. One client asks all of a
+    cluster. Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a
+    Kafka does not answer within two minutes, and `SettingError`, naming the key, where a topic is missing,
+    another consumer reads in the source's group, a transaction may not stay open for as long as the sink
+    says, or Kafka has thrown away what the `resumed` checkpoint is to commit; at once also where Kafka does
+    not let the client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
-    for cluster, check in _checks(spec, resumed):
+    read: str | None = None
+    for cluster, checks in _by_cluster(_checks(spec, resumed)):
         while True:
             try:
                 with kafka_admin(cluster) as admin:
-                    check(admin)
+                    for check in checks:
+                        check(admin)
+                    if isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster:
+                        read = admin.cluster_id()
                 break
             except KafkaAway as error:
                 waited_s = time_.monotonic_s() - begin_s
@@ -53,19 +59,21 @@ def await_brokers(
                     ) from None
                 say(str(error), waited_s)
             sleep(PAUSE_S)
+    return read
 
 
-def kafka_read(spec: PipelineSpec) -> str | None:
-    """The id of the Kafka cluster that is read; None where the source is none. Raises `KafkaAway`."""
-    if not isinstance(spec.source, KafkaSource):
-        return None
-    with kafka_admin(spec.source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.cluster_id()
+def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[KafkaCluster, list[Check]]]:
+    found: list[tuple[KafkaCluster, list[Check]]] = []
+    for cluster, check in checks:
+        known = next((of for other, of in found if other == cluster), None)
+        if known is None:
+            found.append((cluster, [check]))
+        else:
+            known.append(check)
+    return found
 
 
-def _checks(
-    spec: PipelineSpec, resumed: Resumed | None
-) -> Iterator[tuple[KafkaCluster, Callable[[KafkaAdmin], None]]]:
+def _checks(spec: PipelineSpec, resumed: Resumed | None) -> Iterator[tuple[KafkaCluster, Check]]:
     source = spec.source
     if isinstance(source, KafkaSource):
         yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,9 +19,9 @@ from forebay.runtime.job_graph import files_of
 from forebay.settings import SecretRef, read_secret
 
 
-def check_paths(spec: PipelineSpec) -> None:
+def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
     """Raise `SettingError` where a place that the pipeline reads cannot be read, or not as the source says,
-    or one that it writes to cannot be written; directories to write to are made."""
+    or one that it writes to cannot be written; directories to write to are made, unless not `make`."""
     source = spec.source
     if isinstance(source, FileSource | DeadLetterSource):
         _check_readable(Path(source.path))
@@ -31,10 +32,12 @@ def check_paths(spec: PipelineSpec) -> None:
         written["journal.path"] = Path(spec.journal.path).parent
     for key, folder in written.items():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if make:
+                folder.mkdir(parents=True, exist_ok=True)
+            place = folder if make else _nearest(folder)
         except OSError as error:
             raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(place, os.W_OK | os.X_OK):
             raise SettingError(f"{key}: {folder} cannot be written to: no permission")
 
 
@@ -58,6 +61,14 @@ def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
         require_avro()
         registry = source.registry.registry()
         _found("source.registry.auth", lambda: registry_auth(registry))
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder in which `folder` would be made, itself where it is there."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return there
 
 
 def _found(key: str, read: Callable[[], object]) -> None:

@@ -27,6 +27,9 @@ class Moment:
     the key has; the calls and outputs of a turn are named after it. `wall_ms` is the present. `watermark_ms`
     is how far event time had come when the event or timer came in, None where nothing is promised yet: an
     event before it is late.
+
+    >>> fb.Moment(key="ann", id="T-1", wall_ms=1_772_438_488_000).watermark_ms is None
+    True
     """
 
     key: str
@@ -37,7 +40,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One call. `tag` comes back with its answer. `sampling` None: the operator's own."""
+    """One call. `tag` comes back with its answer. `sampling` None: the operator's own.
+
+    >>> fb.Ask((fb.Message("user", "Sum it up."),), tag="summary").tag
+    'summary'
+    """
 
     messages: tuple[Message, ...]
     tag: str = ""
@@ -47,7 +54,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call gave: the parsed value where it had a schema, else the text."""
+    """What a call gave: the parsed value where it had a schema, else the text.
+
+    >>> fb.Answer({"team": "billing"}).value["team"]
+    'billing'
+    """
 
     value: JSON
     usage: Usage = field(default_factory=Usage)
@@ -56,7 +67,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call, or an event, was given up: the stable word of a dead letter, and a message."""
+    """Why a call, or an event, was given up: the stable word of a dead letter, and a message.
+
+    >>> fb.Failure("late", "the event's window has closed").cause
+    'late'
+    """
 
     cause: str
     detail: str
@@ -65,7 +80,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One result. `fields` None: those of the event that the turn is about. `time_ms` None: its time."""
+    """One result. `fields` None: those of the event that the turn is about. `time_ms` None: its time.
+
+    >>> fb.Output({"orders": 3}).fields is None
+    True
+    """
 
     answer: JSON
     fields: Mapping[str, JSON] | None = None
@@ -74,7 +93,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """When to be woken: in milliseconds since the Unix epoch, by event time or by the wall clock."""
+    """When to be woken: in milliseconds since the Unix epoch, by event time or by the wall clock.
+
+    >>> fb.Timer(1_772_438_488_000, "wall").clock
+    'wall'
+    """
 
     time_ms: int
     clock: Clock = "event"
@@ -87,6 +110,10 @@ class Step(Generic[S]):
     `state` None forgets the key, with its timers. `ask`: a call, whose answer is the key's next step.
     `timers` are set by name, over one of the same name; None takes one away. `letter` sends the event that
     the turn is about to the dead letters.
+
+    >>> step = fb.Step(3, outputs=(fb.Output({"count": 3}),), timers={"idle": fb.Timer(60_000)})
+    >>> step.ask is None
+    True
     """
 
     state: S | None
@@ -102,6 +129,17 @@ class Program(Protocol[S]):
     A step that raises, or whose state exceeds the size limit, is undone as a whole: the state stays as it
     was, and the event goes to the dead letters. Where it was the step of an answer, `on_failure` is told
     instead, and decides.
+
+    >>> class Count(fb.Program[int]):
+    ...     def initial(self, key):
+    ...         return 0
+    ...     def on_event(self, state, event, now):
+    ...         return fb.Step(state + 1, outputs=(fb.Output({"count": state + 1}),))
+    >>> from forebay.testing import Machine
+    >>> machine = Machine(Count())
+    >>> machine.event("ann", 1, text="tea")
+    >>> machine.results[-1].answer
+    {'count': 1}
     """
 
     version: int = 1

@@ -1,0 +1,50 @@
+"""For tests of what is built on Forebay: engines and servers that answer by a script, a stateful program
+without Flink, a small Flink cluster. Only the names that are listed here are public."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from forebay.testing.cluster import local_cluster as local_cluster
+    from forebay.testing.delays import Fixed as Fixed
+    from forebay.testing.delays import Mixture as Mixture
+    from forebay.testing.engine import ScriptedEngineFactory as ScriptedEngineFactory
+    from forebay.testing.faults import Faults as Faults
+    from forebay.testing.replica import ReplicaProcess as ReplicaProcess
+    from forebay.testing.replica import ReplicaScript as ReplicaScript
+    from forebay.testing.replica import ReplicaThread as ReplicaThread
+    from forebay.testing.stateful import Machine as Machine
+    from forebay.testing.waiting import wait_until as wait_until
+
+_HOMES = {
+    "Faults": "faults",
+    "Fixed": "delays",
+    "Machine": "stateful",
+    "Mixture": "delays",
+    "ReplicaProcess": "replica",
+    "ReplicaScript": "replica",
+    "ReplicaThread": "replica",
+    "ScriptedEngineFactory": "engine",
+    "local_cluster": "cluster",
+    "wait_until": "waiting",
+}
+"""Where each name is defined."""
+
+__all__ = [
+    "Faults",
+    "Fixed",
+    "Machine",
+    "Mixture",
+    "ReplicaProcess",
+    "ReplicaScript",
+    "ReplicaThread",
+    "ScriptedEngineFactory",
+    "local_cluster",
+    "wait_until",
+]
+
+if not TYPE_CHECKING:  # Otherwise a checker would take any name.
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pyflink.common import Row, Types
 from pyflink.datastream import DataStream, ProcessFunction
@@ -22,6 +22,9 @@ CAUSE_HEADER = "forebay-cause"
 RAW = Types.PRIMITIVE_ARRAY(Types.BYTE())
 ROW = Types.ROW_NAMED([KEY, VALUE, HEADERS], [RAW, RAW, Types.MAP(Types.STRING(), RAW)])
 
+Record = tuple["bytes | None", bytes, dict[str, bytes]]
+"""Key, value and headers."""
+ToRecord = Callable[[Any], Record]
 Guarantee = Literal["at-least-once", "exactly-once"]
 
 
@@ -41,16 +44,21 @@ class KafkaSink:
             raise SettingError("a Kafka sink that writes exactly once needs a prefix for its transactions")
 
 
-def kafka_sink(stream: DataStream, config: KafkaSink) -> None:
+def kafka_sink(stream: DataStream, config: KafkaSink, to_record: ToRecord | None = None) -> None:
     """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
 
-    Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Nothing
-    runs until the environment is executed. What one subtask emits stays in order within a partition.
+    Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Elements
+    of another kind need `to_record`. Nothing runs until the environment is executed. What one subtask emits
+    stays in order within a partition.
     """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
-    rows = stream.process(WriteRecord(), ROW).name(f"{config.topic}: records").set_parallelism(parallelism)
+    rows = (
+        stream.process(WriteRecord(to_record or encoded_record), ROW)
+        .name(f"{config.topic}: records")
+        .set_parallelism(parallelism)
+    )
     schema = raw_columns().build()
     columns = (
         Schema.new_builder()
@@ -83,14 +91,22 @@ def sink_options(config: KafkaSink) -> dict[str, str]:
 
 
 class WriteRecord(ProcessFunction):
-    """An encoded result or dead letter as a row of the connector's table."""
+    """An element as a row of the connector's table."""
 
-    def process_element(self, data: bytes, ctx: ProcessFunction.Context) -> Iterator[Row]:
-        key, value, headers = record_of(decode(bytes(data)))
+    def __init__(self, to_record: ToRecord) -> None:
+        self._to_record = to_record
+
+    def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
+        key, value, headers = self._to_record(element)
         yield Row(**{KEY: key, VALUE: value, HEADERS: headers})
 
 
-def record_of(output: Result | DeadLetter) -> tuple[bytes | None, bytes, dict[str, bytes]]:
+def encoded_record(data: bytes) -> Record:
+    """Key, value and headers of what is written for an encoded result or dead letter."""
+    return record_of(decode(bytes(data)))
+
+
+def record_of(output: Result | DeadLetter) -> Record:
     """Key, value and headers of what is written for a result or a dead letter."""
     headers = dict(output.headers)
     # What could not be read has no id of its own, but a place.

@@ -2,6 +2,13 @@
 
 from forebay.engine.prompt.identity import request_hash, request_id
 from forebay.engine.prompt.special_tokens import escape_special_tokens
-from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
+from forebay.engine.prompt.template import FieldTemplate, PromptTemplate, fields_in
 
-__all__ = ["FieldTemplate", "PromptTemplate", "escape_special_tokens", "request_hash", "request_id"]
+__all__ = [
+    "FieldTemplate",
+    "PromptTemplate",
+    "escape_special_tokens",
+    "fields_in",
+    "request_hash",
+    "request_id",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from jinja2 import TemplateError, UndefinedError
+from jinja2 import TemplateError, UndefinedError, meta
 from jinja2.environment import Template
 
 from forebay.engine.prompt.budget import Budgeted
@@ -23,6 +23,9 @@ MAX_FIELD_CHARS = 1024
 MAX_MESSAGES = 64
 WORK_PER_CHAR = 16
 """Units of work that a rendering may do for each character that its output may have."""
+
+RESERVED = frozenset(("event", "key", "time_ms"))
+"""Names that win over fields that are called the same."""
 
 Api = Literal["chat", "completions"]
 
@@ -136,6 +139,13 @@ class FieldTemplate:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         FieldTemplate.__init__(self, **state)
+
+
+def fields_in(source: str) -> frozenset[str]:
+    """The fields that a template names at its top level. Raises `SettingError` where it does not compile."""
+    environment = PromptEnvironment()
+    environment.template(source, "template")
+    return frozenset(meta.find_undeclared_variables(environment.parse(source))) - RESERVED
 
 
 class _Part:

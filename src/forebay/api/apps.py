@@ -1,0 +1,265 @@
+"""The ready applications as functions over streams."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict, TypeVar
+
+from pydantic import BaseModel
+from pyflink.datastream import DataStream
+from typing_extensions import Unpack
+
+from forebay.api.events import TextOf, ToEvent, encoded_events, key_templates, source_of, text_of
+from forebay.api.inference import Inference
+from forebay.api.streams import Outputs, check_inference, outputs, refuse_prompt
+from forebay.apps.graph import InferenceOptions
+from forebay.apps.summaries.graph import summarise
+from forebay.apps.topics import graph as topics_graph
+from forebay.apps.trends import graph as trends_graph
+from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
+from forebay.documents.load import check_document
+from forebay.flink.infer import DEFAULT_SHARDS
+from forebay.flink.stateful import infer_stateful
+
+Spec = TypeVar("Spec", bound=BaseModel)
+
+
+class TrendsSettings(TypedDict, total=False):
+    """The keys of the application `trends` in a pipeline file."""
+
+    text: str
+    late_s: float
+    ahead_s: float
+    labels: bool
+    least_nats: float
+    least_ratio: float
+    least_posts: float
+
+
+class TopicsSettings(TypedDict, total=False):
+    """The keys of the application `topics` in a pipeline file."""
+
+    text: str
+    embeddings: Literal["minilm", "words"]
+    threads: int
+    wait_s: float
+    topic_shards: int
+    labels: bool
+    birth_texts: int
+    idle_s: float
+
+
+class SummariesSettings(TypedDict, total=False):
+    """The keys of the application `summary` in a pipeline file."""
+
+    text: str
+    author: str | None
+    window: Literal["tumbling", "sliding", "session", "rolling"]
+    size_s: float
+    step_s: float
+    gap_s: float
+    every_s: float
+    late: Literal["next", "side", "correct"]
+    allowed_s: float
+    correct_s: float
+    work_tokens: int
+    summary_tokens: int
+    chunk_tokens: int
+    partial_tokens: int
+    fan_in: int
+    lead_s: float
+    ahead_s: float
+    idle_s: float | None
+    seed: int
+
+
+class SessionsSettings(TypedDict, total=False):
+    """The keys of the application `sessions` in a pipeline file."""
+
+    text: str
+    system: str
+    budget_tokens: int
+    idle_s: float | None
+
+
+def trends(
+    stream: DataStream,
+    inference: Inference,
+    *,
+    to_event: ToEvent | None = None,
+    shards: int = DEFAULT_SHARDS,
+    parallelism: int | None = None,
+    name: str = "trends",
+    **settings: Unpack[TrendsSettings],
+) -> Outputs:
+    """What is going viral in `stream`, and why: a result for each thing that happens to a trend, exactly
+    once.
+
+    Events have a time and a text, in the order of a source. `settings` are the keys of the application
+    `trends` in a pipeline file. With `labels` (the default), the model is asked why; `inference` has no
+    prompt and no schema. The rest is as for `infer`.
+
+    >>> import random
+    >>> draw, words = random.Random(1), [f"word{number}" for number in range(300)]
+    >>> posts = [(second, " ".join(draw.choices(words, k=6))) for second in range(900) for _ in range(4)]
+    >>> posts += [(600 + draw.randrange(60), "big storm over Lisbon #storm") for _ in range(200)]
+    >>> lines = [f'{{"at": {at}, "text": "{text}"}}' for at, text in sorted(posts)]
+    >>> _ = Path("posts.jsonl").write_text("\\n".join(lines))
+    >>> env = fb.environment()
+    >>> posts = fb.read_jsonl(env, "posts.jsonl", time="at", time_format="unix_s")
+    >>> found = fb.trends(posts, fb.Inference("http://127.0.0.1:8100"))
+    >>> with found.results.execute_and_collect() as results:
+    ...     sorted({result.answer["kind"] for result in results} & {"born", "ended", "why"})
+    ['born', 'ended', 'why']
+    """
+    chosen = _settings(TrendsSpec, "trends", settings)
+    parts = _options(inference, shards=shards, parallelism=parallelism, name=name)
+    records = encoded_events(stream, to_event, "trends")
+    return outputs(trends_graph.trends(chosen.settings(), records, parts), None)
+
+
+def topics(
+    stream: DataStream,
+    inference: Inference,
+    *,
+    to_event: ToEvent | None = None,
+    key: TextOf | None = None,
+    shards: int = DEFAULT_SHARDS,
+    parallelism: int | None = None,
+    name: str = "topics",
+    **settings: Unpack[TopicsSettings],
+) -> Outputs:
+    """Which topics emerge in `stream`, and what they are about: a result for each thing that happens to a
+    topic, exactly once.
+
+    Events have a text, in the order of a source. `settings` are the keys of the application `topics` in a
+    pipeline file; with `topic_shards` above 1, `key` says which events may share a topic. With `labels` (the
+    default), the model names topics; `inference` has no prompt and no schema. The rest is as for `infer`.
+
+    Raises `SetupError` where the embedding model is not installed; `embeddings="words"` needs none.
+
+    >>> texts = ["storm over Lisbon", "heavy storm in Lisbon", "Lisbon storm damage"] * 5
+    >>> env = fb.environment()
+    >>> ask = fb.Inference("http://127.0.0.1:8100")
+    >>> found = fb.topics(env.from_collection(texts), ask, embeddings="words")
+    >>> with found.results.execute_and_collect() as results:
+    ...     sorted({result.answer["kind"] for result in results} & {"born", "label"})
+    ['born', 'label']
+    """
+    chosen = _settings(TopicsSpec, "topics", settings)
+    parts = _options(inference, key=key, shards=shards, parallelism=parallelism, name=name)
+    records = encoded_events(stream, to_event, "topics")
+    return outputs(topics_graph.topics(chosen.settings(), records, parts), None)
+
+
+def summaries(
+    stream: DataStream,
+    inference: Inference,
+    *,
+    key: TextOf,
+    to_event: ToEvent | None = None,
+    id: TextOf | None = None,
+    shards: int = DEFAULT_SHARDS,
+    parallelism: int | None = None,
+    name: str = "summary",
+    **settings: Unpack[SummariesSettings],
+) -> Outputs:
+    """Summarise what `stream` says under each `key`, window by window.
+
+    The stream has timestamps and watermarks, as `read_jsonl` gives them with `out_of_orderness_s`.
+    `settings` are the keys of the application `summary` in a pipeline file. A result's `answer` is a summary
+    as a dict, its time the last millisecond of the window; an event that is in no summary is a dead letter.
+    `inference` has no prompt and no schema. The rest is as for `infer_stateful`.
+
+    >>> env = fb.environment()
+    >>> tickets = fb.read_jsonl(env, "examples/tickets.jsonl", time="created_at", out_of_orderness_s=30)
+    >>> ask = fb.Inference("http://127.0.0.1:8100", timeout_s=120)
+    >>> hourly = fb.summaries(tickets, ask, key="{{ channel }}", author="user", size_s=3600)
+    >>> with hourly.results.execute_and_collect() as results:
+    ...     sorted({result.key for result in results})
+    ['chat', 'email', 'phone']
+    """
+    chosen = _settings(SummarySpec, "summaries", settings).settings()
+    check_inference(inference)
+    refuse_prompt(inference, "summaries: the application writes its own messages and schemas")
+    encoded, read = source_of(stream, to_event, "summaries", templates=key_templates(key, id))
+    given = summarise(
+        encoded,
+        inference.spec(inference.served_model()),
+        chosen,
+        key=text_of(key, "key"),
+        to_event=read,
+        id=text_of(id, "id"),
+        capacity=inference.capacity,
+        shards=shards,
+        parallelism=parallelism,
+        name=name,
+    )
+    return outputs(given, None)
+
+
+def sessions(
+    stream: DataStream,
+    inference: Inference,
+    *,
+    key: TextOf,
+    to_event: ToEvent | None = None,
+    id: TextOf | None = None,
+    shards: int = DEFAULT_SHARDS,
+    event_time: bool = False,
+    parallelism: int | None = None,
+    name: str = "sessions",
+    **settings: Unpack[SessionsSettings],
+) -> Outputs:
+    """A conversation per `key` that remembers what was said: each event is a message, each result a turn.
+
+    `settings` are the keys of the application `sessions` in a pipeline file. `idle_s` is in event time with
+    `event_time`, else on the clock. `inference` has no prompt and no schema. The rest is as for
+    `infer_stateful`.
+
+    >>> env = fb.environment()
+    >>> said = env.from_collection([{"user": "ann", "text": "Hello."}, {"user": "ann", "text": "Who am I?"}])
+    >>> talk = fb.sessions(said, fb.Inference("http://127.0.0.1:8100"), key="{{ user }}")
+    >>> with talk.results.execute_and_collect() as results:
+    ...     [result.answer["turn"] for result in results if "turn" in result.answer]
+    [1, 2]
+    """
+    chosen = _settings(SessionsSpec, "sessions", settings).settings()
+    check_inference(inference)
+    refuse_prompt(inference, "sessions: the application writes its own messages and schemas")
+    encoded, read = source_of(stream, to_event, "sessions", templates=key_templates(key, id))
+    given = infer_stateful(
+        encoded,
+        chosen.program(event_time=event_time),
+        inference.spec(inference.served_model()),
+        key=text_of(key, "key"),
+        to_event=read,
+        id=text_of(id, "id"),
+        capacity=inference.capacity,
+        max_state_bytes=chosen.max_state_bytes,
+        shards=shards,
+        event_time=event_time,
+        parallelism=parallelism,
+        name=name,
+    )
+    return outputs(given, None)
+
+
+def _settings(spec: type[Spec], name: str, settings: Any) -> Spec:
+    """`settings` by the rules of a pipeline file. Raises `SettingError` with a line per mistake."""
+    kind = spec.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
+    return check_document(spec, {"type": kind, **settings}, what="setting", name=name)
+
+
+def _options(
+    inference: Inference, *, key: TextOf | None = None, shards: int, parallelism: int | None, name: str
+) -> InferenceOptions:
+    check_inference(inference)
+    refuse_prompt(inference, f"{name}: the application writes its own messages and schemas")
+    return InferenceOptions(
+        inference.spec(inference.served_model()),
+        key=text_of(key, "key"),
+        capacity=inference.capacity,
+        shards=shards,
+        parallelism=parallelism,
+        name=name,
+    )

@@ -1,0 +1,78 @@
+"""Flink for a program: inside its process, or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pyflink.datastream import StreamExecutionEnvironment
+
+from forebay.connectors.jars import JARS, installed_jar
+from forebay.errors import SettingError
+from forebay.flink import checkpoints as flink_checkpoints
+from forebay.flink.environment import FlinkConfig, flink_environment
+from forebay.flink.jvm import HEAP_MB
+from forebay.settings import load_settings
+
+
+def environment(
+    *,
+    checkpoints: str | Path | None = None,
+    every_s: float = 5.0,
+    resume: bool = True,
+    parallelism: int = 1,
+    cluster: str | None = None,
+    heap_mb: int = HEAP_MB,
+    options: Mapping[str, str] | None = None,
+) -> StreamExecutionEnvironment:
+    """A PyFlink environment with what Forebay's operators want: Python inside Flink's JVM, no waiting for
+    full buffers, unaligned checkpoints.
+
+    Flink runs inside this process, which starts a JVM (seconds, blocking), or with `cluster`, `HOST:PORT` of
+    its REST service, on a cluster. With `checkpoints`, a directory, Flink writes its state there each
+    `every_s`, and with `resume` the job goes on from the newest checkpoint that is there: the same program
+    starts, and starts again after a kill. `options` are Flink's own, and win. Connectors that
+    `forebay connectors install` has put in place are brought along. A process has one JVM: its heap and its
+    connectors are decided by the first environment.
+
+    An environment of your own works too: set `python.execution-mode` to `thread`, and see `docs/python.md`.
+
+    Raises `SettingError` for what is wrong, `LaunchError` where the JVM cannot start.
+
+    >>> env = fb.environment(checkpoints="state/topics", every_s=10)
+    >>> env.get_parallelism()
+    1
+    """
+    if checkpoints is not None and not isinstance(checkpoints, str | Path):
+        found = type(checkpoints).__name__
+        raise SettingError(f"checkpoints: expected the path of a directory, found a value of type {found}")
+    if not every_s > 0:
+        raise SettingError(f"every_s: expected a number of seconds above 0, found {every_s}")
+    folder = None if checkpoints is None else Path(checkpoints)
+    jars = []
+    for jar in JARS.values():
+        with suppress(SettingError):
+            jars.append(installed_jar(jar, load_settings().connectors))
+    config = FlinkConfig(
+        parallelism=parallelism,
+        checkpoint_dir=folder,
+        checkpoint_interval_s=None if folder is None else every_s,
+        restore_from=newest_checkpoint(folder) if folder is not None and resume else None,
+        cluster=cluster,
+        heap_mb=heap_mb,
+        jars=tuple(jars),
+        options=options or {},
+    )
+    return flink_environment(config)
+
+
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest complete checkpoint under `folder`, over all of its jobs; None without one.
+
+    Raises `SettingError` where it cannot be read, or where it cannot be told which one is the newest.
+
+    >>> fb.newest_checkpoint("state/nothing-here") is None
+    True
+    """
+    return flink_checkpoints.newest_checkpoint(Path(folder))

@@ -1,0 +1,201 @@
+"""Files as sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from pyflink.common import Types
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+from forebay.api.objects import ObjectStream, check_stream
+from forebay.codec import decode
+from forebay.connectors.event_time import EventTime, with_event_time
+from forebay.connectors.files import Files, file_source
+from forebay.connectors.formats import MAX_RECORD_BYTES, Format
+from forebay.connectors.json_lines import dead_letter_json, result_json
+from forebay.connectors.replay import ReplaySpeed, replay_source
+from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+from forebay.errors import SettingError
+from forebay.records import DeadLetter, Event, Result
+
+AHEAD_MS = 24 * 3_600_000
+"""An event further ahead of the clock has a wrong time, and does not move event time."""
+
+
+def read_jsonl(
+    env: StreamExecutionEnvironment,
+    path: str | Path,
+    *,
+    time: str | None = None,
+    time_format: str = "iso8601",
+    out_of_orderness_s: float | None = None,
+    follow: bool = False,
+    replay: float | None = None,
+    limit: int | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    name: str = "source",
+) -> ObjectStream[Event]:
+    """The lines of a file, or of every file in a directory, each a JSON object, as events.
+
+    A restart goes on where the checkpoint was: the place in the files is state, and each event's position
+    (`name@line`) is its id. A line that is no JSON object becomes a dead letter of the operator that reads
+    the stream; the job goes on.
+
+    `time` names the field with the event's time (dots for nesting), `time_format` how it is written
+    (`iso8601`, `unix_s`, `unix_ms`, `unix_us` or a `strptime` pattern). With `out_of_orderness_s`, events are
+    Flink's timestamped elements, with watermarks so far behind. `follow` takes up files that appear in the
+    directory, without end. `replay` gives events at the pace of their times, 1.0 as they were. `limit` ends
+    the source after so many events. The source's `uid` is `name`.
+
+    Raises `SettingError` for what is wrong.
+
+    >>> env = fb.environment()
+    >>> tickets = fb.read_jsonl(env, "examples/tickets.jsonl", limit=2)
+    >>> with tickets.execute_and_collect() as events:
+    ...     [event.fields["id"] for event in events]
+    ['T-1001', 'T-1002']
+    """
+    form = Format("jsonl", _time(time, time_format), max_record_bytes)
+    files = Files(Path(path), form, follow=follow, limit=limit)
+    return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
+
+
+def read_text(
+    env: StreamExecutionEnvironment,
+    path: str | Path,
+    *,
+    follow: bool = False,
+    limit: int | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    name: str = "source",
+) -> ObjectStream[Event]:
+    """The lines of a file, or of every file in a directory, as events with one field, `text`.
+
+    The rest is as for `read_jsonl`.
+
+    >>> env = fb.environment()
+    >>> with fb.read_text(env, "examples/tickets.jsonl", limit=1).execute_and_collect() as events:
+    ...     [event.fields["text"][:15] for event in events]
+    ['{"id": "T-1001"']
+    """
+    form = Format("text", max_record_bytes=max_record_bytes)
+    files = Files(Path(path), form, follow=follow, limit=limit)
+    return _read(env, files, out_of_orderness_s=None, replay=None, name=name)
+
+
+def read_csv(
+    env: StreamExecutionEnvironment,
+    path: str | Path,
+    *,
+    columns: tuple[str, ...] = (),
+    delimiter: str = ",",
+    time: str | None = None,
+    time_format: str = "iso8601",
+    out_of_orderness_s: float | None = None,
+    follow: bool = False,
+    replay: float | None = None,
+    limit: int | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    name: str = "source",
+) -> ObjectStream[Event]:
+    """The rows of a file, or of every file in a directory, as events; all fields are texts.
+
+    Without `columns`, the first row names them. The rest is as for `read_jsonl`.
+
+    >>> _ = Path("reviews.csv").write_text("id,text\\nR-1,Too noisy\\n")
+    >>> env = fb.environment()
+    >>> with fb.read_csv(env, "reviews.csv").execute_and_collect() as events:
+    ...     [dict(event.fields) for event in events]
+    [{'id': 'R-1', 'text': 'Too noisy'}]
+    """
+    form = Format("csv", _time(time, time_format), max_record_bytes, tuple(columns), delimiter)
+    files = Files(Path(path), form, follow=follow, limit=limit)
+    return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
+
+
+def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:
+    """Write each object of `stream` as a line of JSON, exactly once, into files in the directory `path`.
+
+    The stream holds results, dead letters, or what a function of yours made of them: dicts, lists, texts,
+    numbers, pydantic models. A file appears as `part-*.jsonl` with the checkpoint that covers it and never
+    changes after; without checkpoints, when the job ends. What one subtask gives stays in order.
+
+    The sink's `uid` is `name`, or made of the path: its state is found again where the rest of the job has
+    changed. Raises `SettingError` for what is no stream; an object that is no JSON value fails the job.
+
+    >>> env = fb.environment()
+    >>> fb.write_jsonl(env.from_collection([{"word": "router"}]), "out")
+    >>> _ = env.execute("words")
+    >>> [part.read_text() for part in Path("out").glob("part-*.jsonl")]
+    ['{"word":"router"}\\n']
+    """
+    check_stream(stream, "write_jsonl")
+    encoded = isinstance(stream, ObjectStream)
+    source: Any = stream.encoded if encoded else stream
+    lines = source.map(_encoded_line if encoded else json_line, Types.STRING())
+    # At the stream's own parallelism, so that order within a subtask stays.
+    lines.name("JSON lines").set_parallelism(source._j_data_stream.getParallelism())
+    jsonl_sink(lines, JsonlFiles(Path(path)), uid=name or f"write {path}")
+
+
+def _encoded_line(data: bytes) -> str:
+    return json_line(decode(bytes(data)))
+
+
+def json_line(value: Any) -> str:
+    """`value` as a line of JSON. Raises `TypeError` where it is no JSON value."""
+    if isinstance(value, Result):
+        if isinstance(value.answer, BaseModel):
+            value = replace(value, answer=_other(value.answer))
+        return result_json(value)
+    if isinstance(value, DeadLetter):
+        return dead_letter_json(value)
+    return orjson.dumps(value, default=_other).decode("utf-8")
+
+
+def _other(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _time(field: str | None, form: str) -> EventTime | None:
+    return None if field is None else EventTime(field, form)
+
+
+def _read(
+    env: StreamExecutionEnvironment,
+    files: Files,
+    *,
+    out_of_orderness_s: float | None,
+    replay: float | None,
+    name: str,
+) -> ObjectStream[Event]:
+    form = files.format
+    if replay is None:
+        stream = file_source(env, files)
+    elif form.time is None:
+        raise SettingError("replay needs the time of each event: name its field with time=")
+    else:
+        stream = replay_source(env, files, ReplaySpeed(replay))
+    stream.uid(name)
+    if out_of_orderness_s is not None:
+        if form.time is None:
+            raise SettingError("out_of_orderness_s needs the time of each event: name its field with time=")
+        stream = timed(stream, out_of_orderness_s)
+    fields = {"text": ("text",), "csv": form.columns}.get(form.kind)
+    return ObjectStream(stream, Event, fields=fields or None)
+
+
+def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:
+    """`stream` of encoded events with their times as timestamps, and watermarks so far behind."""
+    if not out_of_orderness_s >= 0:
+        raise SettingError(f"out_of_orderness_s: expected 0 or more seconds, found {out_of_orderness_s}")
+    return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000), ahead_ms=AHEAD_MS)

@@ -1,0 +1,73 @@
+"""Which servers answer, and how requests are spread over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.errors import SettingError
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
+from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.settings import SecretRef
+
+LEAST_STALL_S = 1.0
+"""No replica is considered stalled after less silence than this."""
+
+
+@dataclass(frozen=True, init=False)
+class Fleet:
+    """Several servers that serve the same model: by their URLs, by a file with one URL per line, which may
+    change while the job runs, or by a DNS name (`http://NAME:PORT`), every address of which is a server.
+
+    `routing` is the name of a policy; the default sends a request where it is answered soonest, and holds it
+    back while all are full. `kv_events`, such as `tcp://{host}:5557`, is where vLLM publishes what its
+    caches hold. Raises `SettingError` for what is wrong.
+
+    >>> fleet = fb.Fleet("http://gpu-1:8000", "http://gpu-2:8000", routing="session_affinity")
+    >>> ask = fb.Inference(fleet, model="smollm2-135m-instruct", prompt="{{ text }}")
+    """
+
+    replicas: ReplicaList
+    routing: str
+    kv_events: str | None
+
+    def __init__(
+        self,
+        *urls: str,
+        file: str | None = None,
+        dns: str | None = None,
+        routing: str = DEFAULT_POLICY,
+        kv_events: str | None = None,
+    ) -> None:
+        if sum((bool(urls), file is not None, dns is not None)) != 1:
+            raise SettingError("a fleet needs one of: URLs, file=, dns=")
+        replicas: ReplicaList
+        if file is not None:
+            replicas = FileReplicas(str(file))
+        elif dns is not None:
+            replicas = DnsReplicas(dns)
+        else:
+            replicas = FixedReplicas(urls)
+        make_policy(routing)
+        object.__setattr__(self, "replicas", replicas)
+        object.__setattr__(self, "routing", routing)
+        object.__setattr__(self, "kv_events", kv_events)
+
+    def factory(
+        self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
+    ) -> FleetEngineFactory:
+        """What opens this fleet for an operator with these bounds."""
+        return FleetEngineFactory(
+            FleetConfig(
+                self.replicas,
+                model=model,
+                api_key=api_key,
+                routing=self.routing,
+                kv_events=self.kv_events,
+                # Soon enough for another replica to take over within the same time.
+                stall_s=max(LEAST_STALL_S, timeout_s / 4),
+                capacity=capacity,
+                deadline_s=deadline_s,
+            )
+        )

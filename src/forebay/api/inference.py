@@ -1,0 +1,215 @@
+"""What a user says about the model: where it is, what it is asked, which answers are taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from forebay.api.fleet import Fleet
+from forebay.api.models import AnswerModel
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.base import EngineFactory
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.prompt.template import Api
+from forebay.engine.retry import RetryPolicy
+from forebay.errors import SettingError
+from forebay.fleet.model_discovery import discover_model
+from forebay.flink.request_handler import InferenceSpec
+from forebay.records import JSON, Message, Sampling
+from forebay.settings import SecretRef
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How an event becomes an answer: the server, the model, the prompt, the form of answers, and when to
+    try again. It opens no connection and reads no secret; it can be shared, copied with
+    `dataclasses.replace`, and used for several operators.
+
+    `engine` is the URL of a server with the OpenAI protocol, several URLs, or a `Fleet`. `model` may be left
+    out where the server serves one model: it is then asked for its name when the operator is made.
+
+    `prompt` is a template in Jinja's syntax of what to send as the user's message (with
+    `api="completions"`: as the plain prompt); `messages` are templates of a whole conversation. A template
+    sees the event's fields by their names, and `key` and `time_ms`.
+
+    With `schema`, a JSON schema or a pydantic model, the engine is held to it and every answer is checked:
+    an answer that breaks the schema, or that a validator of the model class refuses, is asked for again, and
+    becomes a dead letter after `retry.max_invalid_answers` tries. `Result.answer` is then the JSON value, or
+    an instance of the model; without a schema it is the text.
+
+    `timeout_s` is the longest time without progress of one call, `deadline_s` that of all calls for one
+    event. `capacity` is the number of requests in flight in one subtask; beyond it the source waits.
+    `journal` names a file of answers kept on disk: the same request gets the same answer again. `priority`
+    is a template of a whole number, lower goes first; with `send_priority` the server is told, too.
+    `api_key` says where the key is, `{"env": NAME}` or `{"file": PATH}`, never the key itself.
+
+    Raises `SettingError` for what is wrong.
+
+    >>> class Topic(pydantic.BaseModel):
+    ...     word: str
+    >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="What is this about? {{ text }}", schema=Topic)
+    >>> env = fb.environment()
+    >>> answered = fb.infer(env.from_collection(["My router blinks red."]), ask)
+    >>> with answered.results.execute_and_collect() as results:
+    ...     [type(result.answer).__name__ for result in results]
+    ['Topic']
+    """
+
+    engine: str | Sequence[str] | Fleet | EngineFactory
+    _: KW_ONLY
+    model: str | None = None
+    prompt: str | None = None
+    messages: Sequence[Message] = ()
+    api: Api = "chat"
+    schema: Mapping[str, JSON] | type[BaseModel] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    timeout_s: float = 60.0
+    deadline_s: float = 300.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    capacity: int = 64
+    journal: str | Path | None = None
+    priority: str | None = None
+    send_priority: bool = False
+    api_key: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.messages, Message | str):
+            raise SettingError(f"messages: expected a list of Message, found {_kind(self.messages)}")
+        object.__setattr__(self, "messages", tuple(self.messages))
+        _check_types(self)
+        self.answer_model()
+        self.spec("checked")
+
+    def answer_model(self) -> AnswerModel | None:
+        """The class whose instances answers become; None where `schema` is none."""
+        return AnswerModel(self.schema) if isinstance(self.schema, type) else None
+
+    def spec(self, model: str) -> InferenceSpec:
+        """The same for the operator, with the name of the model. Raises `SettingError`."""
+        answers = self.answer_model()
+        schema = answers.schema() if answers else cast("Mapping[str, JSON] | None", self.schema)
+        if schema is not None:
+            AnswerCheck(schema, where="schema")
+        asked = self.prompt is not None or self.messages
+        return InferenceSpec(
+            self._engine(model),
+            model=model,
+            prompt=PromptTemplate(self.prompt, self.messages, api=self.api) if asked else None,
+            schema=schema,
+            accept=answers,
+            sampling=self.sampling,
+            timeout_s=self.timeout_s,
+            deadline_s=self.deadline_s,
+            retry=self.retry,
+            journal=None if self.journal is None else JournalConfig(Path(self.journal)),
+            priority=None if self.priority is None else FieldTemplate(self.priority, what="priority"),
+            send_priority=self.send_priority,
+        )
+
+    def templates(self) -> list[tuple[str, str]]:
+        """The templates, and what each is called."""
+        found = [(f"messages[{i}].content", each.content) for i, each in enumerate(self.messages)]
+        named = [("prompt", self.prompt), ("priority", self.priority)]
+        return [*found, *((what, text) for what, text in named if text is not None)]
+
+    def served_model(self) -> str:
+        """The model's name. Where it was left out the servers are asked what they serve, which blocks, at
+        most `deadline_s` where none answers. Raises `SettingError` where they serve several, and
+        `PipelineFailed` where none answered."""
+        if self.model is not None:
+            return self.model
+        fleet = self.fleet()
+        if fleet is None:
+            raise SettingError("model: expected a name, found none")
+        discover = partial(
+            discover_model,
+            fleet.replicas,
+            None,
+            api_key=self.secret(),
+            retry=self.retry,
+            deadline_s=self.deadline_s,
+            keys=("engine", "model"),
+        )
+        # In a thread, because a notebook has an event loop of its own.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(discover).result()
+
+    def fleet(self) -> Fleet | None:
+        """The replicas; None where `engine` opens its own."""
+        if isinstance(self.engine, Fleet):
+            return self.engine
+        if isinstance(self.engine, str):
+            return Fleet(self.engine)
+        return Fleet(*self.engine) if isinstance(self.engine, Sequence) else None
+
+    def secret(self) -> SecretRef | None:
+        """Where the API key is."""
+        return None if self.api_key is None else SecretRef(**self.api_key)
+
+    def _engine(self, model: str) -> EngineFactory:
+        fleet = self.fleet()
+        if fleet is None:
+            return cast(EngineFactory, self.engine)
+        return fleet.factory(
+            model,
+            api_key=self.secret(),
+            timeout_s=self.timeout_s,
+            deadline_s=self.deadline_s,
+            capacity=self.capacity,
+        )
+
+
+def _check_types(given: Inference) -> None:
+    """Raise `SettingError` for a value of a wrong type or out of its range."""
+    engine: Any = given.engine
+    if not isinstance(engine, str | Sequence | Fleet) and not callable(engine):
+        raise SettingError(f"engine: expected a URL, a list of URLs or a Fleet, found {_kind(engine)}")
+    for name in ("model", "prompt", "priority"):
+        value = getattr(given, name)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise SettingError(f"{name}: expected a text, found {_found(value)}")
+    for message in given.messages:
+        if not isinstance(message, Message):
+            raise SettingError(f"messages: expected a list of Message, found one {_kind(message)}")
+    if given.api not in ("chat", "completions"):
+        raise SettingError(f"api: expected chat or completions, found {_found(given.api)}")
+    if given.schema is not None and not isinstance(given.schema, Mapping | type):
+        raise SettingError(f"schema: expected a JSON schema or a pydantic model, found {_kind(given.schema)}")
+    for name in ("timeout_s", "deadline_s"):
+        value = getattr(given, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise SettingError(f"{name}: expected a number of seconds above 0, found {_found(value)}")
+    if type(given.capacity) is not int or given.capacity < 1:
+        raise SettingError(f"capacity: expected a whole number above 0, found {_found(given.capacity)}")
+    if not isinstance(given.sampling, Sampling):
+        raise SettingError(f"sampling: expected a Sampling, found {_kind(given.sampling)}")
+    if not isinstance(given.retry, RetryPolicy):
+        raise SettingError(f"retry: expected a RetryPolicy, found {_kind(given.retry)}")
+    if given.journal is not None and not isinstance(given.journal, str | Path):
+        raise SettingError(f"journal: expected the path of a file, found {_kind(given.journal)}")
+    if type(given.send_priority) is not bool:
+        raise SettingError(f"send_priority: expected True or False, found {_found(given.send_priority)}")
+    key: Any = given.api_key
+    if key is not None:
+        where = isinstance(key, Mapping) and len(key) == 1 and set(key) <= {"env", "file"}
+        if not where or not all(isinstance(name, str) and name for name in key.values()):
+            # What was found may be the key itself.
+            raise SettingError('api_key: expected {"env": NAME} or {"file": PATH}, never the key itself')
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _found(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,161 @@
+"""What a pipeline would do, without doing it: its settings as they are resolved, and the graph of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
+
+from forebay.config.applications import COUNTING, TopicsSpec
+from forebay.config.kafka import KafkaSink, KafkaSource
+from forebay.config.sources import DeadLetterSource, FeedSource, FileSource
+from forebay.config.spec import JsonlSink, PipelineSpec
+
+HIDDEN_QUERY = "..."
+"""Stands for the query of a URL, which may hold a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the job. `parallelism` is its number of subtasks; `shards` and `capacity` (requests in
+    flight per subtask) are None where it has none. `after` names the stage whose output it reads."""
+
+    name: str
+    what: str
+    parallelism: int
+    shards: int | None = None
+    capacity: int | None = None
+    after: str | None = None
+
+
+def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
+    """Every setting of `spec`, defaults included, as a pipeline file would have it. Secrets are named by
+    their places; the query of a URL is left out, for it may hold one. `engine`: URLs over those of `spec`."""
+    document: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
+    if engine:
+        document["engine"] |= {"url": list(engine), "file": None, "dns": None}
+    return {key: _as_written(value) for key, value in document.items()}
+
+
+def _as_written(value: Any) -> Any:
+    """`value` with `type` first, and URLs without their queries."""
+    if not isinstance(value, dict):
+        return value
+    ordered = {key: value[key] for key in sorted(value, key=lambda key: key != "type")}
+    return {key: _urls(inner) if key == "url" else _as_written(inner) for key, inner in ordered.items()}
+
+
+def _urls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_urls(each) for each in value]
+    return _without_query(value) if isinstance(value, str) else value
+
+
+def _without_query(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query=HIDDEN_QUERY if parts.query else "", fragment=""))
+
+
+def to_yaml(document: dict[str, Any]) -> str:
+    """`document` as a YAML file that `load_spec` reads as the same values."""
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 110
+    yaml.allow_unicode = True
+    yaml.representer.add_representer(type(None), _null)
+    out = StringIO()
+    yaml.dump(_blocks(document), out)
+    return out.getvalue()
+
+
+def _null(representer: Any, _: None) -> Any:
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _blocks(value: Any) -> Any:
+    """Texts of several lines as blocks, where a block can hold them."""
+    if isinstance(value, dict):
+        return {key: _blocks(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_blocks(inner) for inner in value]
+    if isinstance(value, str) and "\n" in value and all(_plain(line) for line in value.split("\n")):
+        return LiteralScalarString(value)
+    return value
+
+
+def _plain(line: str) -> bool:
+    return line.isprintable() and line == line.strip()
+
+
+def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:
+    """The job's steps from the source to the sinks, in order; `engine` are URLs over those of `spec`."""
+    source, application = spec.source, spec.application
+    reads = spec.parallelism if isinstance(source, KafkaSource) and spec.event_time is None else 1
+    stages = [Stage("source", _source(spec), reads)]
+    if application is not None and application.type in COUNTING:
+        shards = application.topic_shards if isinstance(application, TopicsSpec) else spec.shards
+        counting = min(spec.parallelism, shards)
+        stages.append(
+            Stage(application.type, "finds what to ask about", counting, shards, after=stages[-1].name)
+        )
+    elif spec.key is not None:
+        stages.append(Stage("key", spec.key, reads, after="source"))
+    written = stages[-1].name, 1
+    if spec.asks_model:
+        what = f"{spec.engine.model or 'the model'} at {_engine(spec, engine)}"
+        if application is not None and application.type not in COUNTING:
+            what = f"{application.type}, asks {what}"
+        stages.append(Stage("infer", what, spec.parallelism, spec.shards, spec.capacity, stages[-1].name))
+        written = "infer", spec.parallelism
+    after, many = written
+    for name, sink in (("sink", spec.sink), ("dead_letters", spec.dead_letters)):
+        if isinstance(sink, KafkaSink):
+            what = f"topic {sink.topic} at {sink.bootstrap}, {sink.guarantee}"
+        elif isinstance(sink, JsonlSink):
+            what = f"JSON lines in {sink.path}"
+        else:
+            what, many = "standard output", 1
+        stages.append(Stage(name, what, many, after=after))
+        many = written[1]
+    return stages
+
+
+def _source(spec: PipelineSpec) -> str:
+    source = spec.source
+    if isinstance(source, KafkaSource):
+        topics = ", ".join(source.topics) or f"topics like {source.pattern}"
+        return f"kafka: {topics} at {source.bootstrap}"
+    if isinstance(source, FileSource | DeadLetterSource):
+        return f"{source.type}: {source.path}"
+    if isinstance(source, FeedSource):
+        return f"{source.type}: {_without_query(source.url)}"
+    return source.type
+
+
+def _engine(spec: PipelineSpec, engine: Sequence[str]) -> str:
+    urls = list(engine) or list(spec.engine.url)
+    if urls:
+        return ", ".join(map(_without_query, urls))
+    if spec.engine.file is not None:
+        return f"the addresses in {spec.engine.file}"
+    return spec.engine.dns or "the local engine that the run starts"
+
+
+def graph_text(stages: Sequence[Stage]) -> str:
+    """The graph as lines of text: each stage with what it does, how parallel it is, and its bounds."""
+    width = max(len(stage.name) for stage in stages)
+    lines = []
+    for stage in stages:
+        bounds = [f"parallelism {stage.parallelism}"]
+        if stage.shards is not None:
+            bounds.append(f"shards {stage.shards}")
+        if stage.capacity is not None:
+            bounds.append(f"capacity {stage.capacity}")
+        arrow = "" if stage.after is None else "→ "
+        lines.append(f"{arrow:2}{stage.name:{width}}  {stage.what}  ({', '.join(bounds)})")
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""The examples in the docstrings of all public names run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forebay as fb
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(__file__).with_name("run_examples.py")
+KAFKA = {"read_kafka", "write_kafka"}
+TIMEOUT_S = 500
+
+
+def run_examples(folder: Path, *names: str) -> None:
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    with ReplicaThread(ReplicaScript(models=("smollm2-135m-instruct",), delay=Fixed(0.01))) as replica:
+        done = subprocess.run(
+            [sys.executable, str(RUNNER), replica.url, *names],
+            cwd=folder,
+            env={**os.environ, "FOREBAY_HOME": str(folder / "home")},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.flink
+def test_examples_run(tmp_path: Path) -> None:
+    run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA))
+
+
+@pytest.mark.flink
+def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path) -> None:
+    (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
+    shutil.copy(kafka_jar, tmp_path / "home" / "connectors")
+    run_examples(tmp_path, *sorted(KAFKA))

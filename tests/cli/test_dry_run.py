@@ -1,0 +1,72 @@
+"""`forebay run --dry-run`: checks, prints, and starts and makes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from forebay.cli import application
+from forebay.config.load import load_spec
+from forebay.errors import SettingError
+
+FILE = """\
+name: p
+source: {type: jsonl, path: in.jsonl}
+prompt: "{{ text }}"
+sink: {type: jsonl, path: out}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_text(FILE)
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "user": "u"}\n')
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(application(), ["run", *words])
+
+
+def test_it_prints_a_pipeline_file_and_makes_nothing(folder: Path) -> None:
+    done = run("p.yaml", "--dry-run", "--set", "capacity=3")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in folder.iterdir()) == ["in.jsonl", "p.yaml"]
+    assert "# → infer" in done.stdout
+    (folder / "again.yaml").write_text(done.stdout)
+    assert load_spec(folder / "again.yaml") == load_spec(folder / "p.yaml", ["capacity=3"])
+
+
+def test_as_a_document() -> None:
+    document = json.loads(run("p.yaml", "--dry-run", "--json").stdout)
+    assert document["pipeline"]["capacity"] == 64
+    assert [stage["name"] for stage in document["graph"]] == ["source", "infer", "sink", "dead_letters"]
+
+
+def test_an_application_too(folder: Path) -> None:
+    done = run("sessions", "--source", "in.jsonl", "--dry-run", "--set", "application.idle_s=60")
+    assert "idle_s: 60.0" in done.stdout
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["p.yaml", "--set", "source.path=none.jsonl"], "source.path: "),
+        (["p.yaml", "--set", "engine.api_key.env=NO_SUCH_KEY"], "engine.api_key: "),
+        (["p.yaml", "--set", "sink.path=in.jsonl/x"], "sink.path: "),
+        (["session"], "no such application; .*did you mean 'sessions'"),
+        (["p.yml"], "there is no such file .*did you mean 'p.yaml'"),
+        (["p.yaml", "--key", "a"], "--key: only with an application"),
+    ],
+)
+def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:
+    error = run(*words, "--dry-run").exception
+    assert isinstance(error, SettingError)
+    with pytest.raises(SettingError, match=said):
+        raise error

@@ -1,0 +1,98 @@
+"""`--json`: one habit for all commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import application as benchmarks
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.cli.json_option import check_json, shows_text, with_values, write_json
+from forebay.errors import SettingError
+
+SILENT = frozenset(("forebay ask", "forebay init"))
+"""Their output is answers and a file."""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--json"], ["--json", "-"]),
+        (["--json", "-"], ["--json", "-"]),
+        (["--json", "a.json", "p.yaml"], ["--json", "a.json", "p.yaml"]),
+        (["--json", "--fresh"], ["--json", "-", "--fresh"]),
+        (["--json=a.json"], ["--json=a.json"]),
+        (["a", "--", "--json"], ["a", "--", "--json"]),
+    ],
+)
+def test_the_file_may_be_left_out(words: list[str], found: list[str]) -> None:
+    assert with_values(words) == found
+
+
+def commands(name: str, command: object) -> dict[str, object]:
+    if isinstance(command, TyperGroup):
+        found = {name: command} if command.callback and command.invoke_without_command else {}
+        for word, inner in command.commands.items():
+            found |= commands(f"{name} {word}", inner)
+        return found
+    return {name: command}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *commands("forebay", get_command(application())).items(),
+        *commands("benchmarks", get_command(benchmarks())).items(),
+    ],
+)
+def test_every_command_that_reports_has_it(name: str, command: object) -> None:
+    if name in SILENT:
+        return
+    (option,) = [one for one in command.params if "--json" in getattr(one, "opts", ())]  # type: ignore[attr-defined]
+    assert (option.metavar, option.default) == ("[FILE]", None)
+
+
+def test_a_file_is_indented_and_standard_output_has_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "a.json")
+    write_json(file, {"a": 1})
+    write_json("-", {"a": 1})
+    write_json(None, {"a": 1})
+    assert Path(file).read_text() == '{\n  "a": 1\n}\n'
+    assert capsys.readouterr().out == '{"a":1}\n'
+    assert [shows_text(target) for target in (None, file, "-")] == [True, True, False]
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="--json: expected a file, found the folder"):
+        check_json(str(tmp_path))
+    with pytest.raises(SettingError, match="--json: there is no folder"):
+        check_json(str(tmp_path / "none" / "a.json"))
+    with pytest.raises(SettingError, match="or - for standard output"):
+        check_json("")
+    check_json("-")
+    check_json(None)
+
+
+def test_a_report_in_a_file_leaves_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    file = tmp_path / "a.json"
+    done = CliRunner().invoke(application(), ["engine", "down", "--json", str(file)])
+    assert "0 replica" in done.stdout
+    assert json.loads(file.read_text()) == {"ended": []}
+    alone = CliRunner().invoke(application(), ["engine", "down", "--json"])
+    assert json.loads(alone.stdout) == {"ended": []}
+
+
+def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
+    """`--json p.yaml` without a pipeline is a mistake, and overwrites nothing."""
+    file = tmp_path / "p.yaml"
+    file.write_text("name: p\n")
+    assert CliRunner().invoke(application(), ["run", "--json", str(file)]).exit_code == 2
+    assert file.read_text() == "name: p\n"

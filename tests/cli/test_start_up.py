@@ -1,0 +1,68 @@
+"""What the command line does not import before it is needed: each would be waited for at every `--help`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, sys
+sys.argv = ["forebay", *{words!r}]
+from forebay.cli import main
+try:
+    main()
+except SystemExit as end:
+    status = end.code
+print("\\n" + json.dumps([status, sorted(sys.modules)]))
+"""
+SLOW = ("aiohttp", "jinja2", "jsonschema", "numpy", "psutil", "pyflink", "rich.live", "ruamel.yaml")
+STARTS_FLINK = ("forebay.runtime.flink_process", "forebay.runtime.supervisor", "forebay.flink.jvm")
+COMPLETION = {"_FOREBAY_COMPLETE": "complete_bash", "COMP_WORDS": "forebay ru", "COMP_CWORD": "1"}
+
+
+def modules_of(folder: Path, *words: str, **environment: str) -> set[str]:
+    """The modules that a fresh process has loaded once it has done what `words` say."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(words=words)],
+        env={**os.environ, "FOREBAY_HOME": str(folder), **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    status, modules = json.loads(done.stdout.splitlines()[-1])
+    assert status == 0, done.stderr
+    return set(modules)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["--help"], {}),
+        (["--version"], {}),
+        (["run", "--help"], {}),
+        (["demo", "--help"], {}),
+        (["engine", "up", "--help"], {}),
+        (["simulate", "--help"], {}),
+        ([], COMPLETION),
+    ],
+    ids=["help", "version", "run", "demo", "engine", "simulate", "completion"],
+)
+def test_help_waits_for_no_library(tmp_path: Path, words: list[str], environment: dict[str, str]) -> None:
+    loaded = modules_of(tmp_path, *words, **environment)
+    assert not {name for name in SLOW if name in loaded}
+
+
+def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        "name: p\nsource: {type: generator}\nprompt: '{{ text }}'\nsink: {type: stdout}\n"
+    )
+    loaded = modules_of(tmp_path, "run", "p.yaml", "--dry-run")
+    assert "forebay.config.spec" in loaded
+    assert not {name for name in STARTS_FLINK if name in loaded}
