@@ -1,6 +1,6 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
-# make check   format, lint, types, import contracts, and the tests without Flink, Kafka and vLLM
+# make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka and vLLM
 # make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
@@ -35,6 +35,8 @@ ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
 AUDIT = $(TOOLS)/bin/pip-audit
 VULNERABLE := jinja2==2.4.1
+# Compiled once, not by each of the thousand processes that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
 # Half of most tests is waiting, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -49,14 +51,15 @@ demo: setup
 	@$(BIN)/forebay demo
 
 check: $(READY) lint
-	$(PYTEST) -m "not flink and not kafka and not vllm"
+	$(PYTEST) --hypothesis-profile=check -m "not flink and not kafka and not vllm and not slow"
 
 test: setup lint
-	@echo "All tests: about a quarter of an hour on two fast cores; many start Flink, Kafka or vLLM for real."
+	@echo "All tests: a quarter of an hour on two cores, longer on busy ones; many start Flink, Kafka or vLLM for real."
 	$(PYTEST) --cov
 
 test-faults: setup
-	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py
+	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py \
+		tests/runtime/test_flink_process.py
 	$(BIN)/python -m benchmarks.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 test-attacks: setup

@@ -115,6 +115,9 @@ async def _offer(
     for number in range(settings.requests):
         await asyncio.sleep(max(0.0, begun_s + number / settings.rate - loop.time()))
         if number == settings.requests // 3:
+            # All that were asked so far are with a replica, also where this process was held up.
+            while sum(map(calls, replicas)) < number and not all(task.done() for task in tasks):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             sick = max(replicas, key=calls)
             before = calls(sick)
             others = sum(map(calls, replicas)) - before

@@ -15,6 +15,8 @@ from hypothesis import settings
 
 # A deadline per example would be an assertion about the wall clock of a busy machine.
 settings.register_profile("forebay", deadline=None, print_blob=True)
+# For `make check`.
+settings.register_profile("check", deadline=None, print_blob=True, max_examples=25)
 # For `make test-faults`.
 settings.register_profile("faults", deadline=None, print_blob=True, max_examples=2000)
 # For `make test-attacks`: with forty readers, more than 100,000 inputs.
@@ -42,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("vllm"))
         elif not _has(item, "flink", "kafka", "xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=lambda item: (not _has(item, "vllm"), not _has(item, "flink", "kafka")))
+    items.sort(key=lambda item: 0 if _has(item, "vllm") else 1 if _has(item, "flink", "kafka") else 2)
 
 
 def _has(item: pytest.Item, *marks: str) -> bool:
@@ -53,6 +55,14 @@ def _has(item: pytest.Item, *marks: str) -> bool:
 def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's JVM writes; the first test that starts it decides, so all name this folder."""
     return tmp_path_factory.mktemp("flink-logs")
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forebay's home for commands that leave nothing there to look at: one for all workers, as the first runs
+    make the archive of classes from which the JVMs of the others start sooner."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
 
 
 class Pipelines:
@@ -107,6 +117,18 @@ def pipelines(tmp_path: Path, flink_logs: Path) -> Pipelines:
 def shared_pipelines(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path) -> Pipelines:
     """For tests that look at one run from several sides."""
     return Pipelines(tmp_path_factory.mktemp("pipelines"), flink_logs)
+
+
+@pytest.fixture(scope="session")
+def local_engine() -> Iterator[Any]:
+    """One vLLM with the default model and room for 512 tokens, for all tests that only ask it."""
+    from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
+    from forebay.settings import load_settings
+
+    settings = load_settings()
+    ensure_engine(settings, Silent())
+    with local_replicas(1, EngineOptions(kv_cache_gib=0.5, max_model_len=512), settings=settings) as replicas:
+        yield replicas
 
 
 NEAR = Path(__file__).parents[1].parent / "shared" / "kafka"

@@ -10,7 +10,8 @@ from benchmarks.__main__ import application
 from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
 from typer.testing import CliRunner
 
-SETTINGS = FaultSettings(requests=240)
+# Long waits, as this process may be held up itself: that is no replica's fault.
+SETTINGS = FaultSettings(requests=240, deadline_s=60.0, stall_s=3.0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import orjson
 import pytest
 from benchmarks.overload import CONSTANTS, measure_overload, overload_arrivals
 from benchmarks.routing import SIZES, RoutingReport, decision_us, measure_routing
-from benchmarks.routing_picture import draw_routing, draw_runs
+from benchmarks.routing_picture import draw_routing
 
 from forebay.errors import SettingError
 from forebay.simulate.engine import LLAMA_8B
+from forebay.simulate.picture import draw_runs
 from forebay.simulate.scenario import Scenario
 from forebay.simulate.traces import Arrivals
 

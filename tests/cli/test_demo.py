@@ -109,12 +109,12 @@ def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-def test_a_demo_with_one_of_two_models_and_a_key(tmp_path: Path) -> None:
+def test_a_demo_with_one_of_two_models_and_a_key(home: Path, tmp_path: Path) -> None:
     with ReplicaThread(ReplicaScript(models=("a", "b"), delay=Fixed(0.01), api_key=KEY)) as replica:
         words = ["demo", "--engine", replica.url, "--model", "b", "--api-key-env", "KEY", "--events", "40"]
         done = subprocess.run(
             [sys.executable, "-m", "forebay", *words, "--json", "--out", str(tmp_path / "out")],
-            env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home"), "KEY": KEY},
+            env={**os.environ, "FOREBAY_HOME": str(home), "KEY": KEY},
             capture_output=True,
             text=True,
             timeout=400,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -43,10 +42,14 @@ def pipeline(folder: Path, **document: Any) -> Path:
     return file
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+@pytest.fixture(autouse=True)
+def _home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(home))
+
+
+def start(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "forebay", "run", *words],
-        env={**os.environ, "FOREBAY_HOME": str(folder / "home")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -66,7 +69,6 @@ def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over
         raise KeyboardInterrupt
 
     monkeypatch.setattr("forebay.runtime.run.run_pipeline", stopped)
-    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
     ended = CliRunner().invoke(
         application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]
     )
@@ -75,7 +77,7 @@ def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over
 
 @pytest.mark.flink
 def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replica: ReplicaThread) -> None:
-    out, said = start(tmp_path, str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
+    out, said = start(str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
     lines = [json.loads(line) for line in out.splitlines()]
     assert len({line["position"] for line in lines}) == len(lines) == 20, said.decode()
     assert b"20 events in, 20 results, 0 dead letters" in said
@@ -87,7 +89,7 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
 @pytest.mark.flink
 def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, replica: ReplicaThread) -> None:
     endless = pipeline(tmp_path, source={"type": "generator", "rate": 50.0})
-    running = start(tmp_path, str(endless), "--engine", replica.url)
+    running = start(str(endless), "--engine", replica.url)
     assert running.stdout is not None
     assert running.stderr is not None
     assert json.loads(running.stdout.readline())["id"]
@@ -108,17 +110,20 @@ class Run:
         )
         self.home = folder / ".forebay" / "p" / "checkpoints"
         self._words = (str(self.file), "--engine", replica.url, "--json")
-        self.process = start(folder, *self._words)
+        self.process = start(*self._words)
 
     def again(self) -> None:
-        self.process = start(self.folder, *self._words)
+        self.process = start(*self._words)
 
     def flink(self) -> psutil.Process:
         (found,) = psutil.Process(self.process.pid).children()
         return found
 
     def jvm(self) -> psutil.Process:
-        (found,) = self.flink().children()
+        # It may have another child, which makes the archive of classes.
+        (found,) = (
+            p for p in self.flink().children() if any("GatewayServer" in word for word in p.cmdline())
+        )
         return found
 
     def positions(self) -> list[str]:

@@ -18,7 +18,6 @@ from forebay.demo.question import (
     weighs_topics,
 )
 from forebay.engine.client import HttpEngineFactory
-from forebay.engine.launch import local_replicas
 from forebay.records import JSON, Request
 from forebay.runtime.job_graph import generator_of
 
@@ -67,22 +66,23 @@ def token_of(word: str, url: str, model: str) -> Any:
 
 
 @pytest.mark.vllm
-async def test_the_default_model_names_most_topics_of_made_up_posts(tmp_path: Path) -> None:
+async def test_the_default_model_names_most_topics_of_made_up_posts(
+    local_engine: Any, tmp_path: Path
+) -> None:
     demo = demo_of(DemoOptions(out=tmp_path, events=300, seed=17, by_likelihood=True))
     template, generator = demo.spec.prompt_template(), generator_of(demo.spec.source)  # type: ignore[arg-type]
     assert template is not None
-    with local_replicas(1) as replicas:
-        for topic, (token, _) in WORDS.items():
-            assert token_of(f" {topic}", replicas[0], replicas.model) == [token]
-        engine = HttpEngineFactory(replicas[0])()
-        right = 0
-        for index in range(150):
-            post = generator.event(index)
-            prompt = template.render(post.fields)
-            assert isinstance(prompt, str)
-            request = Request(str(index), replicas.model, prompt=prompt, sampling=demo.spec.sampling.value())
-            answer = await engine.complete(request, timeout_s=60)
-            assert answered_topic(answer.text) in TOPICS
-            right += answered_topic(answer.text) == post.fields["gold_topic"]
-        await engine.close()
+    for topic, (token, _) in WORDS.items():
+        assert token_of(f" {topic}", local_engine[0], local_engine.model) == [token]
+    engine = HttpEngineFactory(local_engine[0])()
+    right = 0
+    for index in range(150):
+        post = generator.event(index)
+        prompt = template.render(post.fields)
+        assert isinstance(prompt, str)
+        request = Request(str(index), local_engine.model, prompt=prompt, sampling=demo.spec.sampling.value())
+        answer = await engine.complete(request, timeout_s=60)
+        assert answered_topic(answer.text) in TOPICS
+        right += answered_topic(answer.text) == post.fields["gold_topic"]
+    await engine.close()
     assert right / 150 >= 0.75

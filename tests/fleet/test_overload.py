@@ -20,6 +20,8 @@ from forebay.testing.replica.inside import InsideReplica
 from forebay.testing.replica.script import ReplicaScript
 from forebay.testing.virtual import LoopClock, run_virtual
 
+pytestmark = pytest.mark.slow
+
 SETTLE_S = 20.0
 
 

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from py4j.protocol import Py4JError
 from pyflink.java_gateway import get_gateway
-from forebay.operators.jvm import start_jvm
+from forebay.flink.jvm import start_jvm
 
 start_jvm(Path(sys.argv[1]), heap_mb=256)
 try:

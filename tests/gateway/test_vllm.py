@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import openai
 import pytest
-
-from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
-from forebay.settings import load_settings
 
 from .conftest import serving, spec_of, until
 
@@ -20,13 +17,9 @@ MODEL = "smollm2-135m-instruct"
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12, "seed": 1}
 
 
-@pytest.fixture(scope="module")
-def replica() -> Iterator[str]:
-    settings = load_settings()
-    ensure_engine(settings, Silent())
-    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512)
-    with local_replicas(1, options, settings=settings) as replicas:
-        yield replicas[0]
+@pytest.fixture
+def replica(local_engine: Any) -> str:
+    return str(local_engine[0])
 
 
 async def test_what_vllm_says_comes_through_as_it_is(replica: str) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from forebay.engine.client import HttpEngine
-from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
 from forebay.engine.probe import fetch_metrics, list_models
 from forebay.errors import ModelNotFound, PromptTooLong, SettingError
 from forebay.records import Message, Request, Sampling
-from forebay.settings import load_settings
 
 pytestmark = pytest.mark.vllm
 
@@ -30,13 +27,9 @@ SCHEMA = {
 POSTS = ["What a fight!", "The referee was blind.", "I love this town 🎉", 'She said "no"\n\tand left.']
 
 
-@pytest.fixture(scope="module")
-def replica() -> Iterator[str]:
-    settings = load_settings()
-    ensure_engine(settings, Silent())
-    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512)
-    with local_replicas(1, options, settings=settings) as replicas:
-        yield replicas[0]
+@pytest.fixture
+def replica(local_engine: Any) -> str:
+    return str(local_engine[0])
 
 
 def request(text: str, **changes: Any) -> Request:

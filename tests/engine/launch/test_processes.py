@@ -8,6 +8,7 @@ from multiprocessing import shared_memory
 import pytest
 
 from forebay.engine.launch.processes import birth_s, is_same, kill, session_members
+from forebay.testing.waiting import wait_until
 
 HOLDER = """
 from multiprocessing import shared_memory
@@ -32,6 +33,8 @@ def test_what_was_killed_leaves_no_shared_memory() -> None:
     assert holder.stdout is not None
     assert holder.stdin is not None
     name = holder.stdout.readline().decode().strip()
+    # Until it runs its own program, a child goes by its parent's name.
+    wait_until(lambda: any("resource_tracker" in " ".join(p.cmdline()) for p in session_members(holder.pid)))
     members = session_members(holder.pid)
     assert len(members) == 2, "the holder and its resource tracker"
     assert kill(members) == set()
