@@ -2,6 +2,7 @@
 # make demo    the main job in small
 # make test    lint, types, import contracts, all tests, coverage
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
+# make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
 # make flink-options   the names of Flink's options, which pipeline files are checked against, of the Flink that
 #                      is installed
@@ -33,7 +34,7 @@ ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: flink-options setup demo test test-faults test-attacks lint lock sbom audit clean
+.PHONY: dist flink-options setup demo test test-faults test-attacks lint lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -67,6 +68,11 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in
+
+dist: $(READY)
+	@rm -rf dist build/lib
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
+	@ls dist/*.whl
 
 flink-options: setup
 	$(BIN)/python -m forebay.flink.list_options
