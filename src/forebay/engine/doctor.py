@@ -62,6 +62,11 @@ def examine(settings: Settings) -> list[Finding]:
         check_disk(_free_disk_gib(settings.home), engine_ready=ready),
         check_ports(),
         check_replicas(machine_registry(settings).read()),
+        Finding(
+            "kept files",
+            Verdict.OK,
+            f"{settings.home} (engine, models, connectors, logs); pip uninstall leaves them",
+        ),
     ]
 
 
@@ -76,9 +81,13 @@ def check_python(version: tuple[int, int]) -> Finding:
 
 
 def check_flink(version: str | None) -> Finding:
-    """The operators are written for one version of Flink."""
+    """The operators are written for one version of Flink, and take its patch releases."""
     if version == FLINK:
         return Finding("Flink", Verdict.OK, version)
+    if version is not None and version.startswith(FLINK.rpartition(".")[0] + "."):
+        return Finding(
+            "Flink", Verdict.WARNING, f"{version}, tried with {FLINK}", f"pip install apache-flink=={FLINK}"
+        )
     return Finding("Flink", Verdict.MISSING, version or "not installed", f"pip install apache-flink=={FLINK}")
 
 

@@ -1,0 +1,83 @@
+"""The wheel holds what the commands need where there is no source tree, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+NOT_PART = ("__pycache__", ".pyc")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """Built from a copy: building leaves folders beside the sources."""
+    copy, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run([*command, "--wheel-dir", str(made), str(copy)], check=True, timeout=300)
+    (file,) = made.glob("forebay-*.whl")
+    with zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def metadata(wheel: zipfile.ZipFile) -> list[Requirement]:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    found = Parser().parsestr(wheel.read(name).decode())
+    return [Requirement(line) for line in found.get_all("Requires-Dist", [])]
+
+
+def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
+    source = ROOT / "src"
+    there = {
+        path.relative_to(source).as_posix()
+        for path in (source / "forebay").rglob("*")
+        if path.is_file() and not path.as_posix().endswith(NOT_PART) and "__pycache__" not in path.parts
+    }
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert packed == there
+    assert {
+        "forebay/py.typed",
+        "forebay/flink/options.json",
+        "forebay/engine/launch/locks/engine.txt",
+    } <= packed
+
+
+def test_the_command_is_there(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert b"forebay = forebay.cli:main" in wheel.read(name)
+
+
+def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
+    """One version alone would fight whatever else is installed."""
+    exact = [
+        requirement.name
+        for requirement in metadata(wheel)
+        if any(each.operator in ("==", "===") for each in requirement.specifier)
+    ]
+    assert exact == []
+
+
+def test_each_extra_that_a_message_names_is_there(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    extras = set(Parser().parsestr(wheel.read(name).decode()).get_all("Provides-Extra", []))
+    assert {"avro", "gateway", "gateway-traces", "kv-events", "plot"} <= extras
