@@ -133,7 +133,9 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         assert extra
         assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     else:
-        assert name in {"vllm", "jq", "git", "cd", "source", "cat", "python3", "pip"}, f"{place}: what is {name}?"
+        assert name in {"vllm", "jq", "git", "cd", "source", "cat", "python3", "pip"}, (
+            f"{place}: what is {name}?"
+        )
 
 
 def test_a_wrong_command_would_be_seen() -> None:
