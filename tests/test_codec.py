@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import msgpack
@@ -69,6 +69,7 @@ results = st.builds(
     journaled=st.booleans(),
     record_key=keys,
     headers=headers,
+    replica=names,
 )
 keyed = st.builds(KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50))
 records = st.one_of(events, letters, results, keyed)
@@ -203,3 +204,10 @@ def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
 @given(results)
 def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
     assert decode([byte - 256 if byte > 127 else byte for byte in encode(result)]) == result
+
+
+def test_a_result_of_a_version_that_named_no_replica_is_read() -> None:
+    result = Result("i", "k", {}, "a", Usage(), 1, 2, 0.5, 0.5, replica="http://a:1")
+    tag, *values = msgpack.unpackb(encode(result))
+    assert values[-1] == "http://a:1"
+    assert decode(msgpack.packb([tag, *values[:-1]])) == replace(result, replica=None)

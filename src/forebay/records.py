@@ -161,13 +161,14 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer."""
+    """A finished answer. `replica` is the address of who gave it, None where that is not known."""
 
     text: str
     finish_reason: str | None
     usage: Usage
     timing: Timing
     load: ReplicaLoad | None = None
+    replica: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ class Result:
     wall-clock moment at which the pipeline got the event from its source. `elapsed_s` and `called_s` are
     durations in seconds: from the first call to the answer, retries included, and of the last call alone.
     `reissued` says that the request was sent again after a recovery; `journaled`, that the result journal
-    answered it.
+    answered it. `replica` is the address of the replica that gave the answer, without secrets; None where
+    none did or an older version wrote the result.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
@@ -200,3 +202,4 @@ class Result:
     journaled: bool = False
     record_key: bytes | None = None
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    replica: str | None = None

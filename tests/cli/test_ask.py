@@ -61,6 +61,7 @@ def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: R
         ("line 2", {"text": "blood"}),
     ]
     assert {line["answer"] for line in lines} <= {"red", "blue"}
+    assert {line["replica"] for line in lines} == {replica.url}
 
 
 def test_a_schema_and_a_file_beside_the_text(tmp_path: Path, replica: ReplicaThread) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 from io import StringIO
 from pathlib import Path
@@ -9,8 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay import cli
+from forebay.cli.engine import up
 from forebay.cli.setup import announce_install
-from forebay.engine.launch import Replica, machine_registry
+from forebay.engine.launch import EngineOptions, Replica, machine_registry
 from forebay.engine.launch.environment import engine_python, recipe
 from forebay.engine.launch.files import write_stamp
 from forebay.settings import load_settings
@@ -81,3 +83,11 @@ def test_an_installation_is_announced_before_it_begins(home: Path) -> None:
     ready = StringIO()
     announce_install(settings, Console(file=ready))
     assert ready.getvalue() == ""
+
+
+def test_the_defaults_that_are_shown_are_those_of_the_engine() -> None:
+    """They stand twice, so that `--help` need not wait for what starts engines."""
+    shown = {name: one.default for name, one in inspect.signature(up).parameters.items()}
+    options = EngineOptions()
+    for name in ("model", "port_base", "max_model_len", "max_num_seqs", "eager", "timeout_s"):
+        assert shown[name] == getattr(options, name), name

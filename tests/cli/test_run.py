@@ -18,6 +18,7 @@ from forebay.cli import application
 from forebay.connectors.sinks import read_jsonl_sink
 from forebay.engine.launch.processes import wait_gone
 from forebay.errors import SettingError
+from forebay.runtime.snapshot import Snapshot
 from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.waiting import wait_until
@@ -65,7 +66,10 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
 def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object, **__: object) -> None:
+    def stopped(
+        _spec: object, _engine: object, _options: object, _settings: object, watch: Any, **_: object
+    ) -> None:
+        watch(Snapshot(12.0, "INTERRUPTED", results=7, dead_letters=2))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("forebay.runtime.run.run_pipeline", stopped)
@@ -73,6 +77,7 @@ def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over
         application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]
     )
     assert "stopped; run the same command to start over: there is no checkpoint yet" in ended.stderr
+    assert "after 12 s: 7 results and 2 dead letters written" in ended.stderr
 
 
 @pytest.mark.flink

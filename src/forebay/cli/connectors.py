@@ -39,11 +39,15 @@ def install(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
+    from forebay.documents.load import suggestion
 
     check_json(json)
     jar = JARS.get(connector)
     if jar is None:
-        raise SettingError(f"there is no connector {connector!r}; there is {', '.join(JARS)}")
+        raise SettingError(
+            f"there is no connector {connector[:60]!r}; there is {', '.join(JARS)}"
+            f"{suggestion(connector, JARS)}"
+        )
     settings = load_settings()
     console = errors_console()
     bar = Progress(

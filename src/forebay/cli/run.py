@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forebay.config.presets import Preset
     from forebay.config.spec import PipelineSpec
     from forebay.runtime.flink_process import FlinkLauncher
+    from forebay.runtime.snapshot import Snapshot
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
@@ -150,7 +151,7 @@ def _run(
             if json is not None and line.last is not None:
                 report(line.last, one_each=one_each, json=json, console=None)
             if isinstance(error, KeyboardInterrupt):
-                _say_stopped(spec, errors)
+                _say_stopped(spec, errors, line.last)
                 _write_page(ready, folder, errors)
             raise
     limited = line.throughput.limited(last)
@@ -162,10 +163,14 @@ def _run(
     _write_page(ready, folder, errors)
 
 
-def _say_stopped(spec: PipelineSpec, errors: Console) -> None:
+def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
+    """What an interrupted run has done, and how to go on."""
     from forebay.flink.checkpoints import newest_of_job
     from forebay.runtime.resume import jobs_in
 
+    if last is not None and (last.results or last.dead_letters):
+        done = f"{last.results} results and {last.dead_letters} dead letters written"
+        say(errors, f"after {last.elapsed_s:.0f} s: {done}")
     there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
     where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
     say(errors, f"stopped; run the same command to {where}")

@@ -15,7 +15,7 @@ from forebay.apps.trends.page import trends_page
 from forebay.config.load import parse_spec
 from forebay.config.overrides import set_values
 from forebay.config.spec import PipelineSpec
-from forebay.documents.load import known_paths
+from forebay.documents.load import known_paths, suggestion
 from forebay.errors import SettingError
 
 Page = Callable[[Iterable[bytes]], str]
@@ -90,7 +90,10 @@ def _source(wish: ApplicationOptions) -> dict[str, Any]:
         return dict(SOURCES[wish.source])
     path = Path(wish.source)
     if not path.exists():
-        raise SettingError(f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}")
+        raise SettingError(
+            f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}"
+            f"{suggestion(wish.source, SOURCES)}"
+        )
     files = [path] if path.is_file() else sorted(path.iterdir())
     kinds = {KINDS[file.suffix] for file in files if file.suffix in KINDS}
     if len(kinds) != 1:

@@ -213,6 +213,7 @@ def result(
         position=item.event.position,
         finish_reason=completion.finish_reason,
         journaled=journaled,
+        replica=completion.replica,
         record_key=item.event.record_key,
         headers=item.event.headers,
     )

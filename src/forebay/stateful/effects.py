@@ -112,6 +112,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         finish_reason=carrier.finish_reason,
         reissued=carrier.reissued,
         journaled=carrier.journaled,
+        replica=carrier.replica,
     )
 
 
