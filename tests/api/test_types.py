@@ -55,6 +55,9 @@ def main() -> None:
     plain = fb.Inference("http://a:8000")
     hourly = fb.summaries(tickets, plain, key="{{ user }}", window="sliding", size_s=60)
     talk = fb.sessions(tickets, plain, key="{{ user }}", idle_s=None)
+    with answered.results.execute_and_collect() as results:
+        print([result.answer.team for result in results])
+    print([letter.cause for letter in answered.dead_letters.execute_and_collect(limit=3)])
     for found in (counted, hourly, talk):
         fb.write_jsonl(found.results, "more")
     env.execute("tickets")
