@@ -30,6 +30,10 @@ def described(result: fb.Result) -> dict[str, str]:
 
 
 def lines_in(folder: Path) -> list[dict[str, str]]:
+    return read_values(folder)
+
+
+def read_values(folder: Path) -> list[Any]:
     parts = folder.glob("part-*.jsonl")
     return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
 
@@ -45,14 +49,67 @@ def test_what_decodes_is_in_the_operators_task(parallelism: int, flink_logs: Pat
     start_jvm(flink_logs, heap_mb=768)
     env = fb.environment(parallelism=parallelism)
     ask = fb.Inference(ScriptedEngineFactory(Fixed(0)), model="m", prompt="{{ text }}")
-    answered = fb.infer(env.from_collection(["a"]), ask, event_time=False)
+    answered = fb.infer(env.from_collection(["a"]), ask)
     for each in (answered.results, answered.results, answered.dead_letters):
-        each.map(str, Types.STRING()).print()
+        each.key_by(lambda record: record.id or "", Types.STRING()).map(str, Types.STRING()).print()
     graph = env._j_stream_execution_environment.getStreamGraph(False).getJobGraph()
     tasks = [vertex.getName() for vertex in graph.getVerticesAsArray()]
     (task,) = [name for name in tasks if "infer" in name.split(" -> ")[0]]
     assert "Result objects" in task
     assert "DeadLetter objects" in task
+
+
+@pytest.mark.flink
+def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> None:
+    from pyflink.datastream import FilterFunction, FlatMapFunction, MapFunction
+
+    from forebay.flink.jvm import start_jvm
+
+    class Text(MapFunction):
+        def map(self, value: fb.Result) -> str:
+            return value.answer.word
+
+    class Texts(FlatMapFunction):
+        def flat_map(self, value: fb.Result) -> list[str]:
+            return [value.answer.word] * 2
+
+    class Even(FilterFunction):
+        def filter(self, value: fb.Result) -> bool:
+            return value.fields["n"] % 2 == 0
+
+    start_jvm(flink_logs, heap_mb=768)
+    env = fb.environment()
+    ask = fb.Inference(ScriptedEngineFactory(Fixed(0)), model="m", prompt="{{ text }}", schema=Topic)
+    rows = [{"n": n, "text": f"line {n}"} for n in range(4)]
+    results = fb.infer(env.from_collection(rows), ask).results
+    for name, stream in {
+        "plain": results,
+        "map": results.map(lambda result: result.answer.word),
+        "map-function": results.map(Text()),
+        "flat-map": results.flat_map(lambda result: [result.answer.word] * 2),
+        "flat-map-function": results.flat_map(Texts()),
+        "filter": results.filter(lambda result: result.fields["n"] % 2 == 0),
+        "filter-function": results.filter(Even()),
+        "twice": results.filter(lambda result: True).filter(lambda result: result.fields["n"] == 3),
+        "keyed": results.key_by(lambda result: result.fields["n"] % 2).map(lambda result: result.answer.word),
+        "union": results.union(results),
+        "models": results.map(lambda result: result.answer),
+    }.items():
+        fb.write_jsonl(stream, tmp_path / name)
+    env.execute("functions")
+    written = {folder.name: read_values(folder) for folder in tmp_path.iterdir()}
+    words = [line["answer"]["word"] for line in written["plain"]]
+    assert {word.islower() for word in words} == {True}, (
+        "what the model said is written, not what was made of it"
+    )
+    shouted = sorted(word.upper() for word in words)
+    assert sorted(written["map"]) == sorted(written["map-function"]) == sorted(written["keyed"]) == shouted
+    assert sorted(written["flat-map"]) == sorted(written["flat-map-function"]) == sorted(shouted * 2)
+    assert sorted(line["fields"]["n"] for line in written["filter"]) == [0, 2]
+    assert sorted(line["fields"]["n"] for line in written["filter-function"]) == [0, 2]
+    assert [line["fields"]["n"] for line in written["twice"]] == [3]
+    assert len(written["union"]) == 8
+    assert sorted(line["word"] for line in written["models"]) == shouted
 
 
 @pytest.mark.flink

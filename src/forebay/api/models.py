@@ -83,7 +83,7 @@ class ModelResult(Result):
     def __reduce__(self) -> Any:
         source: tuple[ReadResult, bytes] | None = getattr(self, "source", None)
         if source is None:  # A changed copy.
-            return super().__reduce_ex__(2)
+            return ModelResult, tuple(getattr(self, each.name) for each in fields(self))
         reader, data = source
         return _read_pickled, (_pickled(reader), data)
 

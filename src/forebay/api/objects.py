@@ -1,17 +1,19 @@
 """Streams of objects over streams of bytes.
 
 Between Forebay's operators records travel encoded (`forebay.codec`). What a user gets is a stream of objects:
-a map that decodes, put into the job when something other than Forebay itself first reads the stream. PyFlink
-or Flink chains it to what comes before, so that no object is pickled between the two.
+each function of theirs is put behind one that decodes. Where PyFlink's own operators read the stream
+(`key_by`, `process`, `union`), an operator that decodes is put into the job, in the task of what comes
+before, so that no object is pickled between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pyflink.common import Types
-from pyflink.datastream import DataStream
+from pyflink.datastream import DataStream, FilterFunction, FlatMapFunction, MapFunction
 
 from forebay.codec import decode
 from forebay.errors import SettingError
@@ -56,15 +58,44 @@ class ObjectStream(DataStream, Generic[T]):
         # PyFlink itself does so where it chains functions, before a job starts.
         self._objects = objects
 
+    # A plain function is put behind `read` in one operator: no object is pickled, however many there are.
+
+    def map(self, func: Callable[[T], Any], output_type: Any = None) -> DataStream:
+        if isinstance(func, MapFunction):
+            return super().map(func, output_type)
+        return self.encoded.map(self._reading(func), output_type)
+
+    def flat_map(self, func: Callable[[T], Any], output_type: Any = None) -> DataStream:
+        if isinstance(func, FlatMapFunction):
+            return super().flat_map(func, output_type)
+        return self.encoded.flat_map(self._reading(func), output_type)
+
+    def filter(self, func: Callable[[T], bool]) -> ObjectStream[T]:
+        if isinstance(func, FilterFunction):
+            return super().filter(func)
+        kept = self.encoded.filter(self._reading(func))
+        return ObjectStream(kept, self.holds, self.read, fields=self.fields)
+
+    def print(self, sink_identifier: str | None = None) -> Any:
+        return self.map(str, Types.STRING()).print(sink_identifier)
+
+    def _reading(self, func: Callable[[T], Any]) -> Callable[[bytes], Any]:
+        read = self.read
+        return lambda data: func(read(bytes(data)))
+
     if TYPE_CHECKING:
         # PyFlink has no types of its own: these tell a checker what a user's function is given.
-        def map(self, func: Callable[[T], Any], output_type: Any = None) -> DataStream: ...
-
-        def flat_map(self, func: Callable[[T], Any], output_type: Any = None) -> DataStream: ...
-
-        def filter(self, func: Callable[[T], bool]) -> DataStream: ...
-
         def key_by(self, key_selector: Callable[[T], Any], key_type: Any = None) -> Any: ...
+
+        @overload
+        def execute_and_collect(
+            self, job_execution_name: str | None = None, limit: None = None
+        ) -> AbstractContextManager[Iterator[T]]: ...
+
+        @overload
+        def execute_and_collect(self, job_execution_name: str | None = None, *, limit: int) -> list[T]: ...
+
+        def execute_and_collect(self, job_execution_name: str | None = None, limit: Any = None) -> Any: ...
 
 
 def check_stream(stream: object, where: str) -> None:

@@ -52,7 +52,7 @@ def infer(
     `Event`s, as Forebay's sources give them; of anything else, `to_event` makes one of these. `key` and `id`
     are templates such as `"{{ user }}"`, or functions of the event. The id names a record: it is the same
     each time the record is read, and no other has it. Without `id`, it is the place in a source of Forebay's,
-    else a hash of the element, so that of two equal elements only one may be answered at a time.
+    else a hash of the element, which equal elements share: each still gives a result.
 
     At most `inference.capacity` requests are in flight per subtask; past that the input is blocked. Answers
     leave as they come, or with `ordering="key"` in the input's order within each key. With `event_time`,

@@ -1,0 +1,133 @@
+"""Answers as instances of pydantic models, and models by the name that servers give."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+import forebay as fb
+from forebay.api.models import AnswerModel, ReadResult
+from forebay.codec import encode
+from forebay.errors import InvalidAnswer, PipelineFailed, SettingError
+from forebay.flink.metrics import InferenceCounters
+from forebay.flink.request_handler import RequestHandler
+from forebay.records import KeyedEvent, Usage
+from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineFactory
+
+
+class Day(BaseModel):
+    model_config = ConfigDict(strict=True)
+    on: date
+    note: str = Field(default="", alias="n")
+
+
+class Report(BaseModel):
+    days: list[Day]
+
+    @field_validator("days")
+    @classmethod
+    def _some(cls, days: list[Day]) -> list[Day]:
+        if not days:
+            raise ValueError("a report needs a day")
+        assert 1 / len(days[0].note) > 0
+        return days
+
+
+ANSWER = {"days": [{"on": "2026-03-02", "n": "wet"}]}
+
+
+def test_an_answer_becomes_an_instance_as_json_is_read() -> None:
+    report = AnswerModel(Report)(ANSWER)
+    assert report == Report(days=[Day(on=date(2026, 3, 2), n="wet")])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"days": []}, "Report refuses the answer at days: Value error, a report needs a day"),
+        ({"days": [{"on": "2026-02-30", "n": "wet"}]}, r"Report refuses the answer at days\.0\.on: "),
+        ({"days": [{"on": "2026-03-02"}]}, "Report refuses the answer: ZeroDivisionError"),
+    ],
+)
+def test_what_the_model_refuses_is_an_invalid_answer(answer: Any, words: str) -> None:
+    with pytest.raises(InvalidAnswer, match=words):
+        AnswerModel(Report)(answer)
+
+
+class Never(BaseModel):
+    word: str
+
+    @field_validator("word")
+    @classmethod
+    def _none(cls, word: str) -> str:
+        raise ValueError("not that one")
+
+
+async def test_a_refused_answer_is_asked_for_again_and_then_a_dead_letter() -> None:
+    ask = fb.Inference(
+        ScriptedEngineFactory(Fixed(0)),
+        prompt="{{ text }}",
+        schema=Never,
+        retry=fb.RetryPolicy(max_invalid_answers=3, base_s=0.001, max_backoff_s=0.001),
+    )
+    handler = RequestHandler(ask.spec("m"), InferenceCounters())
+    letter = await handler.answer(KeyedEvent("1", "", fb.Event(b"x", {"text": "x"}), 0))
+    await handler.close()
+    assert isinstance(letter, fb.DeadLetter)
+    assert (letter.cause, letter.attempts) == ("invalid_answer", 3)
+    assert letter.detail == "Never refuses the answer at word: Value error, not that one"
+
+
+def test_a_result_can_be_pickled_though_nobody_can_import_its_model() -> None:
+    class Inner(BaseModel):
+        team: str
+
+    class Local(BaseModel):
+        inner: Inner
+
+    plain = fb.Result("1", "k", {}, {"inner": {"team": "a"}}, Usage(), 1, 0, 0.0, 0.0)
+    result = ReadResult(AnswerModel(Local))(encode(plain))
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(result.answer)
+    again = pickle.loads(pickle.dumps(result))
+    assert again == result
+    assert isinstance(again.answer, Local)
+    assert isinstance(again.answer.inner, Inner)
+    changed = replace(ReadResult(AnswerModel(Report))(encode(replace(plain, answer=ANSWER))), key="other")
+    assert pickle.loads(pickle.dumps(changed)) == changed
+
+
+def script(*models: str) -> ReplicaScript:
+    return ReplicaScript(models=models, delay=Fixed(0))
+
+
+def test_the_only_model_that_is_served_is_asked_for() -> None:
+    with ReplicaThread(script("small")) as replica:
+        assert fb.Inference(replica.url).served_model() == "small"
+        assert fb.Inference(replica.url, model="other").served_model() == "other"
+
+
+async def test_a_notebook_has_an_event_loop_of_its_own() -> None:
+    with ReplicaThread(script("small")) as replica:
+        assert fb.Inference([replica.url]).served_model() == "small"
+
+
+def test_of_several_models_one_has_to_be_named() -> None:
+    with (
+        ReplicaThread(script("a", "b")) as replica,
+        pytest.raises(SettingError, match=r"model: expected a name: the engine at .* serves a, b"),
+    ):
+        fb.Inference(replica.url).served_model()
+    with pytest.raises(SettingError, match="model: expected a name"):
+        fb.Inference(ScriptedEngineFactory()).served_model()
+
+
+def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
+    ask = fb.Inference("http://127.0.0.1:9", deadline_s=0.05)
+    with pytest.raises(PipelineFailed, match="nothing was started"):
+        ask.served_model()
