@@ -170,7 +170,8 @@ class TestStreams:
         with pytest.raises(SettingError) as caught:
             fb.summaries(env.from_collection(["a"]), ask, key="{{ event }}", window="slidin", siz_s=3)
         assert str(caught.value).splitlines() == [
-            "summaries: window: expected 'tumbling', 'sliding', 'session' or 'rolling', found 'slidin'",
+            "summaries: window: expected 'tumbling', 'sliding', 'session' or 'rolling', found 'slidin'; "
+            "did you mean 'sliding'?",
             "summaries: unknown key 'siz_s'; did you mean 'size_s'?",
         ]
 
