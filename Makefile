@@ -55,7 +55,7 @@ check: $(READY) lint
 	$(PYTEST) --hypothesis-profile=check -m "not flink and not kafka and not vllm and not slow"
 
 test: setup lint
-	@echo "All tests: a quarter of an hour on two cores, longer on busy ones; many start Flink, Kafka or vLLM for real."
+	@echo "All tests: many start Flink, Kafka or vLLM for real, so this takes long on two cores."
 	$(PYTEST) --cov
 
 test-faults: setup

@@ -203,7 +203,7 @@ class _Runner:
         with PipelineProcess(self._file, self._engine.url, self._folder) as process:
             process.start()
             if self._config.warm:
-                self._await_archive(process)
+                await_archive(process)
             seen = self._place.look() if self._config.warm else 0
             for kill in self._kills:
                 if not self._reached(process, seen + kill.after_results, kill.after_s):
@@ -227,11 +227,6 @@ class _Runner:
                 called_again=None if calls is None else calls.total() - len(calls),
                 ahead=self._place.ahead(),
             )
-
-    def _await_archive(self, process: PipelineProcess) -> None:
-        for _ in _patiently("the archive of classes", process):
-            if list(Settings(process.home, Path()).java.glob(ARCHIVES)) or process.status() is not None:
-                return
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
         """Wait for `results` committed results and then `after_s`; False where the pipeline ended before."""
@@ -312,6 +307,14 @@ class _Runner:
     def _tally(self) -> Tally:
         results, letters = self._place.results(), self._place.letters()
         return self._subject.tally(self._events, results, letters, self._engine)
+
+
+def await_archive(process: PipelineProcess) -> None:
+    """Block until the run has made its archive of classes, or has ended."""
+    java = Settings(process.home, Path()).java
+    for _ in _patiently("the archive of classes", process):
+        if list(java.glob(ARCHIVES)) or process.status() is not None:
+            return
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.recovery import Killed, Recovery, Run
+from benchmarks.recovery import Killed, Recovery, Run, await_archive
 from benchmarks.tally import Tally
 from typer.testing import CliRunner
 
@@ -91,3 +91,29 @@ def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_pa
     # Both kills hit requests in flight: of the job's, at least one was issued again.
     assert document["reissued"] > 0
     assert all(kill["next_result_s"] > 0 for kill in document["runs"][0]["killed"])
+
+
+class Warming:
+    """A run whose third look finds the archive of classes made, or the run at its end."""
+
+    def __init__(self, home: Path, ends: bool) -> None:
+        self.home = home
+        self._ends = ends
+        self.looks = 0
+
+    def status(self) -> int | None:
+        self.looks += 1
+        if self.looks < 3:
+            return None
+        if self._ends:
+            return 0
+        (self.home / "java").mkdir()
+        (self.home / "java" / "flink-1.jsa").touch()
+        return None
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_nothing_is_killed_before_the_archive_of_classes_is_there(tmp_path: Path, ends: bool) -> None:
+    run = Warming(tmp_path, ends)
+    await_archive(run)
+    assert run.looks == 3

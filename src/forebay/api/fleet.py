@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 from forebay.errors import SettingError
 from forebay.fleet.cache_events.subscriber import check_form
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.settings import SecretRef
-
-LEAST_STALL_S = 1.0
-"""No replica is considered stalled after less silence than this."""
 
 
 @dataclass(frozen=True, init=False)
@@ -68,8 +65,7 @@ class Fleet:
                 api_key=api_key,
                 routing=self.routing,
                 kv_events=self.kv_events,
-                # Soon enough for another replica to take over within the same time.
-                stall_s=max(LEAST_STALL_S, timeout_s / 4),
+                stall_s=stall_s_for(timeout_s),
                 capacity=capacity,
                 deadline_s=deadline_s,
             )

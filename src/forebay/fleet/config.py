@@ -17,6 +17,15 @@ from forebay.fleet.replicas.discovery import MAX_REPLICAS, ReplicaList
 from forebay.fleet.replicas.health import RULES, HealthRules
 from forebay.settings import SecretRef
 
+LEAST_STALL_S = 1.0
+"""No replica is considered stalled after less silence than this."""
+
+
+def stall_s_for(timeout_s: float) -> float:
+    """`FleetConfig.stall_s` for calls that may be silent for `timeout_s`: soon enough for another replica to
+    take over within the same time."""
+    return max(LEAST_STALL_S, timeout_s / 4)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetConfig:

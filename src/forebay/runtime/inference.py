@@ -5,13 +5,10 @@ from __future__ import annotations
 from forebay.config.spec import PipelineSpec
 from forebay.engine.base import EngineFactory
 from forebay.fleet.cache_events.subscriber import require_zmq
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.discovery import ReplicaList
 from forebay.flink.request_handler import InferenceSpec
-
-LEAST_STALL_S = 1.0
-"""No replica is considered stalled after less silence than this."""
 
 
 def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
@@ -26,8 +23,7 @@ def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFa
             api_key=spec.engine.secret(),
             routing=spec.routing,
             kv_events=kv_events,
-            # Soon enough for another replica to take over within the same time.
-            stall_s=max(LEAST_STALL_S, spec.timeout_s / 4),
+            stall_s=stall_s_for(spec.timeout_s),
             capacity=spec.capacity,
             deadline_s=spec.deadline_s,
         )
