@@ -1,7 +1,8 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka and vLLM
-# make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
+# make test    the same with all tests; WORKERS=4 is how many run side by side
+# make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
@@ -41,9 +42,11 @@ export PYTHONDONTWRITEBYTECODE :=
 # Half of most tests is waiting, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# What needs neither Flink nor Kafka nor vLLM, and is quick.
+QUICK := "not flink and not kafka and not vllm and not slow"
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
+.PHONY: dist flink-options setup demo check test coverage test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -52,11 +55,14 @@ demo: setup
 	@$(BIN)/forebay demo
 
 check: $(READY) lint
-	$(PYTEST) --hypothesis-profile=check -m "not flink and not kafka and not vllm and not slow"
+	$(PYTEST) --hypothesis-profile=check -m $(QUICK)
 
 test: setup lint
 	@echo "All tests: many start Flink, Kafka or vLLM for real, so this takes long on two cores."
-	$(PYTEST) --cov
+	$(PYTEST)
+
+coverage: $(READY)
+	$(PYTEST) --hypothesis-profile=check --cov -m $(QUICK)
 
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py \
