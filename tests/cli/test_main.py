@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,31 @@ def test_a_libraries_traceback_of_ctrl_c_is_not_shown(
         cli.main()
     assert ended.value.code == cli.INTERRUPTED_STATUS
     assert [record.message for record in caplog.records] == ["something else"]
+
+
+STOPPED = """
+import typer
+from forebay import cli
+
+app = typer.Typer()
+
+
+@app.command()
+def command() -> None:
+    exec("import os\\nos.kill(os.getpid(), {number})\\nfor _ in range(10_000): pass")
+
+
+cli.serve(app)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_status_of_a_command_that_is_stopped_in_the_middle_of_an_import(
+    tmp_path: Path, number: int, status: int
+) -> None:
+    """An import may run code that is made of a text, as that of a dataclass does."""
+    (tmp_path / "stopped.py").write_text(STOPPED.format(number=int(number)))
+    done = subprocess.run(
+        [sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, timeout=400, check=False
+    )
+    assert done.returncode == status, done.stderr

@@ -288,6 +288,7 @@ def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_
         newest = max(
             int(path.name.removeprefix("chk-"))
             for path in (tmp_path / ".forebay/p/checkpoints" / state["job"]).glob("chk-*")
+            if (path / "_metadata").exists()
         )
         thrown_away = f"forebay-p-{state['id']}-results-0-{newest}"
         produce(node.bootstrap, results, [{"value": b"{}"}], transaction=thrown_away, commit=False)
