@@ -3,6 +3,7 @@
 # make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka and vLLM
 # make test    the same with all tests, and coverage; WORKERS=4 is how many run them side by side
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
+# make reference   the pages and tables of the documentation that are made from the code
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
@@ -43,7 +44,7 @@ WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
+.PHONY: dist reference flink-options setup demo check test test-faults test-attacks lint docs lock sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -74,6 +75,11 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/zensical build --strict --clean
+
+reference: $(READY)
+	$(BIN)/python -m tools.api_reference
+	$(BIN)/python -m forebay.config.reference docs/pipeline.md
+	$(BIN)/python -m forebay.config.reference docs/gateway.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready
