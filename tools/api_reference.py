@@ -47,7 +47,9 @@ TESTING = {
     "Programs": ["Machine"],
     "Clusters and waiting": ["local_cluster", "wait_until"],
 }
-RETURNED = {
+STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+RETURNED: dict[str, list[type]] = {
     "forebay.md": [streams.Outputs, objects.ObjectStream, records.Usage],
     "testing.md": [replica.CallReport],
 }
@@ -118,11 +120,9 @@ def _error_sections() -> Iterator[str]:
     for each in shown:
         yield f"### `{each.__name__}`\n"
         yield from _prose(inspect.getdoc(each) or "", each.__name__)
-        if hasattr(each, "cause"):
-            again = ""
-            if hasattr(each, "retryable"):
-                again = "; retried" if each.retryable else "; not retried"
-            yield f"Cause: `{each.cause}`{again}.\n"
+        cause, retryable = getattr(each, "cause", None), getattr(each, "retryable", False)
+        if cause is not None:
+            yield f"Cause: `{cause}`, {'retried' if retryable else 'not retried'}.\n"
 
 
 def _tree(classes: list[type]) -> Iterator[type]:
@@ -188,15 +188,15 @@ def _signature(name: str, value: Any) -> str:
             continue
         if each.kind is each.VAR_KEYWORD and each.annotation.startswith("Unpack["):
             keys = vars(apps)[each.annotation[len("Unpack[") : -1]].__annotations__
-            parts += [f"{key}: {kind.__forward_arg__} = ..." for key, kind in keys.items()]
+            parts += [f"{key}: {reference.__forward_arg__} = ..." for key, reference in keys.items()]
             continue
         if each.kind is each.KEYWORD_ONLY and not keywords_only:
             parts.append("*")
         keywords_only |= each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
-        star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        stars = STARS.get(each.kind, "")
         default = "" if each.default is each.empty else f" = {_default(value, each)}"
         kind = re.sub(r"\w+", lambda word: _shown(word[0]), each.annotation)
-        parts.append(f"{star}{each.name}: {kind}{default}")
+        parts.append(f"{stars}{each.name}: {kind}{default}")
     returned = inspect.signature(value).return_annotation
     arrow = "" if inspect.isclass(value) or returned == "None" else f" -> {returned}"
     text = f"{name}({', '.join(parts)}){arrow}"
