@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.config.load import load_spec
+from forebay.documents.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -52,6 +53,13 @@ def test_the_stateful_program_is_the_one_in_the_documentation() -> None:
     program = (EXAMPLES / "orders.py").read_text(encoding="utf-8")
     orders = program[program.index("class Orders") : program.index("def to_event")].rstrip()
     assert orders in (ROOT / "docs" / "stateful.md").read_text(encoding="utf-8")
+
+
+def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "how-to" / "own-file.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
+    example = (EXAMPLES / "reviews.yaml").read_text(encoding="utf-8")
+    assert parse_yaml(shown, "page")[0] == parse_yaml(example, "example")[0]
 
 
 def test_the_test_of_the_stateful_program_passes(folder: Path) -> None:
