@@ -4,6 +4,7 @@
 # make test    the same with all tests; WORKERS=4 is how many run side by side
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
+# make reference   the pages and tables of the documentation that are made from the code
 # make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
@@ -46,7 +47,8 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 QUICK := "not flink and not kafka and not vllm and not slow"
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist flink-options setup demo check test coverage test-faults test-attacks lint docs lock sbom audit clean
+.PHONY: dist reference flink-options setup demo check test coverage test-faults test-attacks lint docs lock sbom \
+	audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -80,6 +82,11 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/zensical build --strict --clean
+
+reference: $(READY)
+	$(BIN)/python -m tools.api_reference
+	$(BIN)/python -m forebay.config.reference docs/pipeline.md
+	$(BIN)/python -m forebay.config.reference docs/gateway.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready

@@ -2,9 +2,9 @@
 
     import forebay as fb
 
-Everything that a program needs is here; `forebay.errors` and `forebay.testing` are the only modules beside
-it that are public. A name is imported when it is first used: `import forebay` alone loads neither PyFlink nor
-anything else that takes long, and starts nothing.
+Everything that a program needs is here. Two more modules are public: `forebay.errors` and `forebay.testing`.
+Names are imported when they are first used, so `import forebay` alone is fast: it does not load PyFlink, and
+it starts nothing.
 """
 
 from __future__ import annotations

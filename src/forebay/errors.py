@@ -1,8 +1,8 @@
 """Every error that Forebay raises, as one tree under `ForebayError`.
 
-A message names the thing, the value found and the mend. `EngineError` has one class per cause; its class
-attribute `retryable` says whether the same request may succeed when it is sent again, and `cause` is the
-stable word that dead letters and metrics carry.
+A message says what is wrong, where, and what to do. Errors about one record or one request have a `cause`, a
+stable word that dead letters and metrics carry. `retryable` says whether the same request may succeed if it
+is sent again; `RetryPolicy` says how often it is.
 """
 
 from __future__ import annotations
@@ -22,58 +22,60 @@ class ForebayError(Exception):
 
 
 class SettingError(ForebayError):
-    """A setting, option or pipeline file is wrong; nothing was started."""
+    """An argument, a setting or a pipeline file is wrong. Nothing was started."""
 
 
 class SetupError(ForebayError):
-    """Something that must be installed is missing or could not be installed."""
+    """Something that must be installed is missing, or could not be installed."""
 
 
 class LaunchError(ForebayError):
-    """A local replica could not be started, or died before it was healthy."""
+    """A local engine, the JVM or a cluster did not start, or died before it was ready."""
 
 
 class PipelineFailed(ForebayError):
-    """A running pipeline ended without finishing; the message holds Flink's last cause."""
+    """A pipeline started and failed. The message has the last cause that Flink gave."""
 
 
 class ResultsLost(PipelineFailed):
-    """Kafka gave up a transaction with results that a checkpoint counts as written; the message says which
-    checkpoint to resume from to have them made again."""
+    """Kafka aborted a transaction with results that a checkpoint counts as written. The message names the
+    checkpoint to resume from: the results are then made again."""
 
 
 class RecordError(ForebayError):
-    """One record cannot be turned into a request. Never retried; the record becomes a dead letter."""
+    """One record cannot become a request, or its result cannot be made. Never retried: the record becomes a
+    dead letter."""
 
     cause: ClassVar[str] = "bad_record"
 
 
 class MalformedRecord(RecordError):
-    """The bytes are not what the source promised (JSON, CSV, UTF-8), or exceed its size limit."""
+    """The record is not what its source should hold (JSON, CSV, UTF-8), or exceeds the size limit."""
 
     cause = "malformed_record"
 
 
 class TemplateFailed(RecordError):
-    """The prompt template could not be rendered for this record: a field is missing or a limit was hit."""
+    """A template could not be rendered for this record: a field is missing, or the text is too long."""
 
     cause = "template_failed"
 
 
 class ProgramFailed(RecordError):
-    """A stateful program raised, or returned what cannot be done, at a step that this record led to."""
+    """A stateful program raised an exception at a step for this record, or returned a step that is not
+    valid."""
 
     cause = "program_failed"
 
 
 class StateTooLarge(RecordError):
-    """The state that a stateful program wanted to keep for a key exceeds the size limit."""
+    """The state that a stateful program returned for a key exceeds the size limit."""
 
     cause = "state_too_large"
 
 
 class NoTime(RecordError):
-    """The event has no time, and what reads it works by time."""
+    """The event has no time, and its operator needs one."""
 
     cause = "no_time"
 
@@ -91,9 +93,11 @@ class TooFarAhead(RecordError):
 
 
 class EngineError(ForebayError):
-    """A call to a replica failed. `retry_after_s` is the replica's own wish, where it stated one.
+    """A call to a replica failed.
 
-    Not `sent`: the request has waited for a replica in vain, and was sent to none.
+    Attributes:
+        retry_after_s: Seconds that the replica asked to wait (`Retry-After`); None: it did not say.
+        sent: False if the request was sent to no replica, because none was free in time.
     """
 
     cause: ClassVar[str] = "engine_error"
@@ -106,13 +110,13 @@ class EngineError(ForebayError):
 
 
 class BadRequest(EngineError):
-    """400 or 422: the replica will never take this request."""
+    """400 or 422: the replica refuses this request, and always will."""
 
     cause = "bad_request"
 
 
 class PromptTooLong(BadRequest):
-    """The prompt and the asked-for answer exceed the model's context."""
+    """Prompt and answer together exceed the model's context."""
 
     cause = "prompt_too_long"
 
@@ -137,28 +141,28 @@ class RateLimited(EngineError):
 
 
 class Overloaded(EngineError):
-    """503 (or 502, 504 of a proxy): the replica cannot take the request now."""
+    """503, or 502 and 504 of a proxy: the replica cannot take the request now."""
 
     cause = "overloaded"
     retryable = True
 
 
 class ServerFault(EngineError):
-    """500, or an error reported in mid-stream: the replica failed on this request."""
+    """500, or an error in the middle of the answer: the replica failed on this request."""
 
     cause = "server_fault"
     retryable = True
 
 
 class Unreachable(EngineError):
-    """No connection could be made, or it broke before the answer was complete."""
+    """No connection, or it broke before the answer was complete."""
 
     cause = "unreachable"
     retryable = True
 
 
 class AttemptTimeout(EngineError):
-    """The replica did not finish within the time allowed for one attempt."""
+    """The replica made no progress for `timeout_s`, or the deadline passed."""
 
     cause = "timeout"
     retryable = True
@@ -172,7 +176,7 @@ class ProtocolViolation(EngineError):
 
 
 class InvalidAnswer(EngineError):
-    """The answer is complete but breaks the output schema."""
+    """The answer is complete, but it breaks the schema."""
 
     cause = "invalid_answer"
     retryable = True

@@ -16,12 +16,16 @@ JSON = Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of the stream.
+    """One record of the stream, as an operator reads it.
 
-    `raw` is the record exactly as the source gave it; a dead letter hands it back unchanged. `fields` is
-    what templates see. `position` names the record within its source (such as `topic/3@1042`) where the
-    source knows it, and is the same each time the record is read; None where it does not. `record_key` and
-    `headers` are what a message system keeps beside a record, and go with it to a sink of that kind.
+    Attributes:
+        raw: The record exactly as the source gave it. A dead letter hands it back unchanged.
+        fields: What templates see. All values are JSON values.
+        time_ms: The event's time in milliseconds since the Unix epoch; None where it has none.
+        position: The record's place in its source, such as `topic/3@1042`: the same each time the record is
+            read. None where the source has no places.
+        record_key, headers: What a message system keeps beside a record. They go with it to a sink of that
+            kind.
 
     >>> event = fb.Event(b'{"text": "No signal"}', {"text": "No signal"}, time_ms=1_772_438_488_000)
     >>> event.fields["text"]
@@ -38,10 +42,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was given up, with all that is needed to understand it and to feed it in again.
+    """A record that was given up, with what is needed to understand it and to feed it in again.
 
-    `cause` is the stable word of the error's class, `detail` its message, `attempts` the calls that were
-    made for it (0 when it never reached an engine).
+    Attributes:
+        raw: The record exactly as the source gave it.
+        cause: A stable word: that of the error's class in `forebay.errors`, or one of a program's own.
+        detail: The error's message, at most 4,096 characters.
+        attempts: How many calls were made for it; 0 if it never reached an engine.
+        id, key: The record's id and key, where the record got as far as having them.
+        time_ms, position, record_key, headers: Those of the event.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -76,7 +85,11 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat.
+    """One message of a chat.
+
+    Attributes:
+        role: Who speaks.
+        content: The text. In an `Inference` it is a template, in an `Ask` it is sent as it is.
 
     >>> fb.Message("user", "By {{ channel }}: {{ text }}").role
     'user'
@@ -88,7 +101,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine picks tokens. `extra` goes into the request body as it is (`ignore_eos`, `priority`).
+    """How the engine picks tokens.
+
+    Attributes:
+        max_tokens: Maximum length of an answer, in tokens.
+        temperature: 0 takes the likeliest token each time.
+        top_p: Sample from the likeliest tokens that make up this share; None: the engine's default.
+        seed: Seed of the engine's random choices; None: the engine's default.
+        stop: Texts that end an answer.
+        extra: Further keys of the request body, sent as they are (`ignore_eos`, `min_p`).
 
     >>> fb.Sampling(max_tokens=32, stop=("\\n",)).temperature
     0.0
@@ -123,7 +144,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the engine reported them."""
+    """Token counts as the engine reported them; 0 where it reported none.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        completion_tokens: Tokens of the answer.
+        cached_tokens: Tokens of the prompt that were in the engine's prefix cache.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -173,14 +200,23 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What leaves the operator for one event.
+    """What an operator gives for one event.
 
-    `answer` is the parsed JSON value where the request had a schema, else the text. `read_ms` is the
-    wall-clock moment at which the pipeline got the event from its source. `elapsed_s` and `called_s` are
-    durations in seconds: from the first call to the answer, retries included, and of the last call alone.
-    `reissued` says that the request was sent again after a recovery; `journaled`, that the result journal
-    answered it. `replica` is the address of the replica that gave the answer, without secrets; None where
-    none did or an older version wrote the result.
+    Attributes:
+        id, key: The event's id and key.
+        fields: The event's fields.
+        answer: The answer's text. With a JSON schema: the parsed value. With a pydantic model: its instance.
+        usage: Token counts, see `Usage`.
+        attempts: How many calls were made, retries included.
+        read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
+        elapsed_s: Seconds from the first call to the answer, retries included.
+        called_s: Seconds of the last call alone.
+        time_ms, position, record_key, headers: Those of the event.
+        finish_reason: Why the engine stopped, in its own word: `stop`, `length`.
+        reissued: The request was sent again after a recovery.
+        journaled: The journal had the answer; no call was made.
+        replica: Address of the replica that answered, without secrets; None if none did, or if an older
+            version wrote the result.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"

@@ -1,4 +1,7 @@
-"""Runs the examples in the docstrings of public names, in a process of its own: URL NAME..."""
+"""Runs the examples in the docstrings of public names, in a process of its own: URL NAME...
+
+A name is one of `forebay`, or with `testing.` before it one of `forebay.testing`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 import pydantic
 
 import forebay as fb
+from forebay import testing
 
 ENGINE = "http://127.0.0.1:8100"
 """Where examples find their engine; a scripted replica takes its place."""
@@ -18,11 +22,14 @@ def main(url: str, *names: str) -> int:
     """How many examples failed."""
     failed = 0
     for name in names:
-        text = (getattr(fb, name).__doc__ or "").replace(ENGINE, url)
+        module = testing if name.startswith("testing.") else fb
+        text = (getattr(module, name.removeprefix("testing.")).__doc__ or "").replace(ENGINE, url)
         # What an example defines is pickled by value into its job, as what a user's program defines.
         names_there = {"fb": fb, "Path": Path, "pydantic": pydantic, "__name__": "__main__"}
-        examples = doctest.DocTestParser().get_doctest(text, names_there, f"fb.{name}", None, None)
-        assert examples.examples, f"fb.{name} has no example"
+        if module is testing:
+            names_there |= {each: getattr(testing, each) for each in testing.__all__}
+        examples = doctest.DocTestParser().get_doctest(text, names_there, name, None, None)
+        assert examples.examples, f"{name} has no example"
         failed += doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(examples).failed
     return failed
 

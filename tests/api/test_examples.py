@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 import forebay as fb
+from forebay import testing
 from forebay.testing import Fixed, ReplicaScript, ReplicaThread
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_examples.py")
 KAFKA = {"read_kafka", "write_kafka"}
+CLUSTER = {"local_cluster"}
 TIMEOUT_S = 500
 
 
@@ -43,9 +45,13 @@ def test_examples_of_what_finds_trends_and_topics_run(module: str) -> None:
     assert found.failed == 0
 
 
+def test_examples_without_flink_run(tmp_path: Path) -> None:
+    run_examples(tmp_path, *(f"testing.{name}" for name in sorted(set(testing.__all__) - CLUSTER)))
+
+
 @pytest.mark.flink
 def test_examples_run(tmp_path: Path) -> None:
-    run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA))
+    run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA), *(f"testing.{name}" for name in CLUSTER))
 
 
 @pytest.mark.flink

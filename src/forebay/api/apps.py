@@ -92,12 +92,18 @@ def trends(
     name: str = "trends",
     **settings: Unpack[TrendsSettings],
 ) -> Outputs:
-    """What is going viral in `stream`, and why: a result for each thing that happens to a trend, exactly
+    """Find what is going viral in `stream`, and why: a result for each thing that happens to a trend, exactly
     once.
 
-    Events have a time and a text, in the order of a source. `settings` are the keys of the application
-    `trends` in a pipeline file. With `labels` (the default), the model is asked why; `inference` has no
-    prompt and no schema. The rest is as for `infer`.
+    Events have a time and a text, and come from one of Forebay's sources. With `labels` (the default) the
+    model is asked why a trend rises.
+
+    Args:
+        stream, to_event, shards, parallelism, name: As for `infer`.
+        inference: The engine, without a prompt and a schema.
+        settings: The keys of the application `trends` in a pipeline file.
+
+    Raises what `infer` raises.
 
     >>> import random
     >>> draw, words = random.Random(1), [f"word{number}" for number in range(300)]
@@ -130,15 +136,21 @@ def topics(
     embedder: OpenEmbedder | None = None,
     **settings: Unpack[TopicsSettings],
 ) -> Outputs:
-    """Which topics emerge in `stream`, and what they are about: a result for each thing that happens to a
-    topic, exactly once.
+    """Find which topics emerge in `stream`, and what they are about: a result for each thing that happens to
+    a topic, exactly once.
 
-    Events have a text, in the order of a source. `settings` are the keys of the application `topics` in a
-    pipeline file; with `topic_shards` above 1, `key` says which events may share a topic. With `labels` (the
-    default), the model names topics; `inference` has no prompt and no schema. The rest is as for `infer`.
+    Events have a text. With `labels` (the default) the model names each topic.
 
-    `embedder` opens another embedding than the settings name. Raises `SetupError` where the embedding model
-    is not installed; `embeddings="words"` needs none.
+    Args:
+        stream, to_event, shards, parallelism, name: As for `infer`.
+        inference: The engine, without a prompt and a schema.
+        key: A template or a function: with `topic_shards` above 1, only events of the same key are sure to
+            share a topic.
+        embedder: Opens an embedding of your own instead of the one that `embeddings` names.
+        settings: The keys of the application `topics` in a pipeline file.
+
+    Raises what `infer` raises, and `SetupError` if the embedding model is not installed; `embeddings="words"`
+    needs none.
 
     >>> texts = ["storm over Lisbon", "heavy storm in Lisbon", "Lisbon storm damage"] * 5
     >>> env = fb.environment()
@@ -166,12 +178,19 @@ def summaries(
     name: str = "summary",
     **settings: Unpack[SummariesSettings],
 ) -> Outputs:
-    """Summarise what `stream` says under each `key`, window by window.
+    """Summarise what `stream` says under each key, window by window.
 
-    The stream has timestamps and watermarks, as `read_jsonl` gives them with `out_of_orderness_s`.
-    `settings` are the keys of the application `summary` in a pipeline file. A result's `answer` is a summary
-    as a dict, its time the last millisecond of the window; an event that is in no summary is a dead letter.
-    `inference` has no prompt and no schema. The rest is as for `infer_stateful`.
+    The stream has timestamps and watermarks: give `read_jsonl` or `read_kafka` an `out_of_orderness_s`. A
+    result's `answer` is a summary as a dict, its time the last millisecond of the window. An event that is in
+    no summary is a dead letter.
+
+    Args:
+        stream, to_event, id, shards, parallelism, name: As for `infer_stateful`.
+        inference: The engine, without a prompt and a schema.
+        key: A template or a function: what is summarised together.
+        settings: The keys of the application `summary` in a pipeline file.
+
+    Raises what `infer` raises.
 
     >>> env = fb.environment()
     >>> tickets = fb.read_jsonl(env, "examples/tickets.jsonl", time="created_at", out_of_orderness_s=30)
@@ -213,11 +232,17 @@ def sessions(
     name: str = "sessions",
     **settings: Unpack[SessionsSettings],
 ) -> Outputs:
-    """A conversation per `key` that remembers what was said: each event is a message, each result a turn.
+    """Hold a conversation per key that remembers what was said: each event is a message, each result a turn.
 
-    `settings` are the keys of the application `sessions` in a pipeline file. `idle_s` is in event time with
-    `event_time`, else on the clock. `inference` has no prompt and no schema. The rest is as for
-    `infer_stateful`.
+    Args:
+        stream, to_event, id, shards, parallelism, name: As for `infer_stateful`.
+        inference: The engine, without a prompt and a schema.
+        key: A template or a function: who speaks.
+        event_time: `idle_s` is in event time, and results carry their event's time; else `idle_s` is on the
+            wall clock.
+        settings: The keys of the application `sessions` in a pipeline file.
+
+    Raises what `infer` raises.
 
     >>> env = fb.environment()
     >>> said = env.from_collection([{"user": "ann", "text": "Hello."}, {"user": "ann", "text": "Who am I?"}])

@@ -26,19 +26,26 @@ def environment(
     heap_mb: int = HEAP_MB,
     options: Mapping[str, str] | None = None,
 ) -> StreamExecutionEnvironment:
-    """A PyFlink environment with what Forebay's operators want: Python inside Flink's JVM, no waiting for
-    full buffers, unaligned checkpoints.
+    """A PyFlink environment with the options that Forebay's operators need: Python inside Flink's JVM, no
+    waiting for full buffers, unaligned checkpoints.
 
-    Flink runs inside this process, which starts a JVM (seconds, blocking), or with `cluster`, `HOST:PORT` of
-    its REST service, on a cluster. With `checkpoints`, a directory, Flink writes its state there each
-    `every_s`, and with `resume` the job goes on from the newest checkpoint that is there: the same program
-    starts, and starts again after a kill. `options` are Flink's own, and win. Connectors that
-    `forebay connectors install` has put in place are brought along. A process has one JVM: its heap and its
-    connectors are decided by the first environment.
+    Flink runs inside this process, or on a cluster. The first call in a process starts a JVM and blocks for
+    some seconds; a process has one JVM, so the first environment decides its heap and its connectors.
+    Connectors that `forebay connectors install` has installed are on its class path.
 
-    An environment of your own works too: set `python.execution-mode` to `thread`, and see `docs/python.md`.
+    An environment of your own works too: set `python.execution-mode` to `thread`.
 
-    Raises `SettingError` for what is wrong, `LaunchError` where the JVM cannot start.
+    Args:
+        checkpoints: Directory for checkpoints; None: none are written.
+        every_s: Seconds between checkpoints.
+        resume: Resume from the newest checkpoint in `checkpoints`, if there is one. The same program then
+            starts the job and restarts it after a kill.
+        parallelism: Default number of subtasks of an operator.
+        cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
+        heap_mb: Maximum heap of the JVM in this process, in MiB.
+        options: Options of Flink's own. They take precedence.
+
+    Raises `SettingError` for a wrong argument, `LaunchError` if the JVM does not start.
 
     >>> env = fb.environment(checkpoints="state/topics", every_s=10)
     >>> env.get_parallelism()
@@ -68,9 +75,9 @@ def environment(
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest complete checkpoint under `folder`, over all of its jobs; None without one.
+    """The newest complete checkpoint under `folder`, over all jobs that wrote there; None if there is none.
 
-    Raises `SettingError` where it cannot be read, or where it cannot be told which one is the newest.
+    Raises `SettingError` if the folder cannot be read, or if it is unclear which checkpoint is the newest.
 
     >>> fb.newest_checkpoint("state/nothing-here") is None
     True

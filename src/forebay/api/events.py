@@ -20,9 +20,9 @@ from forebay.flink.types import BYTES
 from forebay.records import DeadLetter, Event
 
 ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | str"]
-"""Makes an event of an element of the stream; a dict is its fields, a text its field `text`."""
+"""Makes an event of an element. A dict becomes the event's fields, a text its field `text`."""
 TextOf = str | Callable[[Event], str]
-"""A template of a key or an id, or a function of the event."""
+"""A template of a text such as `"{{ user }}"`, or a function of the event."""
 Templates = Iterable[tuple[str, str]]
 """Templates of an operator: what each is called, and its text."""
 TEXT_ONLY = frozenset(("text",))

@@ -40,19 +40,27 @@ def read_jsonl(
     max_record_bytes: int = MAX_RECORD_BYTES,
     name: str = "source",
 ) -> ObjectStream[Event]:
-    """The lines of a file, or of every file in a directory, each a JSON object, as events.
+    """Events from a file, or from all files in a directory, with one JSON object per line.
 
-    A restart goes on where the checkpoint was: the place in the files is state, and each event's position
-    (`name@line`) is its id. A line that is no JSON object becomes a dead letter of the operator that reads
-    the stream; the job goes on.
+    The place in the files is in Flink's state: a restart resumes there. An event's position, `name@line`, is
+    its id. A line that is not a JSON object becomes a dead letter of the operator that reads the stream; the
+    job goes on.
 
-    `time` names the field with the event's time (dots for nesting), `time_format` how it is written
-    (`iso8601`, `unix_s`, `unix_ms`, `unix_us` or a `strptime` pattern). With `out_of_orderness_s`, events are
-    Flink's timestamped elements, with watermarks so far behind. `follow` takes up files that appear in the
-    directory, without end. `replay` gives events at the pace of their times, 1.0 as they were. `limit` ends
-    the source after so many events. The source's `uid` is `name`.
+    Args:
+        env: A PyFlink environment.
+        path: A file or a directory.
+        time: Field with the event's time; dots for nesting.
+        time_format: How the time is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime`
+            pattern.
+        out_of_orderness_s: Give elements Flink's timestamps, and watermarks this many seconds behind; None:
+            no timestamps.
+        follow: Read on without end: files that appear in the directory are read as well.
+        replay: Give events at the pace of their times: 1.0 as fast as they happened, 10.0 ten times as fast.
+        limit: End after this many events.
+        max_record_bytes: A longer line becomes a dead letter.
+        name: Name and `uid` of the source.
 
-    Raises `SettingError` for what is wrong.
+    Raises `SettingError` for a wrong argument.
 
     >>> env = fb.environment()
     >>> tickets = fb.read_jsonl(env, "examples/tickets.jsonl", limit=2)
@@ -74,9 +82,9 @@ def read_text(
     max_record_bytes: int = MAX_RECORD_BYTES,
     name: str = "source",
 ) -> ObjectStream[Event]:
-    """The lines of a file, or of every file in a directory, as events with one field, `text`.
+    """Events from the lines of a file, or of all files in a directory, with one field, `text`.
 
-    The rest is as for `read_jsonl`.
+    Arguments, guarantees and errors are those of `read_jsonl`.
 
     >>> env = fb.environment()
     >>> with fb.read_text(env, "examples/tickets.jsonl", limit=1).execute_and_collect() as events:
@@ -103,9 +111,13 @@ def read_csv(
     max_record_bytes: int = MAX_RECORD_BYTES,
     name: str = "source",
 ) -> ObjectStream[Event]:
-    """The rows of a file, or of every file in a directory, as events; all fields are texts.
+    """Events from the rows of a CSV file, or of all files in a directory. All fields are texts.
 
-    Without `columns`, the first row names them. The rest is as for `read_jsonl`.
+    Args:
+        columns: Names of the columns; empty: the first row has them.
+        delimiter: What separates cells.
+
+    Other arguments, guarantees and errors are those of `read_jsonl`.
 
     >>> _ = Path("reviews.csv").write_text("id,text\\nR-1,Too noisy\\n")
     >>> env = fb.environment()
@@ -120,14 +132,17 @@ def read_csv(
 
 
 def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:
-    """Write each object of `stream` as a line of JSON, exactly once, into files in the directory `path`.
+    """Write each object of `stream` as a line of JSON, exactly once, into files in a directory.
 
-    The stream holds results, dead letters, or what a function of yours made of them: dicts, lists, texts,
-    numbers, pydantic models. A file appears as `part-*.jsonl` with the checkpoint that covers it and never
-    changes after; without checkpoints, when the job ends. What one subtask gives stays in order.
+    A file appears as `part-*.jsonl` with the checkpoint that covers it, and never changes afterwards; without
+    checkpoints, it appears when the job ends. Lines of one subtask stay in order.
 
-    The sink's `uid` is `name`, or made of the path: its state is found again where the rest of the job has
-    changed. Raises `SettingError` for what is no stream; an object that is no JSON value fails the job.
+    Args:
+        stream: Results, dead letters, or JSON values and pydantic models that a function of yours made.
+        path: The directory.
+        name: `uid` of the sink; None: derived from the path. A restart finds the sink's state by it.
+
+    Raises `SettingError` if `stream` is not a stream. An object that is not a JSON value fails the job.
 
     >>> env = fb.environment()
     >>> fb.write_jsonl(env.from_collection([{"word": "router"}]), "out")

@@ -15,12 +15,18 @@ from forebay.settings import SecretRef
 
 @dataclass(frozen=True, init=False)
 class Fleet:
-    """Several servers that serve the same model: by their URLs, by a file with one URL per line, which may
-    change while the job runs, or by a DNS name (`http://NAME:PORT`), every address of which is a server.
+    """Several servers of the same model. Give URLs, or `file`, or `dns`.
 
-    `routing` is the name of a policy; the default sends a request where it is answered soonest, and holds it
-    back while all are full. `kv_events`, such as `tcp://{host}:5557`, is where vLLM publishes what its
-    caches hold. Raises `SettingError` for what is wrong.
+    Args:
+        urls: One URL per server.
+        file: Path of a file with one URL per line. The file may change while the job runs.
+        dns: `http://NAME:PORT`; every address of the name is a server, looked up again as the job runs.
+        routing: Name of a routing policy. The default sends a request to where it is answered soonest, and
+            holds it back while all servers are full.
+        kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
+            nowhere.
+
+    Raises `SettingError` for a wrong argument. No server is contacted here.
 
     >>> fleet = fb.Fleet("http://gpu-1:8000", "http://gpu-2:8000", routing="session_affinity")
     >>> ask = fb.Inference(fleet, model="smollm2-135m-instruct", prompt="{{ text }}")

@@ -30,29 +30,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inference:
-    """How an event becomes an answer: the server, the model, the prompt, the form of answers, and when to
-    try again. It opens no connection and reads no secret; it can be shared, copied with
-    `dataclasses.replace`, and used for several operators.
+    """How an event becomes an answer: the server, the model, the prompt, the form of answers, and when to try
+    again.
 
-    `engine` is the URL of a server with the OpenAI protocol, several URLs, or a `Fleet`. `model` may be left
-    out where the server serves one model: it is then asked for its name when the operator is made.
+    It opens no connection and reads no secret. Share it, copy it with `dataclasses.replace`, use it for
+    several operators.
 
-    `prompt` is a template in Jinja's syntax of what to send as the user's message (with
-    `api="completions"`: as the plain prompt); `messages` are templates of a whole conversation. A template
-    sees the event's fields by their names, and `key` and `time_ms`.
+    With a `schema`, the engine is made to follow it and every answer is checked. An answer that breaks it, or
+    that a validator of the pydantic model refuses, is asked for again, and becomes a dead letter after
+    `retry.max_invalid_answers` tries.
 
-    With `schema`, a JSON schema or a pydantic model, the engine is held to it and every answer is checked:
-    an answer that breaks the schema, or that a validator of the model class refuses, is asked for again, and
-    becomes a dead letter after `retry.max_invalid_answers` tries. `Result.answer` is then the JSON value, or
-    an instance of the model; without a schema it is the text.
+    Attributes:
+        engine: URL of a server with the OpenAI protocol, several URLs, or a `Fleet`. For tests, a
+            `ScriptedEngineFactory`.
+        model: The model's name. May be left out if the server serves one model: it is asked for the name when
+            the operator is made.
+        prompt: A template in Jinja's syntax: the user's message, or with `api="completions"` the plain
+            prompt. A template sees the event's fields by name, and `key` and `time_ms`.
+        messages: Templates of a whole chat, instead of `prompt`.
+        api: `"chat"` or `"completions"`.
+        schema: A JSON schema, or a pydantic model: answers are then its instances.
+        sampling: How the engine picks tokens.
+        timeout_s: Maximum time without progress in one call, in seconds.
+        deadline_s: Maximum time for all calls for one event, in seconds.
+        retry: Which errors are retried, and when.
+        capacity: Maximum number of requests in flight per subtask; beyond it the source waits.
+        journal: Path of a file that keeps answers: the same request gets the same answer again, also after a
+            restart. It is created if it does not exist.
+        priority: Template of a whole number; lower goes first.
+        send_priority: Send the priority to the server as well.
+        api_key: Where the key is, `{"env": NAME}` or `{"file": PATH}`; never the key itself.
 
-    `timeout_s` is the longest time without progress of one call, `deadline_s` that of all calls for one
-    event. `capacity` is the number of requests in flight in one subtask; beyond it the source waits.
-    `journal` names a file of answers kept on disk: the same request gets the same answer again. `priority`
-    is a template of a whole number, lower goes first; with `send_priority` the server is told, too.
-    `api_key` says where the key is, `{"env": NAME}` or `{"file": PATH}`, never the key itself.
-
-    Raises `SettingError` for what is wrong.
+    Raises `SettingError` for a wrong argument.
 
     >>> class Topic(pydantic.BaseModel):
     ...     word: str

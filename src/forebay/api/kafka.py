@@ -43,18 +43,36 @@ def read_kafka(
     max_record_bytes: int = MAX_RECORD_BYTES,
     name: str = "source",
 ) -> ObjectStream[Event]:
-    """The records of Kafka topics, named ones or all whose whole name matches `pattern`, as events.
+    """Events from the records of Kafka topics.
 
-    An event has the value's fields and, under `kafka`, `topic`, `partition`, `offset`, `time_ms`, `key` and
-    `headers`; its position, `topic/partition@offset`, is its id. Its time is the field `time`, else the
-    record's timestamp. A record that cannot be read becomes a dead letter of the operator that reads the
-    stream. Offsets are in Flink's checkpoints, and committed to `group` with them for others to see; `start`
-    says where to begin where there is no checkpoint. `until_latest` ends with what is there at the start; a
-    job that was restored does not end by itself then.
+    An event has the fields of the record's value and a field `kafka` with `topic`, `partition`, `offset`,
+    `time_ms`, `key` and `headers`. Its position, `topic/partition@offset`, is its id. Offsets are in Flink's
+    checkpoints, and are committed to `group` with each checkpoint for others to see. A record that cannot be
+    read becomes a dead letter of the operator that reads the stream.
 
-    `properties` are those of Kafka's own client; `secrets` those that are secret, each `{"env": NAME}` or
-    `{"file": PATH}`. With `out_of_orderness_s` there are timestamps and watermarks, and one reader.
-    The connector comes with `forebay connectors install kafka`. Raises `SettingError` for what is wrong.
+    Needs Flink's Kafka connector: `forebay connectors install kafka`.
+
+    Args:
+        env: A PyFlink environment.
+        bootstrap: `HOST:PORT` of one or more brokers, with commas between them.
+        topics: Names of topics.
+        group: Consumer group.
+        pattern: A regular expression, instead of `topics`: all topics that match it as a whole.
+        start: Where to begin without a checkpoint: `"committed"` (the group's offsets, else the earliest),
+            `"earliest"`, `"latest"`, or milliseconds since the Unix epoch.
+        format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
+        time: Field with the event's time; None: the record's timestamp.
+        time_format: As for `read_jsonl`.
+        out_of_orderness_s: Give elements timestamps, and watermarks this many seconds behind. There is then
+            one reader for all partitions.
+        until_latest: End at the offsets that were the latest at the start. A job that was restored does not
+            end by itself.
+        properties: Options of Kafka's own client.
+        secrets: Options of the client that are secret, each as `{"env": NAME}` or `{"file": PATH}`.
+        max_record_bytes: A longer record becomes a dead letter.
+        name: Name and `uid` of the source.
+
+    Raises `SettingError` for a wrong argument, or if the connector is missing.
 
     >>> env = fb.environment()
     >>> tickets = fb.read_kafka(env, "broker:9092", "tickets", group="triage", start="earliest")
@@ -113,13 +131,22 @@ def write_kafka(
 ) -> None:
     """Write each object of `stream` to a Kafka topic as JSON.
 
-    A result or a dead letter goes with the key and the headers of its record, and the header `forebay-id`;
-    what else a stream of yours holds is written as `write_jsonl` writes it, without a key.
+    A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`.
+    Other objects are written as `write_jsonl` writes them, without a key.
 
-    With `exactly-once`, records are written in transactions, which `read_committed` consumers see with each
-    checkpoint; `name` names the transactions: no other job that writes to this Kafka has it, and it stays the
-    same. A job that is down for longer than `transaction_timeout_s` may lose what it had not committed.
-    The rest is as for `read_kafka`. Raises `SettingError` for what is wrong.
+    Args:
+        stream: As for `write_jsonl`.
+        bootstrap: `HOST:PORT` of one or more brokers, with commas between them.
+        topic: The topic.
+        name: Names the transactions. No other job that writes to this Kafka cluster may have the same name,
+            and it stays the same.
+        guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
+            checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
+        transaction_timeout_s: A job that is down for longer may lose results that were written and not
+            committed.
+        properties, secrets: As for `read_kafka`.
+
+    Raises `SettingError` for a wrong argument, or if the connector is missing.
 
     >>> env = fb.environment()
     >>> tickets = env.from_collection(["My router blinks red."])

@@ -22,10 +22,13 @@ T = TypeVar("T")
 
 
 class ObjectStream(DataStream, Generic[T]):
-    """A PyFlink `DataStream` of objects of the class `holds`.
+    """A PyFlink `DataStream` of objects: use it as any other, with `map`, `filter`, `key_by`, `process`.
 
-    `encoded` is the stream of bytes that it is made of, and `read` makes an object of them; `fields` are
-    those that every event of a stream of events has, where they are known.
+    Attributes:
+        encoded: The stream of bytes that it is made of.
+        holds: The class of the objects.
+        read: Makes an object of its bytes.
+        fields: The fields that every event of a stream of events has, where they are known.
     """
 
     def __init__(

@@ -23,9 +23,13 @@ from forebay.stateful.program import Program
 
 @dataclass(frozen=True)
 class Outputs:
-    """What an operator gives: results, and dead letters for the records that were given up.
+    """The two streams that an operator gives.
 
-    Both are PyFlink streams; what is not read costs nothing.
+    Attributes:
+        results: One result per answered event.
+        dead_letters: The records that were given up.
+
+    Both are PyFlink streams. A stream that nothing reads costs nothing, and its records are dropped.
     """
 
     results: ObjectStream[Result]
@@ -45,23 +49,37 @@ def infer(
     parallelism: int | None = None,
     name: str = "infer",
 ) -> Outputs:
-    """Ask the model about every element of `stream`: each gives exactly one result or one dead letter, as
-    far as Flink's state goes. A record cannot end the job.
+    """Ask the model about every element of `stream`. Each element gives exactly one result or one dead
+    letter, as far as Flink's state goes; no record can end the job.
 
-    Elements are dicts (the fields that a template sees), texts (the field `text`), rows with names, or
-    `Event`s, as Forebay's sources give them; of anything else, `to_event` makes one of these. `key` and `id`
-    are templates such as `"{{ user }}"`, or functions of the event. The id names a record: it is the same
-    each time the record is read, and no other has it. Without `id`, it is the place in a source of Forebay's,
-    else a hash of the element, which equal elements share: each still gives a result.
+    Elements are dicts, texts (which become the field `text`), rows with names, or `Event`s from one of
+    Forebay's sources. `to_event` converts anything else.
 
-    At most `inference.capacity` requests are in flight per subtask; past that the input is blocked. Answers
-    leave as they come, or with `ordering="key"` in the input's order within each key. With `event_time`,
-    results carry their event's time, and no watermark passes an event whose answer is awaited.
+    Answers leave as soon as they arrive, or with `ordering="key"` in the order of the input within each key.
+    At most `inference.capacity` requests are in flight per subtask; beyond that the operator blocks its
+    input, which is Flink's backpressure.
 
-    `shards`, the number of Flink keys that state is spread over, is at least the parallelism, and stays.
-    The operator's `uid` is `name`: unique in the job, and the same for state to be found again.
+    Args:
+        stream: A PyFlink stream.
+        inference: The engine, the prompt, and the form of answers.
+        to_event: Makes a dict, a text or an `Event` of an element. If it raises, the record becomes a dead
+            letter.
+        key: A template such as `"{{ user }}"`, or a function of the event. Keys spread events over shards;
+            with `ordering="key"` they keep the order.
+        id: A template or a function that names a record: the same each time the record is read, and of no
+            other record. Default: the record's position in a source of Forebay's, else a hash of the element;
+            equal elements then share an id, and each still gives a result.
+        ordering: `"unordered"` or `"key"`.
+        shards: Number of Flink keys that state is spread over: at least the parallelism. With
+            `ordering="key"` it stays the same for the life of the job.
+        event_time: Results carry their event's time, and no watermark passes an event before its result.
+        parallelism: Number of subtasks; None: that of the environment.
+        name: Name and `uid` of the operator. It is unique in the job and stays the same, so that a restart
+            finds the state again.
 
-    Raises `SettingError` for what is wrong, before anything starts.
+    Returns at once: nothing runs before `env.execute()`. Only an `Inference` without `model` asks the server
+    for its model, which blocks for up to `deadline_s`. Raises `SettingError` for a wrong argument, and
+    `PipelineFailed` if no server named its model.
 
     >>> env = fb.environment()
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="In one word, what is this about? {{ text }}")
@@ -109,15 +127,24 @@ def infer_stateful(
 ) -> Outputs:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
-    Steps of one `key` are made one after another, in the order of its events; keys go side by side. Each
+    The steps of one key run one after another, in the order of its events; keys run side by side. A step's
     change of state, its outputs and its next call are one change, exactly once as far as Flink's state goes.
-    A call in flight is in state; after a restore it is made again with the same id and the same messages.
+    A call in flight is in state: after a restore it is made again with the same id and the same messages.
 
-    At most `queue` events of a key wait for its call; past that the input is blocked. A key is forgotten
-    `ttl_s` after its last step (None: never); its saved state and its timers may take `max_state_bytes`.
-    The program writes its own messages and schemas: `inference` has no prompt and no schema here.
+    Args:
+        stream, to_event, id, parallelism, name: As for `infer`.
+        program: Your program. It writes its own messages and schemas.
+        inference: The engine, without a prompt and a schema.
+        key: A template such as `"{{ user }}"`, or a function of the event: what state is kept for.
+        queue: How many events of a key may wait for its call; beyond that the input is blocked.
+        ttl_s: A key is forgotten this long after its last step, by the wall clock; None: never.
+        max_state_bytes: Maximum size of a key's saved state and timers. A step beyond it is undone, and its
+            event becomes a dead letter.
+        shards: As for `infer`, and it stays the same for the life of the state.
+        event_time: Results carry the time of their event or timer, and no watermark passes one before its
+            result.
 
-    The rest is as for `infer`; `shards` may not change for the life of the state.
+    Raises what `infer` raises.
 
     >>> class Count(fb.Program[int]):
     ...     def initial(self, key):

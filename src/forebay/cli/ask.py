@@ -55,7 +55,9 @@ def ask(
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
     ] = None,
-    capacity: Annotated[int, typer.Option(min=1, max=10_000, help="Most requests in flight.")] = 32,
+    capacity: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Maximum number of requests in flight.")
+    ] = 32,
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A key of a pipeline, such as sampling.max_tokens=20."),
@@ -65,7 +67,7 @@ def ask(
         typer.Option("--input", help="What the lines are: JSON objects, or texts whose field is text."),
     ] = InputKind.auto,
     unordered: Annotated[
-        bool, typer.Option("--unordered", help="Print answers as they come, not in the order of the lines.")
+        bool, typer.Option("--unordered", help="Print answers as they arrive, not in the order of the lines.")
     ] = False,
     json: Annotated[
         str | None,
@@ -79,8 +81,8 @@ def ask(
 ) -> None:
     """Ask a model about each line of standard input, without Flink: JSON objects, or texts.
 
-    Prompt, schema and retries are those of a pipeline. What could not be answered is on standard error, with
-    its cause; the exit status is then 1.
+    Prompt, schema and retries work as in a pipeline. Lines that could not be answered are listed on standard
+    error with the cause, and the exit status is then 1.
     """
     check_json(json)
     document = _document(prompt, _schema_of(schema, choices), model, api_key_env, capacity)

@@ -23,7 +23,7 @@ def _several() -> None:
 
 @connectors.command(cls=Command)
 def install(
-    connector: Annotated[str, typer.Argument(help="Which one: kafka.")],
+    connector: Annotated[str, typer.Argument(help="The connector: kafka.")],
     origin: Annotated[
         str | None,
         typer.Option(
@@ -35,7 +35,7 @@ def install(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Fetch a connector's jar, check it, and keep it; does nothing where it is there."""
+    """Download a connector's jar, verify it, and keep it. Does nothing if it is there."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar

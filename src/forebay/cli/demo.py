@@ -35,28 +35,30 @@ def demo(
     ] = None,
     events: Annotated[
         int | None,
-        typer.Option(min=1, help="How many events; by default what a minute suffices for, at most 300."),
+        typer.Option(min=1, help="Number of events; by default about a minute's worth, at most 300."),
     ] = None,
-    speed: Annotated[float | None, typer.Option(help="Replay at recorded times, so much faster.")] = None,
+    speed: Annotated[
+        float | None, typer.Option(help="Replay at recorded times, this many times as fast.")
+    ] = None,
     text_field: Annotated[str | None, typer.Option(help="Field with the text.")] = None,
     time_field: Annotated[str | None, typer.Option(help="Field with the time.")] = None,
     capacity: Annotated[
         int | None,
-        typer.Option(min=1, help="Most requests in flight; by default what suits the engine, at most 32."),
+        typer.Option(min=1, help="Maximum requests in flight; by default what suits the engine, at most 32."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the made-up posts.")] = 1,
     kafka: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:PORT]",
-            help="Run between two new topics of this Kafka; without an address, of one that is started for "
-            "the demo from the distribution that FOREBAY_KAFKA_HOME names.",
+            help="Use two new topics on this Kafka broker; without an address, on one that is started for "
+            "the demo from the distribution in FOREBAY_KAFKA_HOME.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory for what comes out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the results.")] = None,
     json: JsonFile = None,
 ) -> None:
-    """Stream events through Flink and a model, and show what came out."""
+    """Stream events through Flink and a model, and show the results."""
     from forebay.cli.demo_screen import show
     from forebay.cli.live import LiveLine
     from forebay.demo.kafka import LOCAL, check_kafka

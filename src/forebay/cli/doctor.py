@@ -15,7 +15,7 @@ STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
 def doctor(*, json: JsonFile = None) -> None:
-    """Say what is missing and how to get it. Status 1 where something needed is missing."""
+    """Say what is missing and how to get it. The exit status is 1 if something needed is missing."""
     from rich.text import Text
 
     from forebay.engine.doctor import Verdict, examine

@@ -22,19 +22,21 @@ engine = typer.Typer(help="Local vLLM replicas.", no_args_is_help=True)
 def up(
     context: typer.Context,
     *,
-    replicas: Annotated[int, typer.Option(help="How many to start.")] = 1,
+    replicas: Annotated[int, typer.Option(help="Number of replicas to start.")] = 1,
     model: Annotated[str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME.")] = "default",
     served_model_name: Annotated[str | None, typer.Option(help="The name that requests use.")] = None,
     port_base: Annotated[int, typer.Option(help="The first port tried.")] = 8100,
-    cores: Annotated[str | None, typer.Option(help="Cores to share out, such as 0-3,6.")] = None,
-    kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica.")] = None,
+    cores: Annotated[
+        str | None, typer.Option(help="Cores to divide among the replicas, such as 0-3,6.")
+    ] = None,
+    kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica, in GiB.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Number type, such as float32; by default the processor's fastest.")
     ] = None,
-    max_model_len: Annotated[int, typer.Option(help="Tokens of prompt and answer.")] = 2048,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences in one batch.")] = 128,
-    eager: Annotated[bool, typer.Option(help="Start fast; without, compile first.")] = True,
-    timeout_s: Annotated[float, typer.Option(help="Longest start, in seconds.")] = 600.0,
+    max_model_len: Annotated[int, typer.Option(help="Maximum tokens of prompt and answer together.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(help="Maximum sequences in one batch.")] = 128,
+    eager: Annotated[bool, typer.Option(help="Start fast, without compiling first.")] = True,
+    timeout_s: Annotated[float, typer.Option(help="Maximum time to start, in seconds.")] = 600.0,
     json: JsonFile = None,
 ) -> None:
     """Start replicas and leave them running. Arguments after `--` go to vLLM as they are."""

@@ -14,8 +14,10 @@ from forebay.settings import load_settings
 
 def engine_settings(
     *,
-    setting: Annotated[list[str] | None, typer.Option(help="Which; may be repeated; default: all.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long each load is.")] = 8.0,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="A setting to measure; may be repeated; default: all.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
     json: JsonFile = None,
 ) -> None:
     """Compare settings of a local engine on this machine, idle and with one core kept busy; minutes."""

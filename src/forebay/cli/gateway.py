@@ -19,7 +19,7 @@ def gateway(
     *,
     engine: Annotated[list[str] | None, typer.Option(help="URL of a replica; may be repeated.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 finds a free one.")] = 8080,
     json: JsonFile = None,
 ) -> None:

@@ -26,7 +26,7 @@ def init(
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Template of the question about each event.")] = None,
     choices: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="The answers that there are; without, any text.")
+        str | None, typer.Option(metavar="A,B,C", help="The possible answers; without it, any text.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="URL of an engine, or local: one that Forebay starts.")
@@ -34,7 +34,7 @@ def init(
     model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
     key: Annotated[str | None, typer.Option(help="Field whose events stay in order.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the pipeline; by default the source's.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take what is usual.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take the defaults.")] = False,
 ) -> None:
     """Write a first pipeline file: asks for what is not given, and overwrites nothing."""
     from forebay.config.load import parse_spec

@@ -41,7 +41,7 @@ def run(
         typer.Option(help="For an application: a JSONL or CSV file, or wikimedia, jetstream, generator."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="For an application: folder of its results; out/NAME otherwise.")
+        Path | None, typer.Option(help="For an application: folder for its results; by default out/NAME.")
     ] = None,
     key: Annotated[
         str | None,
@@ -54,8 +54,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A key of the pipeline, over what its file says, such as checkpoint.interval_s=5; may be "
-            "repeated.",
+            help="Override a key of the pipeline, such as checkpoint.interval_s=5; may be repeated.",
         ),
     ] = None,
     engine: Annotated[
@@ -65,10 +64,10 @@ def run(
         bool,
         typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; forget the checkpoints.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over and delete the checkpoints.")] = False,
     from_checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Resume from this checkpoint; what was committed after it comes a second time."),
+        typer.Option(help="Resume from this checkpoint; what was committed after it is written again."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: JsonFile = None,

@@ -22,7 +22,7 @@ INSTALLS = (
 def setup(
     *,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="The embedding model instead: what topics need.")
+        bool, typer.Option("--embeddings", help="Install the embedding model instead, which topics need.")
     ] = False,
     json: JsonFile = None,
 ) -> None:

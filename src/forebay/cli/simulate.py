@@ -38,7 +38,7 @@ simulate = typer.Typer(cls=Group, help="Serve a trace, or made-up requests, with
 
 Trace = Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")]
 Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
-Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="How many.")]
+Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Number of replicas.")]
 
 
 @simulate.callback(invoke_without_command=True)
@@ -48,9 +48,9 @@ def run(
     trace: Trace = None,
     requests: Annotated[int, typer.Option(min=1, help="Made-up requests, without --trace.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Made-up requests per second.")] = 30.0,
-    prompt_tokens: Annotated[float, typer.Option(help="Their mean prompt, without the prefix.")] = 1000.0,
-    output_tokens: Annotated[float, typer.Option(help="Their mean answer.")] = 200.0,
-    prefixes: Annotated[int, typer.Option(min=0, help="How many prefixes they share.")] = 0,
+    prompt_tokens: Annotated[float, typer.Option(help="Mean prompt of these, without the prefix.")] = 1000.0,
+    output_tokens: Annotated[float, typer.Option(help="Mean answer of these.")] = 200.0,
+    prefixes: Annotated[int, typer.Option(min=0, help="Number of prefixes that these share.")] = 0,
     prefix_tokens: Annotated[int, typer.Option(min=0, help="Tokens of each prefix.")] = 0,
     replicas: Replicas = 8,
     engine: Engine = "llama-8b",
@@ -119,8 +119,8 @@ def calibrate(
     run: Annotated[Path, typer.Argument(help="Requests that an engine served, one JSON object per line.")],
     *,
     kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens that its KV cache holds.")] = 500_000,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="As the engine was started.")] = 128,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="As the engine was started.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="This setting of the engine.")] = 128,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="This setting of the engine.")] = 2048,
     json: JsonFile = None,
 ) -> None:
     """Fit the times of an engine's steps to a measured run; status 1 where a figure is over 10 % off."""

@@ -25,7 +25,7 @@ class Embedder(Protocol):
 
 
 OpenEmbedder = Callable[[], Embedder]
-"""Picklable; opens an embedder where it is used."""
+"""Opens an embedder where it is used. Must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,19 @@ class RetryPolicy:
     """When the same request is sent again.
 
     Errors that say nothing about the request (`Unreachable`, `Overloaded`, `RateLimited`) are retried until
-    the deadline; `InvalidAnswer` until `max_invalid_answers` tries ended so, all other retryable ones until
-    `max_attempts` did; the rest never. The n-th retry waits `base_s * factor^(n-1)` seconds, at most
-    `max_backoff_s`, less a random part of up to the share `jitter` of it: 1 is full jitter, 0 none.
+    the deadline, other retryable ones as often as this policy allows, the rest never. The n-th retry waits
+    `base_s * factor^(n-1)` seconds, at most `max_backoff_s`, less a random part. If the engine sent
+    `Retry-After`, the wait is at least that long.
+
+    Attributes:
+        max_attempts: Maximum number of calls for one request; 1: no retry.
+        max_invalid_answers: Maximum number of answers that break the schema.
+        base_s: Seconds before the first retry.
+        factor: By how much each wait is longer than the one before.
+        max_backoff_s: Maximum wait in seconds.
+        jitter: Random part of a wait, as a share: 0: none, 1: all of it ("full jitter").
+
+    Raises `SettingError` for values out of range.
 
     >>> fb.RetryPolicy(max_invalid_answers=2).max_attempts
     5

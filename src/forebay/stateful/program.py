@@ -21,12 +21,15 @@ Clock = Literal["event", "wall"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where and when a step is made.
+    """The key, the id and the time of a step.
 
-    `id` names what the step is about: the event's id, or that of the timer's firing, which no other turn of
-    the key has; the calls and outputs of a turn are named after it. `wall_ms` is the present. `watermark_ms`
-    is how far event time had come when the event or timer came in, None where nothing is promised yet: an
-    event before it is late.
+    Attributes:
+        key: The key that the step is about.
+        id: The event's id, or that of the timer's firing. No two turns of a key share one. The calls and
+            outputs of a turn are named after it.
+        wall_ms: The wall clock, in milliseconds since the Unix epoch.
+        watermark_ms: The watermark when the event or timer came in: an event with an earlier time is late.
+            None before the first watermark.
 
     >>> fb.Moment(key="ann", id="T-1", wall_ms=1_772_438_488_000).watermark_ms is None
     True
@@ -40,7 +43,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One call. `tag` comes back with its answer. `sampling` None: the operator's own.
+    """One call to the model.
+
+    Attributes:
+        messages: The chat, sent as it is.
+        tag: Comes back with the answer, to tell calls apart.
+        schema: JSON schema of the answer; None: free text.
+        sampling: None: that of the `Inference`.
 
     >>> fb.Ask((fb.Message("user", "Sum it up."),), tag="summary").tag
     'summary'
@@ -54,7 +63,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call gave: the parsed value where it had a schema, else the text.
+    """The answer to a call.
+
+    Attributes:
+        value: The parsed JSON value if the call had a schema, else the text.
+        usage: Token counts, see `Usage`.
+        finish_reason: Why the engine stopped, in its own word: `stop`, `length`.
 
     >>> fb.Answer({"team": "billing"}).value["team"]
     'billing'
@@ -67,7 +81,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call, or an event, was given up: the stable word of a dead letter, and a message.
+    """Why a call or an event was given up.
+
+    Attributes:
+        cause: The cause of a dead letter: that of an error in `forebay.errors`, or a word of your own.
+        detail: What happened, for a person to read.
+        attempts: How many calls were made.
 
     >>> fb.Failure("late", "the event's window has closed").cause
     'late'
@@ -80,7 +99,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One result. `fields` None: those of the event that the turn is about. `time_ms` None: its time.
+    """One result of a program.
+
+    Attributes:
+        answer: Any JSON value; it becomes the `answer` of a `Result`.
+        fields: The result's fields; None: those of the turn's event.
+        time_ms: The result's time; None: that of the turn's event or timer.
 
     >>> fb.Output({"orders": 3}).fields is None
     True
@@ -93,7 +117,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """When to be woken: in milliseconds since the Unix epoch, by event time or by the wall clock.
+    """When to call `on_timer`.
+
+    Attributes:
+        time_ms: Milliseconds since the Unix epoch.
+        clock: `event`: when the watermark reaches that time; `wall`: by the wall clock.
 
     >>> fb.Timer(1_772_438_488_000, "wall").clock
     'wall'
@@ -105,11 +133,14 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[S]):
-    """What a program wants done, all of it at once or, after a kill, none of it.
+    """What a program wants done. After a kill, all of it was done or none of it.
 
-    `state` None forgets the key, with its timers. `ask`: a call, whose answer is the key's next step.
-    `timers` are set by name, over one of the same name; None takes one away. `letter` sends the event that
-    the turn is about to the dead letters.
+    Attributes:
+        state: What the key remembers from now on. None forgets the key and its timers.
+        ask: A call. Its answer is the key's next step; events of the key wait for it.
+        outputs: Results, in this order.
+        timers: Timers by name. One of the same name is replaced; None cancels it.
+        letter: Send the turn's event to the dead letters, for this reason.
 
     >>> step = fb.Step(3, outputs=(fb.Output({"count": 3}),), timers={"idle": fb.Timer(60_000)})
     >>> step.ask is None
@@ -124,11 +155,17 @@ class Step(Generic[S]):
 
 
 class Program(Protocol[S]):
-    """The user's part. Inherit from it for the parts that are given here.
+    """Base class for your own stateful inference. Run one with `infer_stateful`, test one with `Machine`.
 
-    A step that raises, or whose state exceeds the size limit, is undone as a whole: the state stays as it
-    was, and the event goes to the dead letters. Where it was the step of an answer, `on_failure` is told
-    instead, and decides.
+    A program is pure: what its methods return depends on their arguments alone. It is pickled into the job,
+    so it may hold settings, and nothing that changes. Only `initial` and `on_event` must be written.
+
+    A step that raises, or whose state is too large, is undone as a whole: the state stays as it was and the
+    event becomes a dead letter. If it was the step of an answer, `on_failure` is called and decides.
+
+    Attributes:
+        version: Version of the saved state, 1 by default. Raise it when the state's form changes, and migrate
+            older state in `load`.
 
     >>> class Count(fb.Program[int]):
     ...     def initial(self, key):
@@ -143,35 +180,37 @@ class Program(Protocol[S]):
     """
 
     version: int = 1
-    """Of the saved state; `load` is told with which version a state was saved."""
+    """Version of the saved state; `load` gets the one that a state was saved with."""
 
     def initial(self, key: str) -> S:
-        """The state of a key that has none."""
+        """The state of a key that has none yet."""
         ...
 
     def on_event(self, state: S, event: Event, now: Moment) -> Step[S]:
-        """An event of the key."""
+        """Called for each event of the key, in order, once the calls of earlier events are over."""
         ...
 
     def on_answer(self, state: S, tag: str, answer: Answer, now: Moment) -> Step[S]:
-        """The answer to the call with `tag`."""
+        """Called with the answer to the call with `tag`. By default the answer becomes an output."""
         return Step(state, outputs=(Output(answer.value),))
 
     def on_failure(self, state: S, tag: str, failure: Failure, now: Moment) -> Step[S]:
-        """The call with `tag` was given up after all retries, or the step of its answer was undone."""
+        """Called if the call with `tag` was given up after all retries, or if the step of its answer was
+        undone. By default the event becomes a dead letter."""
         return Step(state, letter=failure)
 
     def on_timer(self, state: S, name: str, time_ms: int, now: Moment) -> Step[S]:
-        """The timer `name`, set for `time_ms`, is due."""
+        """Called when the timer `name` fires; it was set for `time_ms`. By default nothing happens."""
         return Step(state)
 
     def save(self, state: S) -> JSON:
-        """`state` as a JSON value (bytes may be in it); must not be None."""
+        """`state` as a JSON value, in which bytes are allowed; never None. By default the state itself."""
         return state
 
     def load(self, version: int, saved: JSON) -> S:
-        """The state that `save` of program version `version` gave: migrate it here. Whatever is raised
-        fails the job with its message, for to go on would lose what the key remembers."""
+        """The state that `save` of program version `version` gave: migrate it here. By default another
+        version is refused. An exception fails the job with its message, because going on would lose what the
+        key remembers."""
         if version != self.version:
             raise StateVersion(
                 f"the checkpoint holds state of version {version}, the program is at {self.version}: "

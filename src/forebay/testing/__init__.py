@@ -1,5 +1,10 @@
-"""For tests of what is built on Forebay: engines and servers that answer by a script, a stateful program
-without Flink, a small Flink cluster. Only the names that are listed here are public."""
+"""For tests of your own: engines and servers that answer by a script, a stateful program without Flink, a
+small Flink cluster.
+
+    from forebay.testing import Machine, ReplicaThread
+
+Only the names that are listed here are public.
+"""
 
 from __future__ import annotations
 

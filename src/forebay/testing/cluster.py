@@ -35,12 +35,25 @@ PR_SET_PDEATHSIG = 1
 def local_cluster(
     folder: Path, *, slots: int = 2, heap_mb: int = 512, python_jar: bool = True
 ) -> Iterator[str]:
-    """The `HOST:PORT` of a cluster with one task manager of `slots` slots, until the block ends.
+    """A Flink session cluster on this machine with one task manager, from the Flink that pip installed: a
+    context manager that gives its `HOST:PORT`.
 
-    Configuration, logs and temporary files lie under `folder`. `python_jar` puts flink-python.jar on the
-    cluster's class path, as one copies it to lib/; without it the cluster is as start-cluster.sh starts it.
-    Blocks until the slots are there (seconds); both processes are gone when the block ends, and die with
-    this process on Linux. Raises `LaunchError` with the end of the log where the cluster does not start.
+    Blocks until the cluster is ready, which takes some seconds. Its processes are gone when the block ends,
+    and on Linux they end with this process.
+
+    Args:
+        folder: Gets the cluster's configuration, logs and temporary files.
+        slots: Number of task slots.
+        heap_mb: Heap for tasks, in MiB.
+        python_jar: Put `flink-python.jar` on the cluster's class path, as you would by copying it to `lib/`.
+            Without it the cluster is as `start-cluster.sh` starts it.
+
+    Raises `LaunchError`, with the end of the log, if the cluster does not start.
+
+    >>> from pathlib import Path
+    >>> with local_cluster(Path("cluster"), slots=1) as address:
+    ...     address.startswith("localhost:")
+    True
     """
     rest_port, rpc_port = free_ports(2)
     conf = _write_configuration(folder, rest_port, rpc_port, slots, heap_mb)

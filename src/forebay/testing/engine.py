@@ -131,7 +131,19 @@ def _wake(wakeup: asyncio.Future[bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedEngineFactory:
-    """Opens a `ScriptedEngine`; picklable."""
+    """An engine inside the process, without HTTP, as the `engine` of an `Inference`.
+
+    The answer to a prompt is always the same: a value that the schema allows, or without a schema a short
+    text with a hash of the prompt.
+
+    Attributes:
+        delay: Seconds to an answer, from the request's id: `Fixed`, `Mixture`, or a function that can be
+            pickled.
+        faults: Which calls fail.
+
+    >>> import forebay as fb
+    >>> ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), model="any", prompt="{{ text }}")
+    """
 
     delay: Delay = field(default_factory=Mixture)
     faults: Faults = field(default_factory=Faults)

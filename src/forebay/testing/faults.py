@@ -19,11 +19,28 @@ MARKER = re.compile(r"\(\(fault:([a-z0-9_]+?)(?:x([0-9]{1,6}))?\)\)")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """`shares` are pairs of fault and the share of calls it takes, drawn by request id and number of the try.
+    """Which calls fail, and how.
 
-    A marker in the prompt, `((fault:500))`, is stronger and hits every try; `((fault:500x2))` only the
-    first two tries of a request id. With several markers the first whose tries are not used up counts:
-    `((fault:503x2))((fault:cutx3))` is two tries of 503 and then one cut answer.
+    A fault is an HTTP status of `400`, `401`, `403`, `404`, `422`, `429`, `500`, `502`, `503`, `504`, or one
+    of `too_long` (a 400 for a prompt beyond the context), `hang` (no answer ever), `refuse` (the connection
+    closes before the answer), `cut` (it closes in the middle of it), `garbage` (events that are not JSON),
+    `binary` (no event stream at all), `huge` (an answer without end), `error` (an error object in the stream)
+    and `schema` (a complete answer that breaks the schema).
+
+    A marker in a prompt takes precedence: `((fault:500))` fails every try, `((fault:500x2))` the first two.
+    Of several markers the first that is not used up counts: `((fault:503x2))((fault:cutx3))` gives 503, 503,
+    cut, and then the answer.
+
+    Attributes:
+        shares: Pairs of fault and the share of calls that it hits, drawn by request id and number of the try.
+        seed: Another seed is another draw.
+
+    Raises `ValueError` for an unknown fault or a share outside 0 to 1.
+
+    >>> Faults().pick("request 1", "Hello ((fault:503x2))", attempt=2)
+    '503'
+    >>> Faults().pick("request 1", "Hello ((fault:503x2))", attempt=3) is None
+    True
     """
 
     shares: tuple[tuple[str, float], ...] = ()

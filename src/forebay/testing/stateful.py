@@ -71,11 +71,35 @@ class AskLater(Program[Any]):
 
 
 class Machine:
-    """One shard that runs `program`, as the operator would.
+    """Runs one program as the operator does, without Flink and without an engine. A test answers its calls,
+    moves its clocks, and kills it.
 
-    `calls` are awaited, by key, until a test answers them; `results` and `letters` have left, `asked` are all
-    calls so far. `held` are times that event time must not pass, by what holds them; `wakes` the times at
-    which the shard wants to be woken. While `room` calls or more are awaited, timers that are due wait.
+    Args:
+        program: The program.
+        limits: Bounds of a key's state, as `infer_stateful` has them.
+        wall_ms: The wall clock at the start.
+        room: How many calls may be awaited while timers start further ones; None: any number.
+
+    Attributes:
+        calls: Calls that await an answer, by key.
+        asked: All calls so far.
+        results, letters: The results and the dead letters so far.
+        held: Times that event time must not pass yet, by what holds them back.
+        wakes: Times at which the operator would wake the program's shard.
+        wall_ms, watermark_ms: The clocks; `pass_time` moves them.
+
+    >>> import forebay as fb
+    >>> class Count(fb.Program[int]):
+    ...     def initial(self, key):
+    ...         return 0
+    ...     def on_event(self, state, event, now):
+    ...         return fb.Step(state + 1, fb.Ask((fb.Message("user", event.fields["text"]),)))
+    >>> machine = Machine(Count())
+    >>> machine.event("ann", 1, text="Hello.")
+    >>> machine.restart()
+    >>> machine.answer("ann", "Hello, Ann.")
+    >>> machine.results[-1].answer
+    'Hello, Ann.'
     """
 
     def __init__(
@@ -106,7 +130,7 @@ class Machine:
         self._fire()
 
     def event(self, key: str, number: int, *, time_ms: int | None = None, **fields: Any) -> None:
-        """An event of `key` with the id `eNUMBER`; its fields are `n`, the number, and `fields`."""
+        """An event of `key` with the id `eNUMBER`. Its fields are `n`, which is the number, and `fields`."""
         event = Event(str(number).encode(), {"n": number, **fields}, time_ms)
         item = KeyedEvent(f"e{number}", key, event, self.wall_ms)
         self._do(self.turns.event(item, encode(item), self._times()))
@@ -119,14 +143,14 @@ class Machine:
         self._fire()
 
     def give_up(self, key: str, cause: str = "timeout") -> None:
-        """The call of `key` has failed after all tries."""
+        """The call of `key` failed for good, with this cause."""
         item = self.calls.pop(key).item
         letter = DeadLetter(item.event.raw, cause, "too slow", 3, item.id, key)
         self._do(self.turns.answered(key, letter, self._times()))
         self._fire()
 
     def pass_time(self, *, wall_ms: int | None = None, watermark_ms: int | None = None) -> None:
-        """Clocks go to these times; timers that are due fire in the order of their times."""
+        """Move clocks to these times. Timers that are due fire in the order of their times."""
         self.wall_ms = self.wall_ms if wall_ms is None else wall_ms
         self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
         low_ms = -(2**63) if self.watermark_ms is None else self.watermark_ms
@@ -138,7 +162,7 @@ class Machine:
             self._fire()
 
     def end(self, answer: Callable[[Machine], None] | None = None, rounds: int = 8) -> None:
-        """The input ends: all calls are answered, then the timers fire."""
+        """End the input: all calls are answered, by `answer` or with `yes`, then the timers fire."""
         respond = answer or (lambda machine: machine.answer(next(iter(machine.calls))))
         for _ in range(rounds):
             while self.calls:
@@ -149,7 +173,7 @@ class Machine:
             self._fire()
 
     def restart(self) -> None:
-        """Everything that is not in the stores is lost."""
+        """Lose everything that is not in state, as a kill does. Calls that were awaited are made again."""
         self._begin()
 
     def _fire(self) -> None:

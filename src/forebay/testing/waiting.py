@@ -13,9 +13,17 @@ MAX_PAUSE_S = 0.5
 def wait_until(
     condition: Callable[[], bool], timeout_s: float = 180.0, *, tell: Callable[[], str] | None = None
 ) -> None:
-    """Return when `condition` holds; raises `AssertionError` after `timeout_s`, saying what `tell` tells.
+    """Return when `condition` holds. Blocks meanwhile.
 
-    It is looked at every 10 ms; where a look takes longer, the pause after it is as long, at most 0.5 s.
+    Args:
+        condition: Looked at every 10 ms; if a look takes longer, the pause after it is as long, at most 0.5
+            s.
+        timeout_s: Seconds after which to give up.
+        tell: Makes a text for the error's message.
+
+    Raises `AssertionError` after `timeout_s`.
+
+    >>> wait_until(lambda: True, timeout_s=5)
     """
     pause = threading.Event()
     deadline_s = time.monotonic() + timeout_s

@@ -24,7 +24,19 @@ START_TIMEOUT_S = 180.0
 
 
 class ReplicaThread:
-    """A fake replica on a thread of this process; a context manager. Shares this process's core."""
+    """A fake replica on a thread of this process: a context manager.
+
+    Args:
+        script: Its behaviour.
+        port: 0: a free one.
+
+    Attributes:
+        url: Its address, while it runs.
+
+    >>> with ReplicaThread(ReplicaScript(models=("small",))) as replica:
+    ...     replica.report().completed
+    0
+    """
 
     def __init__(self, script: ReplicaScript | None = None, *, port: int = 0) -> None:
         self._script = script or ReplicaScript()
@@ -38,6 +50,7 @@ class ReplicaThread:
         return f"http://127.0.0.1:{self.port}"
 
     def report(self) -> CallReport:
+        """What it has seen so far; see `CallReport`. Blocks for at most 10 s."""
         return fetch_report(self.url)
 
     def __enter__(self) -> ReplicaThread:
@@ -59,10 +72,24 @@ class ReplicaThread:
 
 
 class ReplicaProcess:
-    """A fake replica in a process of its own; a context manager. The process ends with its parent.
+    """A fake replica in a process of its own, to be killed and started again: a context manager.
 
-    `start` blocks until it listens; after `kill` (SIGKILL) or `stop` it may be started again and then has
-    the same port and no memory of earlier calls.
+    After `kill` or `stop` it can be started again: it has the same port, and no memory of earlier calls. The
+    process ends with the process that started it.
+
+    Args:
+        script: Its behaviour.
+        port: 0: a free one.
+
+    Attributes:
+        url: Its address, once it has been started.
+        pid: Its process id; None while it does not run.
+
+    >>> with ReplicaProcess(ReplicaScript(models=("small",))) as replica:
+    ...     replica.kill()
+    ...     replica.start()
+    ...     replica.report().completed
+    0
     """
 
     def __init__(self, script: ReplicaScript | None = None, *, port: int = 0) -> None:
@@ -79,10 +106,11 @@ class ReplicaProcess:
         return None if self._process is None else self._process.pid
 
     def report(self) -> CallReport:
+        """What it has seen so far; see `CallReport`. Blocks for at most 10 s."""
         return fetch_report(self.url)
 
     def start(self) -> None:
-        """Raises `LaunchError` where it does not listen within three minutes."""
+        """Start it, and block until it listens. Raises `LaunchError` after three minutes."""
         if self._process is not None:
             raise LaunchError(f"the fake replica at {self.url} is running; stop it first")
         # One that it can have again: none that an outgoing connection, such as one to the dead replica, is
@@ -104,11 +132,11 @@ class ReplicaProcess:
         self.port = int(line.rsplit(b":", 1)[1])
 
     def stop(self) -> None:
-        """End it with SIGTERM, and wait."""
+        """End it with SIGTERM, and wait for its end."""
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
-        """End it with SIGKILL, and wait."""
+        """End it with SIGKILL, and wait for its end."""
         self._end(subprocess.Popen.kill)
 
     def __enter__(self) -> ReplicaProcess:

@@ -13,22 +13,35 @@ from forebay.testing.faults import Faults
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScript:
-    """The behaviour of a fake replica.
+    """The behaviour of a fake replica, which speaks vLLM's protocol.
 
-    An answer takes `delay(request id)` seconds to its first token, plus `prefill_s_per_char` for each
-    character of the prompt that the prefix cache does not hold, plus `token_s` per token of the answer, plus
-    `decode(request id)`; its content comes in `chunks` pieces spread over these last two parts. `slots`
-    requests run at a time, further ones queue, and where `max_queue` of them wait already the next gets a
-    503. Calls that come faster than `calls_per_s`, after a burst of `calls_at_once`, get a 429 that says when
-    to come again. Each request that runs makes the others slower by the share `crowding`; all these times are
-    those of a replica at speed 1, which `POST /_speed` changes while it runs. The prefix cache holds blocks
-    of `block_chars` characters, `cache_blocks` of them, least recently used out first; 0 switches it off.
-    Prompts whose tokens (4 characters each) and `max_tokens` exceed `max_model_len` get a 400.
+    An answer takes `delay` to its first token, plus `prefill_s_per_char` for each character of the prompt
+    that the prefix cache does not hold, plus `token_s` for each token of the answer, plus `decode`. A token
+    has 4 characters.
 
-    `load_header_on_streams`: vLLM sends its load header only with answers that are not streamed; so does
-    the fake, unless this is set. `metrics` is what `/metrics` answers instead of the truth. Not `streams`:
-    answers come in one piece also where a stream was asked for. Paths that are `absent` are a 404, and
-    without `/metrics` there is no load header either.
+    Attributes:
+        models: Names of the models that it serves.
+        delay, decode: `Fixed` or `Mixture`: seconds before the first token, and after it.
+        token_s: Seconds per token of the answer.
+        chunks: In how many pieces an answer is streamed.
+        slots: How many requests run at a time; further ones queue. None: all.
+        max_queue: How many may queue; the next gets a 503. None: any number.
+        calls_per_s, calls_at_once: Faster calls, after a first burst of `calls_at_once`, get a 429.
+        crowding: By which share each running request slows the others down.
+        prefill_s_per_char: Seconds per character of prompt that is not in the prefix cache.
+        block_chars: Characters per block of the prefix cache.
+        cache_blocks: Number of blocks of the prefix cache; the least recently used goes first. 0: no cache.
+        max_model_len: Tokens of prompt and `max_tokens` together; more gets a 400.
+        retry_after_s: `Retry-After` of a scripted 429 or 503.
+        api_key: The key that calls must carry; None: none.
+        load_header_on_streams: Send vLLM's load header with streamed answers as well. vLLM itself does not.
+        metrics: What `/metrics` answers instead of the truth.
+        streams: Without it, answers come in one piece even if a stream was asked for.
+        absent: Paths that answer 404. Without `/metrics` there is no load header either.
+        faults: Which calls fail.
+
+    >>> ReplicaScript(models=("small",), delay=Fixed(0.01), slots=4).max_model_len
+    32768
     """
 
     models: tuple[str, ...] = ("fake",)
@@ -74,8 +87,11 @@ class ReplicaScript:
 class CallReport:
     """What a fake replica has seen since it started.
 
-    `calls`: tries by request id, in the order in which the ids first came. `in_flight` and `max_in_flight`
-    count running and queued requests; `aborted` those whose client went away before the answer was whole.
+    Attributes:
+        calls: Number of tries by request id, in the order in which the ids first came.
+        in_flight, max_in_flight: Requests that run or queue, now and at most.
+        completed: Answers that were complete.
+        aborted: Requests whose client went away before the answer was complete.
     """
 
     calls: dict[str, int]

@@ -1,0 +1,140 @@
+"""The files in examples/ are listed, load and run, and are what the documentation shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.config.load import load_spec
+from forebay.documents.yaml import parse_yaml
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+ENGINE = "http://127.0.0.1:8100"
+MODEL = "smollm2-135m-instruct"
+TIMEOUT_S = 300
+PIPELINES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
+TO_THEIR_END = ["first", "triage", "reviews", "sessions", "summary", "topics", "trends"]
+"""Pipelines that need nothing but an engine, and end."""
+PROGRAMS = {"first": 2, "orders": 3, "hourly_summaries": 1}
+"""Programs that need nothing but an engine, and how many lines they print at least."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the examples: what runs there writes there."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("out", "__pycache__"))
+    return tmp_path / "examples"
+
+
+def test_every_file_is_listed() -> None:
+    listed = re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
+    files = {path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".yaml"}}
+    assert sorted(listed) == sorted(files)
+
+
+def test_the_first_program_is_the_one_in_the_readme() -> None:
+    program = (EXAMPLES / "first.py").read_text(encoding="utf-8")
+    assert f"```python\n{program}```" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_stateful_program_is_the_one_in_the_documentation() -> None:
+    program = (EXAMPLES / "orders.py").read_text(encoding="utf-8")
+    orders = program[program.index("class Orders") : program.index("def to_event")].rstrip()
+    assert orders in (ROOT / "docs" / "stateful.md").read_text(encoding="utf-8")
+
+
+def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "how-to" / "own-file.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
+    example = (EXAMPLES / "reviews.yaml").read_text(encoding="utf-8")
+    assert parse_yaml(shown, "page")[0] == parse_yaml(example, "example")[0]
+
+
+def test_the_test_of_the_stateful_program_passes(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_dry_run_takes_every_pipeline(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(folder / "home"))
+    done = CliRunner().invoke(application(), ["run", str(folder / name), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert f"name: {name.removesuffix('.yaml')}\n" in done.stdout
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("name", TO_THEIR_END)
+def test_pipelines_run(name: str, folder: Path, pipelines: Any) -> None:
+    from forebay.testing import Fixed, ReplicaProcess, ReplicaScript
+
+    spec = load_spec(folder / f"{name}.yaml")
+    with ReplicaProcess(ReplicaScript(models=(MODEL,), delay=Fixed(0.02))) as replica:
+        last = pipelines.run(spec, replica.url)
+    assert (last.state, last.dead_letters) == ("FINISHED", 0)
+    assert list((folder / "out" / name).glob("part-*.jsonl"))
+
+
+def run_program(name: str, folder: Path, **replaced: str) -> str:
+    """What the program prints, with an engine that answers by a script."""
+    from forebay.testing import Fixed, ReplicaScript, ReplicaThread
+
+    with ReplicaThread(ReplicaScript(models=(MODEL,), delay=Fixed(0.02))) as replica:
+        text = (folder / f"{name}.py").read_text(encoding="utf-8").replace(ENGINE, replica.url)
+        for old, new in replaced.items():
+            text = re.sub(rf'^{old} = ".*"$', f'{old} = "{new}"', text, flags=re.M)
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, str(folder / f"{name}.py")],
+            cwd=folder.parent,
+            env={**os.environ, "FOREBAY_HOME": str(folder.parent / "home")},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert replica.report().completed > 0
+    return done.stdout
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_run(name: str, folder: Path) -> None:
+    assert len(run_program(name, folder).splitlines()) >= PROGRAMS[name]
+
+
+@pytest.mark.flink
+def test_the_program_with_kafka_runs(
+    folder: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
+) -> None:
+    from forebay.testing.topics import consume_committed
+
+    connectors = folder.parent / "home" / "connectors"
+    connectors.mkdir(parents=True, mode=0o700)
+    shutil.copy(kafka_jar, connectors)
+    teams = topic()
+    run_program("tickets_to_kafka", folder, KAFKA=node.bootstrap, TOPIC=teams)
+    written = [orjson.loads(each.value()) for each in consume_committed(node.bootstrap, teams)]
+    tickets = [orjson.loads(line) for line in (folder / "tickets.jsonl").read_bytes().splitlines()]
+    assert sorted(each["id"] for each in written) == sorted(ticket["id"] for ticket in tickets)
+    assert {each["answer"]["team"] for each in written} <= {"billing", "network", "account", "other"}

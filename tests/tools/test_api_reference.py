@@ -1,0 +1,69 @@
+"""docs/reference says what the code takes, and explains every argument."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from tools.api_reference import FOLDER, METHODS, TYPES, pages
+
+import forebay as fb
+from forebay import testing
+
+PUBLIC = {name: getattr(module, name) for module in (fb, testing) for name in module.__all__}
+AS_READ_JSONL = {"read_text", "read_csv"}
+"""Functions whose arguments are those of `read_jsonl`, but for the few that they explain."""
+
+
+def test_the_reference_is_up_to_date() -> None:
+    made = pages()
+    assert {path.name for path in FOLDER.iterdir()} == set(made)
+    for name, text in made.items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: make reference"
+
+
+def explained(name: str) -> set[str]:
+    found: set[str] = set()
+    for block in re.findall(
+        r"^(?:Args|Attributes):\n((?: {4}.*\n?)+)", inspect.getdoc(PUBLIC[name]) or "", re.M
+    ):
+        for names in re.findall(r"^ {4}(\w[\w, ]*): ", block, re.M):
+            found |= set(names.split(", "))
+    return found
+
+
+class Ignore(fb.Program[int]):
+    def initial(self, key: str) -> int:
+        return 0
+
+    def on_event(self, state: int, event: fb.Event, now: fb.Moment) -> fb.Step[int]:
+        return fb.Step(state)
+
+
+def attributes(value: object) -> set[str]:
+    if value is testing.Machine:
+        return set(vars(testing.Machine(Ignore())))
+    return {name for name, each in vars(value).items() if isinstance(each, property)}
+
+
+@pytest.mark.parametrize("name", sorted(set(PUBLIC) - {"Program", "ForebayError"}))
+def test_every_argument_is_explained_and_none_that_there_is_not(name: str) -> None:
+    arguments = set(inspect.signature(PUBLIC[name]).parameters)
+    assert explained(name) <= arguments | attributes(PUBLIC[name])
+    if name not in AS_READ_JSONL | {"newest_checkpoint"}:
+        assert arguments <= explained(name)
+
+
+def test_every_method_on_the_pages_has_a_docstring() -> None:
+    for name, methods in METHODS.items():
+        for method in methods:
+            assert inspect.getdoc(getattr(PUBLIC[name], method)), f"{name}.{method}"
+
+
+def test_a_signature_shows_defaults_and_what_short_names_stand_for() -> None:
+    page = pages()["forebay.md"]
+    assert '    ordering: Literal["unordered", "key"] = "unordered",\n' in page
+    assert "    sampling: Sampling = Sampling(),\n" in page
+    assert "    late_s: float = ...,\n" in page
+    assert all(f"- `{name}` is `" in page for name in TYPES)

@@ -1,0 +1,1 @@
+"""What makes pages of the documentation from the code. No part of the package."""
