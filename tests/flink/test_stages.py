@@ -13,7 +13,7 @@ import pytest
 
 from forebay.errors import ForebayError
 from forebay.flink import stages
-from forebay.flink.inference import END_OF_INPUT_MS
+from forebay.flink.operator import END_OF_INPUT_MS
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import StageFunction, message, message_key, payload
 

@@ -14,7 +14,7 @@ from pyflink.java_gateway import get_gateway
 MODULES = (
     "pyflink.fn_execution.embedded.operations",
     "forebay.engine.client",
-    "forebay.flink.inference",
+    "forebay.flink.operator",
 )
 
 

@@ -19,7 +19,7 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.codec import not_pickled, pack_state, unpack_state
-from forebay.flink.inference import END_OF_INPUT_MS, SET_BACK_MS
+from forebay.flink.operator import END_OF_INPUT_MS, SET_BACK_MS
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, held_keys
 from forebay.flink.types import BYTES, STATE
 
