@@ -15,8 +15,9 @@ from forebay.codec import decode, encode
 from forebay.flink import operator
 from forebay.flink.infer import QUEUES
 from forebay.flink.intervals import ANSWERS, FACTOR
-from forebay.flink.operator import END_OF_INPUT_MS, END_ROUNDS, LEAST_SHARE, InferenceOperator
+from forebay.flink.operator import END_ROUNDS, LEAST_SHARE, InferenceOperator
 from forebay.flink.request_pool import Load
+from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
 from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.key_states import Limits

@@ -15,7 +15,7 @@ from forebay.codec import decode
 from forebay.errors import SettingError
 from forebay.flink import infer as flink_infer
 from forebay.flink.infer import DEFAULT_SHARDS
-from forebay.flink.ordering import Ordering
+from forebay.flink.request_pool import Ordering
 from forebay.records import DeadLetter, Result
 from forebay.stateful.program import Program
 

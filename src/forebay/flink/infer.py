@@ -13,12 +13,11 @@ from forebay.errors import SettingError
 from forebay.flink.intervals import PollInterval
 from forebay.flink.keying import EventText, Keying, ToEvent
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
-from forebay.flink.ordering import Ordering
 from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
+from forebay.flink.request_pool import Ordering
 from forebay.flink.shards import MAX_PARALLELISM
-from forebay.flink.side_output import side_output
 from forebay.flink.thread_mode import check_environment
-from forebay.flink.types import BYTES
+from forebay.flink.types import BYTES, side_output
 from forebay.flink.watermarks import reassign_watermarks
 from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Program

@@ -25,14 +25,11 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.errors import ForebayError, SettingError
-from forebay.flink.intervals import PollInterval, RoomWait
-from forebay.flink.jvm_task import is_cancelled
+from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
+from forebay.flink.jvm_task import held_keys, is_cancelled, set_after_round
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
-from forebay.flink.ordering import Ordering
-from forebay.flink.request_pool import Handler, RequestPool
-from forebay.flink.shards import held_keys
-from forebay.flink.timers import set_after_round
-from forebay.flink.types import BYTES, STATE
+from forebay.flink.request_pool import Handler, Ordering, RequestPool
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
@@ -52,14 +49,9 @@ from forebay.stateful.machine import (
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
 """A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
-END_OF_INPUT_MS = 2**63 - 2**40
-"""An event-time timer that only the final watermark reaches: processing-time timers no longer fire then.
-There is room above it, because each turn at the end of the input is a timer set one later than the last."""
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
-SET_BACK_MS = 1000
-"""By so much a clock that is set back makes shards wait longer than they should; more is noticed."""
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it is accepted into the queue of those that wait."""
 LEAST_SHARE = 64

@@ -26,7 +26,7 @@ from forebay.errors import (
     detail_text,
 )
 from forebay.flink.metrics import InferenceCounters
-from forebay.flink.ordering import Answer
+from forebay.flink.request_pool import Answer
 from forebay.records import (
     JSON,
     Completion,
