@@ -1,4 +1,4 @@
-"""What a function inside Flink's JVM asks of the task whose thread it is on, where PyFlink has no call for it."""
+"""What a function inside Flink's JVM asks of the task whose thread it is on, past PyFlink."""
 
 from __future__ import annotations
 
