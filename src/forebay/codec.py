@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -20,6 +21,7 @@ from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
 CLASSES: dict[int, type] = {tag: cls for cls, tag in TAGS.items()}
 NAMES: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in TAGS}
+VALUES = {cls: attrgetter(*names) for cls, names in NAMES.items()}
 USAGE = NAMES[Result].index("usage")
 EVENT = NAMES[KeyedEvent].index("event")
 
@@ -35,9 +37,8 @@ Record = Event | DeadLetter | Result | KeyedEvent
 def encode(value: Record) -> bytes:
     """`value` as bytes. Raises `MalformedRecord` where a field is not made of JSON values."""
     try:
-        packed: bytes = msgpack.packb(
-            [TAGS[type(value)], *(getattr(value, name) for name in NAMES[type(value)])], default=_pack_other
-        )
+        kind = type(value)
+        packed: bytes = msgpack.packb((TAGS[kind], *VALUES[kind](value)), default=_pack_other)
     except (TypeError, ValueError, OverflowError) as error:
         raise MalformedRecord(f"a field is not a JSON value: {error}") from None
     return packed
@@ -110,7 +111,7 @@ def not_pickled(data: bytes, what: str) -> bytes:
 
 def _pack_other(value: object) -> object:
     if isinstance(value, Usage):
-        return [value.prompt_tokens, value.completion_tokens, value.cached_tokens]
+        return value.prompt_tokens, value.completion_tokens, value.cached_tokens
     if isinstance(value, Event):
-        return [getattr(value, name) for name in NAMES[Event]]
+        return VALUES[Event](value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")

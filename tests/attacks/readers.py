@@ -41,7 +41,6 @@ from forebay.engine.protocol import DONE, AnswerReader
 from forebay.engine.sse import SseParser
 from forebay.fleet.cache_events.message import read_message
 from forebay.fleet.replicas.discovery import read_replicas
-from forebay.flink.inference import STATE_VERSION, _unpack
 from forebay.gateway.body import read_asked
 from forebay.gateway.spec import load_gateway
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
@@ -57,6 +56,7 @@ from forebay.stateful.entries import (
     unpack_memory,
     unpack_turn,
 )
+from forebay.stateful.stateless import STATE_VERSION, _unpack
 
 Read = Callable[[bytes], object]
 

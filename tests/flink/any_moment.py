@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from forebay.codec import decode
-from forebay.flink import inference, stages
+from forebay.flink import operator, stages
 from forebay.flink.keying import Keying
 from forebay.flink.request_handler import result as result_of
 from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, Usage
@@ -102,11 +102,11 @@ class Runs:
             self.calls.append(ChosenCalls(*given, answer_to=self.answer, clock=self.clock, **more))
             return self.calls[-1]
 
-        patch.setattr(inference, "RequestPool", calls)
-        patch.setattr(inference, "is_cancelled", lambda: False)
-        for module in (inference, stages):
+        patch.setattr(operator, "RequestPool", calls)
+        patch.setattr(operator, "is_cancelled", lambda: False)
+        for module in (operator, stages):
             patch.setattr(module, "held_keys", held_keys)
-        patch.setattr(inference, "set_after_round", set_after_round)
+        patch.setattr(operator, "set_after_round", set_after_round)
         # So that snapshots are taken within a run of some dozens of inputs.
         patch.setattr(stages, "LEAST_LOG_BYTES", 256)
 

@@ -22,9 +22,8 @@ from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from forebay.codec import decode
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.environment import FlinkConfig, flink_environment
-from forebay.flink.infer import infer
+from forebay.flink.infer import infer, infer_stateful
 from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.stateful import infer_stateful
 from forebay.records import Event, Message
 from forebay.stateful.program import Answer, Ask, Moment, Output, Program, Step, Timer
 from forebay.testing.delays import Fixed

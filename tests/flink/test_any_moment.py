@@ -40,13 +40,16 @@ from forebay.apps.trends.values import TrendSettings
 from forebay.codec import decode, encode
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.embed.base import NoEmbedding
-from forebay.flink.inference import InferenceFunction
+from forebay.flink.infer import QUEUES
+from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import Stage, StageFunction, message, message_key, payload
-from forebay.flink.stateful import StatefulFunction
 from forebay.flink.stream_clock import StreamClock
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
+from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Program
+from forebay.stateful.shard_executor import ProgramMachines
+from forebay.stateful.stateless import stateless
 from forebay.testing.answers import answer_to, echo, request_text, tokens
 from forebay.testing.chain import Operator
 from forebay.testing.stateful import Remember
@@ -65,8 +68,10 @@ def test_each_event_is_answered_once_whatever_happens(
         return completion(item, "", echo(str(number)))
 
     def operators(runs: Runs) -> list[Operator]:
-        def make() -> InferenceFunction:
-            return InferenceFunction(nobody, capacity=capacity, ordering=ordering, clock=runs.clock)
+        def make() -> InferenceOperator:
+            return InferenceOperator(
+                nobody, stateless, capacity=capacity, ordering=ordering, clock=runs.clock
+            )
 
         prepare = keying(runs.clock, key=lambda event: event.fields["key"])
         return [Operator(make, lambda element: element[0], prepare)]
@@ -101,9 +106,11 @@ def asked(item: KeyedEvent, text: str | None = None) -> Result:
 
 def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool = False) -> Any:
     def operators(runs: Runs) -> list[Operator]:
-        def make() -> StatefulFunction:
-            return StatefulFunction(
-                nobody, program, capacity=capacity, queue=4, clock=runs.clock, event_time=event_time
+        def make() -> InferenceOperator:
+            limits = Limits(queue=4, shard_queue=QUEUES * capacity)
+            machines = ProgramMachines(program, limits)
+            return InferenceOperator(
+                nobody, machines, capacity=capacity, clock=runs.clock, event_time=event_time
             )
 
         prepare = keying(

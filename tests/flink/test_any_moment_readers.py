@@ -28,8 +28,9 @@ from forebay.connectors.files import Files, ReadLines, ReadPieces, line_reader
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import Generator, GiveDue, calls_of
 from forebay.connectors.replay import Replay, ReplaySpeed
-from forebay.flink.inference import InferenceFunction
+from forebay.flink.operator import InferenceOperator
 from forebay.records import Event, Result
+from forebay.stateful.stateless import stateless
 from forebay.testing.chain import Operator
 
 STEP_BYTES = 200
@@ -48,8 +49,8 @@ def answered(
     `reader` makes the function that `elements` are for."""
 
     def operators(runs: Runs) -> list[Operator]:
-        def make() -> InferenceFunction:
-            return InferenceFunction(nobody, capacity=3, ordering="key", clock=runs.clock)
+        def make() -> InferenceOperator:
+            return InferenceOperator(nobody, stateless, capacity=3, ordering="key", clock=runs.clock)
 
         prepare = keying(runs.clock, key=lambda event: str(number(event) % KEYS))
         return [

@@ -54,12 +54,11 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
     from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
-    from forebay.flink.infer import infer
-    from forebay.flink.inference import IN_FLIGHT
+    from forebay.flink.infer import infer, infer_stateful
     from forebay.flink.keying import TextField
     from forebay.flink.request_handler import InferenceSpec
     from forebay.flink.stages import payload
-    from forebay.flink.stateful import infer_stateful
+    from forebay.stateful.machine import IN_FLIGHT
     from forebay.testing.delays import Fixed
     from forebay.testing.engine import ScriptedEngineFactory
     from forebay.testing.stateful import Remember

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.ordering import OrderedByKey, Ordering, release_for
+from forebay.flink.request_pool import OrderedByKey, Ordering, release_for
 from forebay.records import DeadLetter
 
 LETTER = DeadLetter(raw=b"", cause="x", detail="")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from py4j.protocol import Py4JError
 from pyflink.java_gateway import get_gateway
-from forebay.flink.preload import MODULES, import_ahead
+from forebay.flink.thread_mode import MODULES, import_ahead
 from forebay.flink.jvm import jvm_process, start_jvm
 
 start_jvm(Path(sys.argv[1]), heap_mb=256)

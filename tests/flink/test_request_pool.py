@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
-from forebay.flink.ordering import Answer, Ordering
-from forebay.flink.request_pool import HELD_PER_SLOT, RequestPool
+from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 from forebay.testing.waiting import wait_until
 

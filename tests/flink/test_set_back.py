@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from forebay.codec import encode
-from forebay.flink import inference, stages
-from forebay.flink.inference import InferenceFunction
+from forebay.flink import operator, stages
 from forebay.flink.keying import Keying
+from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import StageFunction, message, message_key
-from forebay.flink.stateful import StatefulFunction
 from forebay.records import DeadLetter, Event, KeyedEvent
+from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
+from forebay.stateful.shard_executor import ProgramMachines
+from forebay.stateful.stateless import stateless
 from forebay.testing.chain import Chain, Operator
 from forebay.testing.chosen_calls import ChosenCalls
 from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
@@ -55,9 +57,9 @@ def calls(monkeypatch: pytest.MonkeyPatch, clock: WallClock) -> list[ChosenCalls
         made.append(ChosenCalls(*given, answer_to=refused, clock=clock, **more))
         return made[-1]
 
-    monkeypatch.setattr(inference, "RequestPool", opened)
-    monkeypatch.setattr(inference, "held_keys", held_keys)
-    monkeypatch.setattr(inference, "set_after_round", set_after_round)
+    monkeypatch.setattr(operator, "RequestPool", opened)
+    monkeypatch.setattr(operator, "held_keys", held_keys)
+    monkeypatch.setattr(operator, "set_after_round", set_after_round)
     return made
 
 
@@ -81,8 +83,8 @@ def read_all(chain: Chain, count: int) -> None:
 
 
 def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCalls], clock: WallClock) -> None:
-    def make() -> InferenceFunction:
-        return InferenceFunction(nobody, capacity=8, clock=clock)
+    def make() -> InferenceOperator:
+        return InferenceOperator(nobody, stateless, capacity=8, clock=clock)
 
     run = chain(clock, make, 6)
     read_all(run, 6)
@@ -102,8 +104,8 @@ def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCall
 def test_a_timer_that_a_program_sets_each_time_fires_when_it_is_due(
     calls: list[ChosenCalls], clock: WallClock
 ) -> None:
-    def make() -> StatefulFunction:
-        return StatefulFunction(nobody, Ticks(), capacity=8, clock=clock)
+    def make() -> InferenceOperator:
+        return InferenceOperator(nobody, ProgramMachines(Ticks(), Limits()), capacity=8, clock=clock)
 
     run = chain(clock, make, 1)
     read_all(run, 1)

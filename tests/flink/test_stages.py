@@ -13,9 +13,9 @@ import pytest
 
 from forebay.errors import ForebayError
 from forebay.flink import stages
-from forebay.flink.inference import END_OF_INPUT_MS
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import StageFunction, message, message_key, payload
+from forebay.flink.types import END_OF_INPUT_MS
 
 
 class Numbers:

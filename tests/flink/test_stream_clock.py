@@ -13,10 +13,10 @@ from forebay.codec import decode, encode
 from forebay.detect.partition_time import HELD_EVENTS
 from forebay.detect.stream_time import Tolerance
 from forebay.errors import MalformedRecord
-from forebay.flink.inference import END_OF_INPUT_MS
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload
 from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
+from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event
 from forebay.testing.clock import ManualClock
 

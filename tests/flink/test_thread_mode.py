@@ -39,7 +39,7 @@ def asks(env: StreamExecutionEnvironment) -> None:
 
 
 def remembers(env: StreamExecutionEnvironment) -> None:
-    from forebay.flink.stateful import infer_stateful
+    from forebay.flink.infer import infer_stateful
 
     infer_stateful(env.from_collection([b""]), Remember(), None, key=str)  # type: ignore[arg-type]
 

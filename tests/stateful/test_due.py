@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.stateful.due import PER_CHUNK, Due
+from forebay.stateful.machine import DictStore
 from forebay.stateful.program import Clock
-from forebay.stateful.stores import DictStore
 
 CLOCKS: list[Clock] = ["event", "wall"]
 places = st.tuples(st.sampled_from(CLOCKS), st.sampled_from([100, 200]))

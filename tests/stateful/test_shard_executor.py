@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
 from forebay.stateful.due import PER_CHUNK
-from forebay.stateful.key_states import Limits
+from forebay.stateful.entries import unpack_turn
+from forebay.stateful.key_states import Limits, Stores
+from forebay.stateful.machine import DictStore, Times
 from forebay.stateful.program import (
     Answer,
     Ask,
@@ -27,8 +29,7 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
-from forebay.stateful.shard_executor import MAX_CALLS, Times
-from forebay.stateful.stores import DictStore, Stores
+from forebay.stateful.shard_executor import MAX_CALLS, WAITING
 from forebay.testing.stateful import AskLater, Machine, Remember
 
 
@@ -68,12 +69,18 @@ def seen(machine: Machine, key: str = "a") -> list[list[int]]:
     return [r.answer["seen"] for r in machine.results if r.key == key]
 
 
+def waiting(machine: Machine) -> list[bytes]:
+    """The events that wait for a call of their key, in no order."""
+    work = machine.stores.work.items()
+    return [unpack_turn(turn).item.event.raw for name, turn in work if name.startswith(WAITING)]
+
+
 def test_calls_of_a_key_are_serial_and_in_order() -> None:
     machine = Machine(Remember())
     for number in range(4):
         machine.event("a", number)
     machine.event("b", 9)
-    assert {key: call.item.id for key, call in machine.calls.items()} == {"a": "e0", "b": "e9"}
+    assert {key: call.id for key, call in machine.calls.items()} == {"a": "e0", "b": "e9"}
     machine.answer("a")
     machine.answer("b")
     assert machine.calls["a"].ask.messages == (Message("user", "a: [0, 1] "),)
@@ -90,8 +97,9 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
     machine.answer("a")
     before = machine.calls["a"]
     machine.restart()
-    assert machine.calls["a"] == replace(before, again=True)
-    assert machine.turns.waits == 1
+    assert machine.calls["a"] == before
+    assert machine.asked_again == [before]
+    assert waiting(machine) == [b"2"]
     machine.end()
     assert seen(machine) == [[0], [0, 1], [0, 1, 2]]
 
@@ -219,7 +227,7 @@ def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
         if data.draw(st.booleans()):
             machine.restart()
     machine.end(rounds=3)
-    calls = [call.item.id for call in machine.asked if not call.again]
+    calls = [call.id for call in machine.asked]
     assert len(set(calls)) == len(calls)
     results = [result.id for result in machine.results]
     assert len(set(results)) == len(results)
@@ -271,7 +279,7 @@ def test_ids_and_usage_of_a_turn_with_several_calls() -> None:
     machine = Machine(Scripted(lambda state, event, now: Step(state, ask(tag="fold")), on_answer))
     machine.event("a", 7)
     machine.answer("a", "short", Usage(100, 10, 0))
-    assert machine.calls["a"].item.id == "e7/2"
+    assert machine.calls["a"].id == "e7/2"
     machine.answer("a", "hello", Usage(20, 5, 16))
     first, second = machine.results
     assert (first.id, first.answer, first.usage, first.attempts) == ("e7", "hello", Usage(120, 15, 16), 2)
@@ -477,7 +485,7 @@ def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there
     last = f"k{2 * PER_CHUNK - 1}"
     assert last not in machine.calls
     machine.event(last, -1, time_ms=4_000)
-    assert machine.turns.waits_of(last) == 1
+    assert waiting(machine) == [b"-1"]
     machine.answer(last)
     assert [r.answer["n"] for r in machine.results] == [2 * PER_CHUNK - 1]
     while machine.calls:
@@ -499,7 +507,7 @@ def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_fi
     turns.come("event", 1_000)
     rounds = 0
     while turns.due:
-        machine._do(turns.fire(Times(0, 5_000)))
+        machine._do(turns.fire(lambda: Times(0, 5_000)))
         rounds += 1
     assert rounds == 3
     assert ("event", 1_000) in machine.wakes

@@ -18,8 +18,7 @@ from forebay.apps.trends import graph as trends_graph
 from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
 from forebay.documents.load import check_document
 from forebay.embed.base import OpenEmbedder
-from forebay.flink.infer import DEFAULT_SHARDS
-from forebay.flink.stateful import infer_stateful
+from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful
 
 Spec = TypeVar("Spec", bound=BaseModel)
 

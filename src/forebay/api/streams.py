@@ -14,9 +14,8 @@ from forebay.api.objects import ObjectStream
 from forebay.codec import decode
 from forebay.errors import SettingError
 from forebay.flink import infer as flink_infer
-from forebay.flink import stateful as flink_stateful
 from forebay.flink.infer import DEFAULT_SHARDS
-from forebay.flink.ordering import Ordering
+from forebay.flink.request_pool import Ordering
 from forebay.records import DeadLetter, Result
 from forebay.stateful.program import Program
 
@@ -166,7 +165,7 @@ def infer_stateful(
     if Program not in type(program).__mro__:
         raise SettingError(f"program: expected a Program, found a value of type {type(program).__name__}")
     encoded, read = source_of(stream, to_event, "infer_stateful", templates=key_templates(key, id))
-    given = flink_stateful.infer_stateful(
+    given = flink_infer.infer_stateful(
         encoded,
         program,
         inference.spec(inference.served_model()),

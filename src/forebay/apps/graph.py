@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forebay.codec import decode, encode
 from forebay.engine.prompt import PromptTemplate
-from forebay.flink.infer import InferenceStreams, infer
+from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.keying import EventText
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.stages import payload
-from forebay.flink.stateful import infer_stateful
 from forebay.flink.stream_clock import Clocked
 from forebay.flink.types import BYTES
 from forebay.records import JSON, Event, Result

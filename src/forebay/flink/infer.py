@@ -1,26 +1,32 @@
-"""`infer`: put continuous inference into a Flink job."""
+"""`infer` and `infer_stateful`: put continuous inference into a Flink job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
 from forebay.clock import Clock
 from forebay.errors import SettingError
-from forebay.flink.inference import DEAD_LETTERS, TIMED, InferenceFunction
 from forebay.flink.intervals import PollInterval
 from forebay.flink.keying import EventText, Keying, ToEvent
-from forebay.flink.ordering import Ordering
-from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
+from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
+from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
+from forebay.flink.request_pool import Ordering
 from forebay.flink.shards import MAX_PARALLELISM
-from forebay.flink.side_output import side_output
 from forebay.flink.thread_mode import check_environment
-from forebay.flink.types import BYTES
+from forebay.flink.types import BYTES, side_output
 from forebay.flink.watermarks import reassign_watermarks
+from forebay.stateful.key_states import Limits
+from forebay.stateful.program import Program
+from forebay.stateful.shard_executor import ProgramMachines
+from forebay.stateful.stateless import stateless
 
 DEFAULT_SHARDS = 8
+QUEUES = 16
+"""A shard's events that wait for calls of their keys: at most so many times the capacity."""
 
 
 @dataclass(frozen=True)
@@ -63,58 +69,94 @@ def infer(
     """
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")
-    function = InferenceFunction(
+    operator = InferenceOperator(
         OpenRequestHandler(call),
+        stateless,
         capacity=capacity,
         ordering=ordering,
         pace=pace,
         event_time=event_time,
         clock=clock,
     )
-    return attach(
-        stream,
-        function,
-        to_event=to_event,
-        key=key,
-        id=id,
-        capacity=capacity,
-        shards=shards,
-        event_time=event_time,
-        parallelism=parallelism,
-        name=name,
-    )
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
+    return _attach(stream, keying, operator, shards=shards, parallelism=parallelism, name=name)
 
 
-def attach(
+def infer_stateful(
     stream: DataStream,
-    function: InferenceFunction,
+    program: Program[Any],
+    call: InferenceSpec,
     *,
-    to_event: ToEvent | None,
     key: EventText | None,
-    id: EventText | None,
-    capacity: int,
+    to_event: ToEvent | None = None,
+    id: EventText | None = None,
+    capacity: int = 64,
+    queue: int = 64,
+    ttl_s: float | None = None,
+    max_state_bytes: int = 262_144,
+    shards: int = DEFAULT_SHARDS,
+    event_time: bool = False,
+    parallelism: int | None = None,
+    pace: PollInterval | None = None,
+    clock: Clock | None = None,
+    name: str = "infer",
+) -> InferenceStreams:
+    """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
+
+    Steps of one `key` are made one after another, in the order of its events; keys go side by side, each
+    change of state, its outputs and its next call in one go, exactly once as far as Flink's state goes. A
+    call in flight is in state; after a restore it is made again with the same id and the same messages.
+
+    At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
+    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
+    and its timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes
+    its own.
+
+    The rest is as for `infer`; `shards` may not change for the life of the state. Raises `SettingError` where
+    the settings contradict each other.
+    """
+    if key is None:
+        raise SettingError("a stateful program needs a key")
+    if queue < 1:
+        raise SettingError(f"queue must be at least 1, found {queue}")
+    if ttl_s is not None and ttl_s <= 0:
+        raise SettingError(f"ttl_s must be positive, found {ttl_s:g}")
+    operator = InferenceOperator(
+        OpenProgramRequestHandler(call),
+        ProgramMachines(program, Limits(ttl_s, max_state_bytes, queue, QUEUES * capacity)),
+        capacity=capacity,
+        pace=pace,
+        event_time=event_time,
+        clock=clock,
+    )
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
+    return _attach(stream, keying, operator, shards=shards, parallelism=parallelism, name=name)
+
+
+def _attach(
+    stream: DataStream,
+    keying: Keying,
+    operator: InferenceOperator,
+    *,
     shards: int,
-    event_time: bool,
     parallelism: int | None,
     name: str,
 ) -> InferenceStreams:
-    """Put `function` behind `stream`, keyed by shards. Raises `SettingError` like `infer`."""
+    """Put `operator` behind `stream`, keyed by shards. Raises `SettingError` like `infer`."""
     wanted = parallelism or stream.get_execution_environment().get_parallelism()
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
     if wanted > shards:
         raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
-    if capacity < 1:
-        raise SettingError(f"capacity must be at least 1, found {capacity}")
     check_environment(stream.get_execution_environment())
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
     keys = stream.flat_map(keying, Types.TUPLE([Types.INT(), BYTES]))
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())
-    answered = keyed.process(function, TIMED if event_time else BYTES).name(name).uid(name)
+    answered = keyed.process(operator, TIMED if operator.event_time else BYTES).name(name).uid(name)
     answered.set_parallelism(wanted)
     answered.set_max_parallelism(MAX_PARALLELISM)
     dead_letters = side_output(answered, DEAD_LETTERS)
-    return InferenceStreams(reassign_watermarks(answered, name) if event_time else answered, dead_letters)
+    results = reassign_watermarks(answered, name) if operator.event_time else answered
+    return InferenceStreams(results, dead_letters)

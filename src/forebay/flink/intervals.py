@@ -1,9 +1,12 @@
-"""How often an operator looks for finished answers: it must add little, and cost little."""
+"""How often an operator looks for finished answers, and for how long it may block its input."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+
+SET_BACK_MS = 1000
+"""By so much a clock that is set back makes shards wait longer than they should; more is noticed."""
 
 
 @dataclass(frozen=True, slots=True)

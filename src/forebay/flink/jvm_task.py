@@ -1,14 +1,17 @@
-"""What a Python function that runs inside Flink's JVM may ask of the task whose thread it is on."""
+"""What a function inside Flink's JVM asks of the task whose thread it is on, past PyFlink."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
 log = logging.getLogger(__name__)
 
 HasRoom = Callable[[], bool]
+CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
 
 
 def is_cancelled() -> bool:
@@ -45,3 +48,61 @@ def output_room(runtime_context: object) -> HasRoom:
 
 def _always() -> bool:
     return True
+
+
+def held_keys(
+    runtime_context: RuntimeContext, *states: str
+) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
+    """The keys of this subtask with something in one of the states of these names, which must be open; each
+    key once.
+
+    For a function's `open` and whatever runs on its thread. Until the next one is asked for, state and timers
+    are those of the key that was given; then they are those of before. Nothing may be emitted meanwhile.
+    """
+    from pemja import findClass
+
+    backend = runtime_context.get_keyed_state_backend()
+    java, context = backend._keyed_state_backend, backend._function_context
+    namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+    # As Java's own objects: a key that went through Python may come back as another type.
+    before, seen = java.getCurrentKey(), set[int]()
+    try:
+        for java_key in [key for state in states for key in java.getKeys(state, namespace).toList()]:
+            java.setCurrentKey(java_key)
+            key = context.get_current_key()
+            if key not in seen:
+                seen.add(key)
+                yield key, context
+    finally:
+        if before is not None:
+            java.setCurrentKey(before)
+
+
+def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.Context, time_ms: int) -> None:
+    """Set a processing-time timer of the key in hand, at `time_ms`: behind the round that Flink is in.
+
+    Flink's timer service waits for the first of its timers, then fires all up to that one's time in one
+    round, also those that are set meanwhile. Where the wall clock was set back since, that time is far ahead:
+    a function that sets a timer at each firing would be called again and again until the clock is there, and
+    neither a record nor a checkpoint's barrier would get its turn.
+
+    For a function's thread. Until `time_ms` no checkpoint holds it: whoever restores one sets it anew.
+    """
+    from pemja import findClass
+
+    backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
+    timers = ctx.timer_service()._j_timer_service
+    handles = findClass("java.lang.invoke.MethodHandles")
+
+    def method(of: Any, name: str) -> Any:
+        found = next(each for each in of.getClass().getMethods() if each.getName() == name)
+        found.setAccessible(True)
+        return handles.publicLookup().unreflect(found).bindTo(of)
+
+    take_key = method(backend, "setCurrentKey").bindTo(backend.getCurrentKey())
+    # Flink calls it with the time that it was registered for.
+    set_timer = handles.foldArguments(method(timers, "registerProcessingTimeTimer"), take_key)
+    call = findClass("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
+        findClass("java.lang.Class").forName(CALLBACK), set_timer
+    )
+    runtime_context._runtime_context.getProcessingTimeService().registerTimer(time_ms, call)

@@ -26,7 +26,7 @@ from forebay.errors import (
     detail_text,
 )
 from forebay.flink.metrics import InferenceCounters
-from forebay.flink.ordering import Answer
+from forebay.flink.request_pool import Answer
 from forebay.records import (
     JSON,
     Completion,
@@ -38,7 +38,7 @@ from forebay.records import (
     Result,
     Sampling,
 )
-from forebay.stateful.program import Ask
+from forebay.stateful.outputs import ProgramRequest
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
 
@@ -237,13 +237,6 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
 
 MAX_CHECKS = 64
 """Schemas kept compiled; a program has few."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramRequest(KeyedEvent):
-    """What a program asks in a turn of this event."""
-
-    ask: Ask
 
 
 class ProgramRequestHandler(RequestHandler):

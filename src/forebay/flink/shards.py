@@ -8,10 +8,7 @@ fall evenly on subtasks at every parallelism that divides their number, and as e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import blake2b
-
-from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
 MAX_PARALLELISM = 128
 """Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
@@ -72,31 +69,3 @@ def subtask_of(key: int, parallelism: int) -> int:
 
 def _rotate_left(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (32 - bits))) & _MASK
-
-
-def held_keys(
-    runtime_context: RuntimeContext, *states: str
-) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
-    """The keys of this subtask with something in one of the states of these names, which must be open; each
-    key once.
-
-    For a function's `open` and whatever runs on its thread. Until the next one is asked for, state and timers
-    are those of the key that was given; then they are those of before. Nothing may be emitted meanwhile.
-    """
-    from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
-
-    backend = runtime_context.get_keyed_state_backend()
-    java, context = backend._keyed_state_backend, backend._function_context
-    namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
-    # As Java's own objects: a key that went through Python may come back as another type.
-    before, seen = java.getCurrentKey(), set[int]()
-    try:
-        for java_key in [key for state in states for key in java.getKeys(state, namespace).toList()]:
-            java.setCurrentKey(java_key)
-            key = context.get_current_key()
-            if key not in seen:
-                seen.add(key)
-                yield key, context
-    finally:
-        if before is not None:
-            java.setCurrentKey(before)

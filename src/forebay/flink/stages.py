@@ -19,9 +19,10 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.codec import not_pickled, pack_state, unpack_state
-from forebay.flink.inference import END_OF_INPUT_MS, SET_BACK_MS
-from forebay.flink.shards import MAX_PARALLELISM, flink_keys, held_keys
-from forebay.flink.types import BYTES, STATE
+from forebay.flink.intervals import SET_BACK_MS
+from forebay.flink.jvm_task import held_keys
+from forebay.flink.shards import MAX_PARALLELISM, flink_keys
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 
 STATE_VERSION = 1
 LEAST_LOG_BYTES = 1 << 16

@@ -21,11 +21,9 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode, not_pickled
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
-from forebay.flink.inference import END_OF_INPUT_MS
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
-from forebay.flink.side_output import side_output
 from forebay.flink.stages import message
-from forebay.flink.types import BYTES, STATE
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
 from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)

@@ -3,7 +3,9 @@ refused, and so is what they left."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import SettingError
@@ -18,6 +20,12 @@ ONE_MODE = (
 )
 OF_WORKERS = "python-state-"
 """What PyFlink puts before the name of each state that a function in a worker process keeps."""
+MODULES = (
+    "pyflink.fn_execution.embedded.operations",
+    "forebay.engine.client",
+    "forebay.flink.operator",
+)
+"""What every job imports inside the JVM."""
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:
@@ -77,3 +85,29 @@ def _state_names(jvm: Any, checkpoint: str) -> Iterator[set[str]]:
                 stream.close()
                 names |= {state.getName() for state in states.getStateMetaInfoSnapshots()}
         yield names
+
+
+def import_ahead() -> bool:
+    """Have the Python inside this process's JVM import `MODULES`; blocks. False where that failed.
+
+    For while the job is still being checked and built: otherwise the first task does it when it opens, a
+    second or longer, and all others wait.
+
+    As a task of Flink's does it: with an interpreter of its own, which is closed on the thread that made it.
+    What it has imported stays for all later ones. To be called on a thread of its own; where anything goes
+    wrong, the job does the same later and says why.
+    """
+    from py4j.protocol import Py4JError
+    from pyflink.java_gateway import get_gateway
+
+    with suppress(Py4JError, OSError):
+        core = get_gateway().jvm.pemja.core
+        config = core.PythonInterpreterConfig.newBuilder().setPythonExec(sys.executable)
+        config = config.setExcType(core.PythonInterpreterConfig.ExecType.MULTI_THREAD)
+        python = core.PythonInterpreter(config.build())
+        try:
+            python.exec(f"import {', '.join(MODULES)}")
+        finally:
+            python.close()
+        return True
+    return False

@@ -1,7 +1,7 @@
-"""Plain bytes in Flink, as elements of streams and as values of state.
+"""What operators hand on and keep: plain bytes in streams and in state, side outputs, the times of the end.
 
-A checkpoint holds both: elements where it catches them on their way. PyFlink pickles what it is told no type
-for, and whoever can write a checkpoint could then run code in the job that restores it.
+A checkpoint holds state, and elements where it catches them on their way. PyFlink pickles what it is told no
+type for, and whoever can write a checkpoint could then run code in the job that restores it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyflink.common import TypeInformation, Types
+from pyflink.datastream import DataStream, OutputTag
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 """Elements of streams: `bytes`. As the type of state this one would give tuples of numbers."""
@@ -26,6 +27,19 @@ class StateBytes(TypeInformation):
 
 STATE = StateBytes()
 
-
 END_OF_TIME_MS = 2**63 - 2
 """An event-time timer at this time fires with the final watermark."""
+END_OF_INPUT_MS = 2**63 - 2**40
+"""An event-time timer that only the final watermark reaches: processing-time timers no longer fire then.
+There is room above it, because each turn at the end of the input is a timer set one later than the last."""
+
+
+def side_output(stream: DataStream, tag: OutputTag) -> DataStream:
+    """What the operator that gives `stream` gives to `tag`, at that operator's parallelism.
+
+    PyFlink puts a map behind it, at the environment's parallelism. Where the operator has another, Flink
+    chains the two at one parallelism and not at the next, and the chain ends with another operator. Flink
+    keeps what was in the output buffers of a chain under its last operator, and does not look for it under
+    any other: restored at another parallelism, records on their way would be lost without a word.
+    """
+    return stream.get_side_output(tag).set_parallelism(stream._j_data_stream.getParallelism())

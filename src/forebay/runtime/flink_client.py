@@ -15,7 +15,7 @@ from typing import BinaryIO, NoReturn
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
-from forebay.flink.preload import import_ahead
+from forebay.flink.thread_mode import import_ahead
 from forebay.runtime.attempt import Attempt
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
 from forebay.runtime.plan_ahead import plan_ahead

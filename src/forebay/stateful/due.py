@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgpack
 
 from forebay.codec import not_pickled
+from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
 from forebay.stateful.program import Clock
-from forebay.stateful.stores import Store
 
 STEP_MS = 100
 """Times are rounded up to a multiple of it, so that a shard is woken at most so often."""
@@ -24,6 +24,19 @@ HEAD = "d"
 def rounded_up_ms(time_ms: int) -> int:
     """The next multiple of `STEP_MS`."""
     return -(-time_ms // STEP_MS) * STEP_MS
+
+
+def head_name(time_ms: int) -> str:
+    """What is held for the event-time timers that are looked at at `time_ms`."""
+    return f"until:{time_ms}"
+
+
+def head(clock: Clock, time_ms: int) -> list[Effect]:
+    """The first timer for `time_ms` is set: see to it that it is looked at then, and not passed before."""
+    if clock == "wall":
+        return [WakeAt(clock, time_ms)]
+    # What a timer leads to may carry its time, which is at most a step before.
+    return [HoldWatermark(head_name(time_ms), time_ms - STEP_MS + 1, None), WakeAt(clock, time_ms)]
 
 
 @dataclass(slots=True)

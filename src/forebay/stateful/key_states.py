@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
-from forebay.stateful.due import Due, rounded_up_ms
-from forebay.stateful.effects import Effect, head
+from forebay.stateful.due import Due, head, rounded_up_ms
 from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
+from forebay.stateful.machine import Effect, Store
 from forebay.stateful.program import Clock, Program, Step, Timer
-from forebay.stateful.stores import Stores
 
 S = TypeVar("S")
 CLOCKS: tuple[Clock, Clock] = ("event", "wall")
@@ -19,12 +18,26 @@ FARTHEST_MS = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
+class Stores:
+    """`keys`: what each key remembers; never walked through. `work`: calls in flight, what waits for them,
+    and the times at which timers are due; read as a whole after a restore. `due`: the keys to look at then,
+    in lists of a bounded length, and the times that were noted for a key that is forgotten."""
+
+    keys: Store
+    work: Store
+    due: Store
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """`ttl_s`: a key is forgotten after so long without a step (wall clock; None: never).
-    `max_state_bytes`: the most that is kept for a key, its saved state and its timers."""
+    `max_state_bytes`: the most that is kept for a key, its saved state and its timers.
+    `queue`: so many events of a key may wait for its call, and `shard_queue` of all keys of a shard."""
 
     ttl_s: float | None = None
     max_state_bytes: int = 262_144
+    queue: int = 64
+    shard_queue: int = 1024
 
 
 class KeyStateStore(Generic[S]):

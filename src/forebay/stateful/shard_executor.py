@@ -1,38 +1,33 @@
-"""The machine that runs a program over one shard: one turn after another for a key, keys side by side.
-
-All that it knows lies in its stores; what it holds in memory is made from them after a restore. A method
-makes its whole change before it returns, and gives back what is to be done outside: calls, results, wakings.
-So whoever saves the stores between two methods and throws the rest away loses nothing and repeats nothing.
-"""
+"""The machine that runs a program over one shard: one turn after another for a key, keys side by side."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from forebay.codec import encode
 from forebay.errors import ProgramFailed, RecordError
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.due import Due
-from forebay.stateful.effects import (
+from forebay.stateful.due import Due, head, head_name
+from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
+from forebay.stateful.key_states import KeyStateStore, Limits, Stores
+from forebay.stateful.machine import (
+    IN_FLIGHT,
+    Clocks,
     Effect,
     Emit,
     ReleaseWatermark,
-    StartCall,
+    Room,
+    ShardMachine,
+    Store,
+    Times,
     WakeAt,
-    call_item,
-    head,
-    head_name,
-    hold_of,
-    leaving,
-    letter_of,
 )
-from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
-from forebay.stateful.key_states import KeyStateStore, Limits
+from forebay.stateful.outputs import call_of, hold_of, leaving, letter_of
 from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step
-from forebay.stateful.stores import Stores
 
 S = TypeVar("S")
 CALL, WAITING = "c", "q"
@@ -40,19 +35,24 @@ MAX_CALLS = 64
 """Calls of one turn; a program that asks more often would never end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The wall clock, and the watermark (None where it promises nothing)."""
+@dataclass(frozen=True)
+class ProgramMachines(Generic[S]):
+    """The `OpenMachines` of a program."""
 
-    wall_ms: int
-    watermark_ms: int | None = None
+    program: Program[S]
+    limits: Limits
+
+    def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
+        stores = Stores(keys=open_store("keys"), work=open_store(IN_FLIGHT), due=open_store("due"))
+        return partial(ShardExecutor, self.program, self.limits, stores)
 
 
-class ShardExecutor(Generic[S]):
-    """One shard. Not for several threads."""
+class ShardExecutor(ShardMachine, Generic[S]):
+    """One shard."""
 
     def __init__(self, program: Program[S], limits: Limits, stores: Stores) -> None:
         self._program = program
+        self._limits = limits
         self._stores = stores
         self._due = Due(stores.work, stores.due)
         self._memories = KeyStateStore(program, limits, stores, self._due)
@@ -62,30 +62,26 @@ class ShardExecutor(Generic[S]):
         self._next_seq = 0
 
     @property
+    def awaiting(self) -> bool:
+        # A turn waits for nothing but a call of its key.
+        return bool(self._awaited)
+
+    @property
     def timers(self) -> bool:
-        """Whether a timer is set."""
         return bool(self._due.heads)
 
     @property
     def due(self) -> bool:
-        """Whether timers are due that have not fired: `fire` has something to do."""
         return self._due.first is not None
 
-    @property
-    def waits(self) -> int:
-        """Turns that wait for a call of their key; a key has none unless it awaits a call."""
-        return self._waits
-
-    def awaits(self, key: str) -> bool:
-        """Whether a call of `key` is awaited."""
-        return key in self._awaited
-
-    def waits_of(self, key: str) -> int:
-        """Turns of `key` that wait."""
-        return len(self._waiting.get(key, ()))
+    def room(self, key: str) -> Room:
+        if key not in self._awaited:
+            return "slot"
+        if len(self._waiting.get(key, ())) >= self._limits.queue:
+            return "full key"
+        return "full shard" if self._waits >= self._limits.shard_queue else "queue"
 
     def restore(self) -> list[Effect]:
-        """Once, before all else: take up what the stores hold, and the calls that were awaited."""
         effects: list[Effect] = []
         waiting: list[Turn] = []
         for name, value in self._stores.work.items():
@@ -106,12 +102,11 @@ class ShardExecutor(Generic[S]):
         for clock, time_ms in self._due.heads:
             effects += head(clock, time_ms)
         for turn in awaited:
-            assert turn.ask is not None
-            effects.append(StartCall(call_item(turn), turn.ask, again=True))
+            effects.append(call_of(turn, again=True))
         return effects
 
-    def event(self, item: KeyedEvent, data: bytes, now: Times) -> list[Effect]:
-        """An event came in; `data` is `item`'s encoding."""
+    def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
+        now = clocks()
         effects: list[Effect] = []
         if self.due:
             # Timers of other keys may wait for room; this one's were due before the event came.
@@ -124,12 +119,14 @@ class ShardExecutor(Generic[S]):
         self._begin([turn], now, effects)
         return effects
 
-    def answered(self, key: str, answer: Result | DeadLetter, now: Times) -> list[Effect]:
-        """The call of `key` that is awaited was answered, or given up."""
+    def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
+        key = answer.key
+        assert key is not None
         turn = self._awaited.pop(key)
         self._stores.work.remove(CALL + key)
         assert turn.ask is not None
         tag = turn.ask.tag
+        now = clocks()
         effects: list[Effect] = []
         moment = self._moment(turn, now)
         turn = turn.spend(Usage() if isinstance(answer, DeadLetter) else answer.usage, answer.attempts)
@@ -155,19 +152,19 @@ class ShardExecutor(Generic[S]):
         return effects
 
     def come(self, clock: Clock, time_ms: int) -> None:
-        """Time has come to `time_ms`: the timers set for it are due. Without effect where none is."""
         self._due.come(clock, time_ms)
 
     def come_all(self) -> None:
-        """At the end of the input: every timer that is set is due, those of a key in the order of their
-        times. Keys are not forgotten then, though their time to live may be over."""
+        """Those of a key are due in the order of their times. Keys are not forgotten at the end, though their
+        time to live may be over."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             self._due.come(clock, time_ms)
 
-    def fire(self, now: Times) -> list[Effect]:
-        """Fire timers that are due, of at most `PER_CHUNK` keys: each may lead to a call, and those of very
-        many keys may be due at once. Those that are left stay `due`, also in the stores."""
+    def fire(self, clocks: Clocks) -> list[Effect]:
+        """Those of at most `PER_CHUNK` keys: each may lead to a call, and those of very many keys may be due
+        at once."""
+        now = clocks()
         effects: list[Effect] = []
         fired: list[Turn] = []
         if self._due.first is None:
@@ -245,17 +242,6 @@ class ShardExecutor(Generic[S]):
             step = self._guarded(
                 lambda: self._program.on_timer(self._or_new(state, key), name, at_ms, moment)
             )
-        self._settle(turn, memory, step, now, effects)
-
-    def _settle(
-        self,
-        turn: Turn,
-        memory: Memory | None,
-        step: Step[S] | RecordError,
-        now: Times,
-        effects: list[Effect],
-    ) -> None:
-        """Do what `step` says, or nothing of it: then its event is a dead letter."""
         failed = self._apply(turn, memory, step, now, effects)
         if failed is not None:
             self._spoil(turn, memory, failed, effects)
@@ -291,7 +277,7 @@ class ShardExecutor(Generic[S]):
             effects.append(ReleaseWatermark(str(turn.seq)))
             return None
         self._awaited[key] = following
-        effects.append(StartCall(call_item(following), step.ask))
+        effects.append(call_of(following))
         return None
 
     def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from forebay.flink.ordering import Answer, Ordering
-from forebay.flink.request_pool import Handler, RequestPool
+from forebay.flink.request_pool import Answer, Handler, Ordering, RequestPool
 from forebay.records import KeyedEvent, Result
 from forebay.testing.keyed_state import WallClock
 

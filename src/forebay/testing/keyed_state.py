@@ -144,7 +144,7 @@ class Context:
 
 
 def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
-    """A stand-in for `forebay.flink.shards.held_keys`, which asks Flink: as it promises."""
+    """A stand-in for `forebay.flink.jvm_task.held_keys`, which asks Flink: as it promises."""
     subtask = context._subtask
     found = {key for name in states for key, held in subtask.state.values.get(name, {}).items() if held}
     before = subtask.key
@@ -156,7 +156,7 @@ def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
 
 
 def set_after_round(context: Any, ctx: Any, time_ms: int) -> None:
-    """A stand-in for `forebay.flink.timers.set_after_round`."""
+    """A stand-in for `forebay.flink.jvm_task.set_after_round`."""
     subtask, clock = context._subtask, context._clock
     insort(
         subtask.later,

@@ -32,11 +32,10 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
-from forebay.flink.infer import InferenceStreams, infer
+from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.job import RunningJob, submit
-from forebay.flink.ordering import Ordering
 from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.stateful import infer_stateful
+from forebay.flink.request_pool import Ordering
 from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
-from forebay.stateful.effects import Emit, HoldWatermark, ReleaseWatermark, StartCall, WakeAt
-from forebay.stateful.key_states import Limits
+from forebay.stateful.key_states import Limits, Stores
+from forebay.stateful.machine import (
+    DictStore,
+    Effect,
+    Emit,
+    HoldWatermark,
+    ReleaseWatermark,
+    StartCall,
+    Times,
+    WakeAt,
+)
+from forebay.stateful.outputs import ProgramRequest
 from forebay.stateful.program import Answer, Ask, Clock, Moment, Output, Program, Step, Timer
-from forebay.stateful.shard_executor import ShardExecutor, Times
-from forebay.stateful.stores import DictStore, Stores
+from forebay.stateful.shard_executor import ShardExecutor
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,7 @@ class Machine:
     Attributes:
         calls: Calls that await an answer, by key.
         asked: All calls so far.
+        asked_again: Calls made again after a restart.
         results, letters: The results and the dead letters so far.
         held: Times that event time must not pass yet, by what holds them back.
         wakes: Times at which the operator would wake the program's shard.
@@ -118,12 +128,13 @@ class Machine:
         self.watermark_ms: int | None = None
         self.results: list[Result] = []
         self.letters: list[DeadLetter] = []
-        self.asked: list[StartCall] = []
+        self.asked: list[ProgramRequest] = []
+        self.asked_again: list[ProgramRequest] = []
         self._begin()
 
     def _begin(self) -> None:
         self.turns: ShardExecutor[Any] = ShardExecutor(self.program, self.limits, self.stores)
-        self.calls: dict[str, StartCall] = {}
+        self.calls: dict[str, ProgramRequest] = {}
         self.held: dict[str, int | None] = {}
         self.wakes: set[tuple[Clock, int]] = set()
         self._do(self.turns.restore())
@@ -133,20 +144,20 @@ class Machine:
         """An event of `key` with the id `eNUMBER`. Its fields are `n`, which is the number, and `fields`."""
         event = Event(str(number).encode(), {"n": number, **fields}, time_ms)
         item = KeyedEvent(f"e{number}", key, event, self.wall_ms)
-        self._do(self.turns.event(item, encode(item), self._times()))
+        self._do(self.turns.event(item, encode(item), self._times))
 
     def answer(self, key: str, value: Any = "yes", usage: Usage | None = None) -> None:
         """The call of `key` is answered."""
-        item = self.calls.pop(key).item
-        result = Result(item.id, key, {}, value, usage or Usage(10, 2, 5), 1, item.read_ms, 0.1, 0.1)
-        self._do(self.turns.answered(key, result, self._times()))
+        call = self.calls.pop(key)
+        result = Result(call.id, key, {}, value, usage or Usage(10, 2, 5), 1, call.read_ms, 0.1, 0.1)
+        self._do(self.turns.answered(call.id, result, self._times))
         self._fire()
 
     def give_up(self, key: str, cause: str = "timeout") -> None:
         """The call of `key` failed for good, with this cause."""
-        item = self.calls.pop(key).item
-        letter = DeadLetter(item.event.raw, cause, "too slow", 3, item.id, key)
-        self._do(self.turns.answered(key, letter, self._times()))
+        call = self.calls.pop(key)
+        letter = DeadLetter(call.event.raw, cause, "too slow", 3, call.id, key)
+        self._do(self.turns.answered(call.id, letter, self._times))
         self._fire()
 
     def pass_time(self, *, wall_ms: int | None = None, watermark_ms: int | None = None) -> None:
@@ -178,18 +189,18 @@ class Machine:
 
     def _fire(self) -> None:
         while self.turns.due and (self.room is None or len(self.calls) < self.room):
-            self._do(self.turns.fire(self._times()))
+            self._do(self.turns.fire(self._times))
 
     def _times(self) -> Times:
         return Times(self.wall_ms, self.watermark_ms)
 
-    def _do(self, effects: list[Any]) -> None:
+    def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case StartCall(item):
-                    assert item.key not in self.calls, "two calls of one key"
-                    self.calls[item.key] = effect
-                    self.asked.append(effect)
+                case StartCall(ProgramRequest() as call, again):
+                    assert call.key not in self.calls, "two calls of one key"
+                    self.calls[call.key] = call
+                    (self.asked_again if again else self.asked).append(call)
                 case Emit(Result() as result):
                     self.results.append(result)
                 case Emit(DeadLetter() as letter):

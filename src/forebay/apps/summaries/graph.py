@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
 from forebay.apps.summaries.settings import MAX_STATE_BYTES, Summaries
-from forebay.flink.infer import DEFAULT_SHARDS, InferenceStreams
+from forebay.flink.infer import DEFAULT_SHARDS, InferenceStreams, infer_stateful
 from forebay.flink.keying import EventText, ToEvent
 from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.stateful import infer_stateful
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream

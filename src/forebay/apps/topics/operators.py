@@ -15,11 +15,10 @@ from forebay.embed.base import OpenEmbedder
 from forebay.errors import RecordError
 from forebay.flink.keying import EventText, TextField
 from forebay.flink.shards import flink_keys, shard_of
-from forebay.flink.side_output import side_output
 from forebay.flink.stages import StageFunction, message, staged
 from forebay.flink.stream_clock import REFUSED, Clocked, partition_of, refused
 from forebay.flink.thread_mode import check_environment
-from forebay.flink.types import BYTES
+from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter
 
 MOST_LOG_BYTES = 1 << 18

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from forebay.codec import encode
 from forebay.records import Event, KeyedEvent, Result, Usage
-from forebay.stateful.effects import Emit, leaving
 from forebay.stateful.entries import Turn
+from forebay.stateful.machine import Emit
+from forebay.stateful.outputs import leaving
 from forebay.stateful.program import Output, Step
 
 

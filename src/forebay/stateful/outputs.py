@@ -1,4 +1,4 @@
-"""What a shard's machine wants done outside: calls, records that leave, wakings, and times to hold back."""
+"""What a turn of a program gives: its call, its results, its dead letter."""
 
 from __future__ import annotations
 
@@ -10,54 +10,29 @@ import orjson
 from forebay.codec import encode
 from forebay.errors import detail_text
 from forebay.records import DeadLetter, KeyedEvent, Result, Usage
-from forebay.stateful.due import STEP_MS
 from forebay.stateful.entries import Turn, numbered
-from forebay.stateful.program import Ask, Clock, Failure, Output, Step
+from forebay.stateful.machine import Effect, Emit, HoldWatermark, StartCall
+from forebay.stateful.program import Ask, Failure, Output, Step
 
 
 @dataclass(frozen=True, slots=True)
-class StartCall:
-    """A call to be made: `item` carries its id, the key and the record; `again` after a restore."""
+class ProgramRequest(KeyedEvent):
+    """What a program asks in a turn of this event, under the id of the call."""
 
-    item: KeyedEvent
     ask: Ask
-    again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """A record that leaves, and its bytes."""
-
-    record: Result | DeadLetter
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """`ShardExecutor.come` is to be called once `clock` has reached `time_ms`."""
-
-    clock: Clock
-    time_ms: int
+def call_of(turn: Turn, *, again: bool = False) -> StartCall:
+    """The newest call of a turn, which asks."""
+    item = turn.item
+    assert turn.ask is not None
+    id = numbered(item.id, turn.calls - 1)
+    return StartCall(ProgramRequest(id, item.key, item.event, item.read_ms, turn.ask), again)
 
 
-@dataclass(frozen=True, slots=True)
-class HoldWatermark:
-    """Something begins that event time must not pass: `name` stays until it is let go. `read_ms` None:
-    nothing was read for it."""
-
-    name: str
-    time_ms: int | None
-    read_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseWatermark:
-    """What was held is over."""
-
-    name: str
-
-
-Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark
+def hold_of(turn: Turn) -> HoldWatermark:
+    """What a turn holds back until it is over."""
+    return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
 
 
 def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, list[Effect]]:
@@ -71,17 +46,6 @@ def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, 
         letter = letter_of(turn, step.letter)
         given.append(Emit(letter, encode(letter)))
     return turn, given
-
-
-def hold_of(turn: Turn) -> HoldWatermark:
-    """What a turn holds back until it is over."""
-    return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
-
-
-def call_item(turn: Turn) -> KeyedEvent:
-    """The event of a turn, under the id of its newest call."""
-    item = turn.item
-    return replace(item, id=numbered(item.id, turn.calls - 1))
 
 
 def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
@@ -131,16 +95,3 @@ def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
         record_key=item.event.record_key,
         headers=item.event.headers,
     )
-
-
-def head_name(time_ms: int) -> str:
-    """What is held for the event-time timers that are looked at at `time_ms`."""
-    return f"until:{time_ms}"
-
-
-def head(clock: Clock, time_ms: int) -> list[Effect]:
-    """The first timer for `time_ms` is set: see to it that it is looked at then, and not passed before."""
-    if clock == "wall":
-        return [WakeAt(clock, time_ms)]
-    # What a timer leads to may carry its time, which is at most a step before.
-    return [HoldWatermark(head_name(time_ms), time_ms - STEP_MS + 1, None), WakeAt(clock, time_ms)]

@@ -1,0 +1,425 @@
+"""The continuous inference operator: a keyed Flink function that never waits for a call.
+
+It does what a machine per shard says (`forebay.stateful.machine`): the machine decides and keeps its state,
+the operator makes the calls, hands results on, sets timers and holds event time back. Everything of Flink is
+here, and nothing of what an event means.
+
+What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
+and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
+touched, so answers wait in their shard's mailbox until the next record or timer of that shard; a timer per
+shard, armed while the shard has calls, bounds that wait. A restore takes up all shards before the first
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyflink.common import Row, Types
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
+from pyflink.datastream.state import MapStateDescriptor
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import decode
+from forebay.errors import ForebayError, SettingError
+from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
+from forebay.flink.jvm_task import held_keys, is_cancelled, set_after_round
+from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
+from forebay.flink.request_pool import Handler, Ordering, RequestPool
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
+from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
+from forebay.records import DeadLetter, Result
+from forebay.stateful.machine import (
+    IN_FLIGHT,
+    Effect,
+    HoldWatermark,
+    OpenMachines,
+    ReleaseWatermark,
+    Room,
+    ShardMachine,
+    StartCall,
+    Store,
+    Times,
+    WakeAt,
+)
+
+TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
+"""A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
+DEAD_LETTERS = OutputTag("dead-letters", BYTES)
+HEARTBEAT_MS = 200
+WAIT_S = 0.2
+"""The longest wait before a look at whether the job is cancelled."""
+ROOM_WAIT_S = 0.04
+"""How long an event waits for a slot before it is accepted into the queue of those that wait."""
+LEAST_SHARE = 64
+"""Where a machine's queue is full, an event waits at most for this part of the time for which it has been, or
+for 1/capacity of it where that is less."""
+END_ROUNDS = 8
+"""At the end of the input, timers fire that firings set, and so on: so many times over."""
+FIRE_S = 0.1
+"""For so long, and a few keys more, a shard fires timers before all else gets its turn."""
+
+
+@dataclass(slots=True)
+class Shard:
+    """What this subtask knows of one shard. `held`: what its machine holds event time back for, by name.
+    `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
+    `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since when
+    queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of timers,
+    at the end of the input."""
+
+    key: int
+    machine: ShardMachine
+    held: dict[str, HoldWatermark] = field(default_factory=dict)
+    timer_ms: int | None = None
+    overdue: list[int] = field(default_factory=list)
+    full_since: dict[str | None, float] = field(default_factory=dict)
+    rounds: int = 0
+
+
+class InferenceOperator(KeyedProcessFunction):
+    """Takes `(Flink key of the shard, record bytes)`; gives `Result` bytes, with `event_time` `TIMED` rows.
+
+    Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are; no bytes at all
+    only wake a shard. Bound: at most `capacity` calls in flight in this subtask; past it, and where a queue
+    of the shard's machine is full, `process_element` blocks, which is Flink's backpressure. At the end of
+    input every call is completed before the operator ends.
+
+    While it blocks, neither a checkpoint's barrier nor a timer gets through, so it does not block for long:
+    an event waits `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` are queued, it waits until
+    the queue gets shorter, at most one and a half times what an answer takes on average (`RoomWait`); where a
+    machine's queue is full, at most a 64th of the time for which it has been. An outage of an hour holds a
+    checkpoint up for 21 s, and what is queued grows with the logarithm of the outage.
+    """
+
+    def __init__(
+        self,
+        open_answerer: Callable[[InferenceCounters], Awaitable[Handler]],
+        open_machines: OpenMachines,
+        *,
+        capacity: int,
+        ordering: Ordering = "unordered",
+        pace: PollInterval | None = None,
+        event_time: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        if capacity < 1:
+            raise SettingError(f"capacity must be at least 1, found {capacity}")
+        self._open_answerer = open_answerer
+        self._open_machines = open_machines
+        self._capacity = capacity
+        self._ordering: Ordering = ordering
+        self._pace = pace or PollInterval()
+        self.event_time = event_time
+        self._clock = clock or SystemClock()
+
+    # -- what Flink calls
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        def open_store(name: str) -> Store:
+            store: Store = runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), STATE))
+            return store
+
+        self._new_machine = self._open_machines(open_store)
+        self._shards: dict[int, Shard] = {}
+        self._low = LowWatermark()
+        self._read = MinTracker()
+        self._beaten_ms = EARLIEST_MS
+        self._counts = InferenceCounters()
+        self._room_wait = RoomWait(self._capacity)
+        self._ended = False
+        self._early = False
+        self._context = runtime_context
+        self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
+        self._calls = RequestPool(
+            partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
+        )
+        self._calls.start()
+        # Before the first event, whenever the timers that came back are due: what is held bounds event time.
+        self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
+        self._seen_ms = EARLIEST_MS
+        for key, ctx in self._keys():
+            self._recover(key, ctx)
+        self._metrics.tell_oldest()
+
+    def close(self) -> None:
+        # Flink closes a function whose opening failed, too.
+        if hasattr(self, "_calls"):
+            self._calls.close()
+
+    def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        key, data = value
+        self._early = False
+        shard = self._shards.get(key) or self._recover(key, ctx)
+        if data:
+            record = decode(data)
+            if isinstance(record, DeadLetter):
+                self._counts.accepted += 1
+                self._counts.dead_letters += 1
+                yield DEAD_LETTERS, data
+            else:
+                yield from self._make_room(shard, record.key, ctx)
+                self._counts.accepted += 1
+                effects = shard.machine.event(record, data, partial(self._times, ctx))
+                yield from self._apply(shard, effects, ctx)
+        self._arm(shard, ctx)
+        yield from self._take_answers(shard, ctx)
+        if self._ended:
+            # The final watermark came before this record, as when one source ends and another is idle.
+            yield from self._complete(shard, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        key = ctx.get_current_key()
+        self._early = self._is_early(timestamp, ctx)
+        shard = self._shards.get(key) or self._recover(key, ctx)
+        if timestamp >= END_OF_INPUT_MS:
+            yield from self._finish(timestamp, shard, ctx)
+            return
+        if timestamp == shard.timer_ms:
+            shard.timer_ms = None
+        if shard.machine.timers:
+            self._come(timestamp, shard, ctx)
+            yield from self._fire(shard, ctx)
+        yield from self._take_answers(shard, ctx)
+        if self.event_time:
+            yield from self._beat(ctx)
+        self._arm(shard, ctx)
+
+    def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
+        """Take up a shard in this run: issue again what a checkpoint left in its state."""
+        shard = self._shards[key] = Shard(key, self._new_machine())
+        for _ in self._apply(shard, shard.machine.restore(), ctx):
+            raise AssertionError("a restore gives nothing")
+        self._counts.restored += sum(held.read_ms is not None for held in shard.held.values())
+        ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
+        self._arm(shard, ctx, always=True)
+        return shard
+
+    # -- what a machine says
+
+    def _take_answers(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        for id, answer in self._calls.take(shard.key):
+            if not isinstance(answer, DeadLetter) and not answer.journaled:
+                self._counts.engine_s.add(answer.called_s)
+            effects = shard.machine.answered(id, answer, partial(self._times, ctx))
+            yield from self._apply(shard, effects, ctx)
+
+    def _apply(
+        self, shard: Shard, effects: Iterable[Effect], ctx: KeyedProcessFunction.Context
+    ) -> Iterator[Any]:
+        # Not by patterns: those take longer than all else that is done here.
+        for effect in effects:
+            if isinstance(effect, StartCall):
+                self._counts.reissued += effect.again
+                self._calls.submit(shard.key, effect.item, reissued=effect.again)
+            elif isinstance(effect, HoldWatermark):
+                self._hold(shard, effect)
+            elif isinstance(effect, ReleaseWatermark):
+                held = shard.held.pop(effect.name)
+                self._low.let_go(held.time_ms)
+                if held.read_ms is not None:
+                    self._read.remove(held.read_ms)
+            elif isinstance(effect, WakeAt):
+                self._wake(effect, shard, ctx)
+            elif isinstance(effect.record, DeadLetter):
+                self._counts.dead_letters += 1
+                yield DEAD_LETTERS, effect.data
+            else:
+                self._counts.results += 1
+                self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
+                yield self._output(effect.record, effect.data, ctx)
+
+    def _hold(self, shard: Shard, held: HoldWatermark) -> None:
+        shard.held[held.name] = held
+        self._low.hold(held.time_ms)
+        if held.read_ms is not None:
+            first = self._read.lowest is None
+            self._read.add(held.read_ms)
+            if first:
+                # Flink must not believe for longer than this event takes that nothing is awaited.
+                self._metrics.tell_oldest()
+
+    def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
+        if not self.event_time:
+            return data
+        low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))
+        self._beaten_ms = max(self._beaten_ms, low_ms)
+        time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
+        return Row(time_ms, low_ms, data.decode("latin-1"))
+
+    def _beat(self, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        """Tell downstream how far event time is though no result says so; ask to be woken for the next."""
+        watermark_ms = ctx.timer_service().current_watermark()
+        low_ms = clamp_ms(self._low.now_ms(watermark_ms))
+        if low_ms > self._beaten_ms:
+            self._beaten_ms = low_ms
+            yield Row(low_ms, low_ms, "")
+        if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
+            ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
+
+    def _times(self, ctx: KeyedProcessFunction.Context) -> Times:
+        watermark_ms = ctx.timer_service().current_watermark()
+        return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
+
+    # -- room
+
+    def _make_room(self, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Block while there is no room for an event of the key `of`, but not for long."""
+        blocked_s: float | None = None
+        seen_s = 0.0
+        while (room := shard.machine.room(of)) != "queue":
+            if room == "slot" and (
+                self._calls.has_room() or (blocked_s is not None and self._calls.may_queue())
+            ):
+                self._room_wait.over()
+                break
+            if blocked_s is None:
+                blocked_s = seen_s = self._clock.monotonic_s()
+            else:
+                self._refuse_if_cancelled()
+                yield from self._take_answers(shard, ctx)
+                if seen_s - blocked_s >= self._longest_wait_s(shard, room, of, blocked_s, seen_s):
+                    return
+            if room == "slot":
+                self._calls.wait_for_room(ROOM_WAIT_S)
+            elif self._calls.wait_ready(shard.key, ROOM_WAIT_S):
+                yield from self._take_answers(shard, ctx)
+            seen_s = self._note_wait(seen_s)
+        if shard.full_since:
+            shard.full_since.pop(of, None)
+            if room == "queue":
+                shard.full_since.pop(None, None)
+
+    def _longest_wait_s(self, shard: Shard, room: Room, of: str, blocked_s: float, now_s: float) -> float:
+        if room == "slot":
+            return self._room_wait.most_s(now_s, self._calls.finished)
+        since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
+        return (now_s - since_s) / max(LEAST_SHARE, self._capacity)
+
+    def _note_wait(self, since_s: float) -> float:
+        now_s = self._clock.monotonic_s()
+        self._counts.waited_ms += round((now_s - since_s) * 1000)
+        if self._metrics.due(now_s):
+            self._metrics.flush(now_s)
+        return now_s
+
+    def _refuse_if_cancelled(self) -> None:
+        # The thread must end by itself, or Flink ends the JVM after three minutes.
+        if is_cancelled():
+            raise ForebayError("the job was cancelled while calls were awaited")
+
+    # -- timers: those that look after a shard, and those of its machine
+
+    def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
+        """See to it that the shard is looked after again soon, as long as it awaits something."""
+        now_s = self._clock.monotonic_s()
+        if self._metrics.due(now_s):
+            self._metrics.flush(now_s)
+        now_ms = self._clock.wall_ms()
+        set_back = now_ms < self._seen_ms - SET_BACK_MS
+        self._seen_ms = now_ms
+        if set_back:
+            # All timers are as far off as the clock went back. (Flink fires the next of them in time.)
+            for key, of_key in self._keys():
+                if key in self._shards:
+                    self._arm(self._shards[key], of_key, always=True)
+        if always or shard.machine.awaiting or shard.machine.due:
+            wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
+        elif self._metrics.stale():
+            wake_ms = now_ms + self._pace.idle_ms
+        else:
+            return
+        # A timer that is far off, set while the shard was idle, must not stand in for one needed soon.
+        if shard.timer_ms is None or wake_ms < shard.timer_ms:
+            shard.timer_ms = wake_ms
+            self._set_wall(wake_ms, ctx)
+
+    def _wake(self, wanted: WakeAt, shard: Shard, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        if wanted.clock == "wall":
+            self._set_wall(wanted.time_ms, ctx)
+        elif (watermark_ms := timers.current_watermark()) < END_OF_INPUT_MS:
+            # After the final watermark it would fire at once, and what a program sets each time without end.
+            timers.register_event_time_timer(wanted.time_ms)
+            if wanted.time_ms <= watermark_ms:
+                # Flink fires it when the watermark next moves, which is never where the stream has stopped.
+                shard.overdue.append(wanted.time_ms)
+                self._set_wall(self._clock.wall_ms(), ctx)
+
+    def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
+        """Whether Flink fires a timer before its time, as it does where the clock was set back."""
+        return timestamp > self._clock.wall_ms() and ctx.time_domain() == TimeDomain.PROCESSING_TIME
+
+    def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
+        """Set a processing-time timer of the key in hand."""
+        if self._early:
+            # Set now, it would fire at once, in a round that goes on for as long as something is awaited.
+            set_after_round(self._context, ctx, time_ms)
+        else:
+            ctx.timer_service().register_processing_time_timer(time_ms)
+
+    def _come(self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+        shard.machine.come("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
+        for time_ms in sorted(shard.overdue):
+            shard.machine.come("event", time_ms)
+        shard.overdue.clear()
+
+    def _fire(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Fire timers that are due, as long as there is room for their calls, and not for long: those of very
+        many keys may be due at once, and neither an event nor a checkpoint's barrier passes meanwhile."""
+        until_s = self._clock.monotonic_s() + FIRE_S
+        while shard.machine.due and self._calls.has_room():
+            yield from self._apply(shard, shard.machine.fire(partial(self._times, ctx)), ctx)
+            if self._clock.monotonic_s() >= until_s:
+                break
+
+    # -- the end of the input
+
+    def _finish(
+        self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
+    ) -> Iterator[Any]:
+        """Complete a shard at the end of the input. The shards take turns: a timer that is set here fires in
+        the same round of timers."""
+        self._ended = True
+        yield from self._take_answers(shard, ctx)
+        yield from self._fire_at_end(shard, ctx)
+        if shard.machine.awaiting or shard.machine.due:
+            self._refuse_if_cancelled()
+            if not (shard.machine.due and self._calls.has_room()):
+                self._calls.wait_any_ready(WAIT_S)
+            yield from self._take_answers(shard, ctx)
+        if shard.machine.awaiting or self._may_fire(shard):
+            ctx.timer_service().register_event_time_timer(timestamp + 1)
+        self._metrics.flush(self._clock.monotonic_s())
+
+    def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Complete a shard after the end of the input, before its next event."""
+        # An input that was idle when all others ended goes on: each of its events has its own rounds.
+        shard.rounds = 0
+        while shard.machine.awaiting or self._may_fire(shard):
+            self._refuse_if_cancelled()
+            if shard.machine.awaiting:
+                self._calls.wait_ready(shard.key, WAIT_S)
+                yield from self._take_answers(shard, ctx)
+            else:
+                self._calls.wait_for_room(WAIT_S)
+                yield from self._fire_at_end(shard, ctx)
+
+    def _may_fire(self, shard: Shard) -> bool:
+        return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
+
+    def _fire_at_end(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Go on with the timers that are due; once those and their calls are over, all that are set are."""
+        machine = shard.machine
+        if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
+            shard.rounds += 1
+            machine.come_all()
+        yield from self._fire(shard, ctx)
+
+    def _load(self) -> OperatorLoad:
+        load = self._calls.load
+        lowest = self._read.lowest
+        return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)

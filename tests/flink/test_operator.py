@@ -1,0 +1,200 @@
+"""The operator without Flink: how long it blocks its input where there is no room, and what it does with
+events that come after the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyflink.datastream import TimeDomain
+
+from forebay.codec import decode, encode
+from forebay.flink import operator
+from forebay.flink.infer import QUEUES
+from forebay.flink.intervals import ANSWERS, FACTOR
+from forebay.flink.operator import END_ROUNDS, LEAST_SHARE, InferenceOperator
+from forebay.flink.request_pool import Load
+from forebay.flink.types import END_OF_INPUT_MS
+from forebay.records import DeadLetter, Event, KeyedEvent
+from forebay.stateful.due import PER_CHUNK
+from forebay.stateful.key_states import Limits
+from forebay.stateful.program import Moment, Output, Program, Step, Timer
+from forebay.stateful.shard_executor import ProgramMachines
+from forebay.testing.keyed_state import Context, KeyedState, WallClock, held_keys
+from forebay.testing.stateful import AskLater, Remember
+
+CAPACITY = 16
+HOUR_S = 3600
+
+
+@dataclass
+class Calls:
+    """Calls of an engine that answers those of no key but the ones of `quick`, at once; waiting takes its
+    time."""
+
+    clock: WallClock
+    quick: frozenset[str] = frozenset()
+    submitted: int = 0
+    answers: list[tuple[str, DeadLetter]] = field(default_factory=list)
+    call_s = 0.0
+    finished = 0
+
+    def start(self) -> None:
+        pass
+
+    def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
+        if item.key in self.quick:
+            self.answers.append((item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
+        else:
+            self.submitted += 1
+
+    def take(self, shard: int) -> list[tuple[str, DeadLetter]]:
+        taken, self.answers = self.answers, []
+        return taken
+
+    def has_room(self) -> bool:
+        return self.submitted < CAPACITY
+
+    def may_queue(self) -> bool:
+        return self.submitted < 2 * CAPACITY
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        self.clock.advance(timeout_s)
+        return self.has_room()
+
+    def wait_ready(self, shard: int, timeout_s: float) -> bool:
+        self.clock.advance(timeout_s)
+        return bool(self.answers)
+
+    def wait_any_ready(self, timeout_s: float) -> bool:
+        return self.wait_ready(0, timeout_s)
+
+    @property
+    def load(self) -> Load:
+        return Load(max(0, self.submitted - CAPACITY), min(CAPACITY, self.submitted), finished=0)
+
+
+@dataclass
+class Run:
+    """A subtask with one shard, whose operator has been opened."""
+
+    function: InferenceOperator
+    calls: Calls
+    clock: WallClock
+    state: KeyedState = field(default_factory=KeyedState)
+    later: list[tuple[float, int, int]] = field(default_factory=list)
+    low_ms: int = -(2**63)
+    key: int = 0
+
+    def context(self, domain: TimeDomain | None = None) -> Any:
+        return Context(self, self.clock, domain)
+
+    def event(self, key: str, number: int, time_ms: int | None = None) -> list[Any]:
+        item = KeyedEvent(f"e{number}", key, Event(b"", {"n": number}, time_ms), 0)
+        return list(self.function.process_element((0, encode(item)), self.context()))
+
+    def event_timer(self, time_ms: int) -> list[Any]:
+        return list(self.function.on_timer(time_ms, self.context(TimeDomain.EVENT_TIME)))
+
+    def wall_timer(self) -> list[Any]:
+        """The next processing-time timer that is set fires when it is due."""
+        time_ms, self.key = self.state.wall.pop(0)
+        self.clock.advance(max(0, time_ms - self.clock.wall_ms()) / 1000)
+        return list(self.function.on_timer(time_ms, self.context(TimeDomain.PROCESSING_TIME)))
+
+
+async def nobody(_counts: Any) -> Any:
+    """Opens nothing: `Calls` asks nobody."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(program: Program[Any], quick: Iterable[str] = (), **limits: int) -> Run:
+        clock = WallClock()
+        calls = Calls(clock, frozenset(quick))
+        monkeypatch.setattr(operator, "RequestPool", lambda *_, **__: calls)
+        monkeypatch.setattr(operator, "held_keys", held_keys)
+        monkeypatch.setattr(operator, "is_cancelled", lambda: False)
+        machines = ProgramMachines(program, Limits(shard_queue=QUEUES * CAPACITY, **limits))
+        function = InferenceOperator(nobody, machines, capacity=CAPACITY, clock=clock)
+        made = Run(function, calls, clock)
+        function.open(made.context())
+        return made
+
+    return run
+
+
+def grown(accepted_s: list[float]) -> list[int]:
+    """How many were accepted from 36 s to 360 s of an outage, and from there to an hour."""
+    within = [sum(at_s <= end_s for at_s in accepted_s) for end_s in (36, 360, HOUR_S)]
+    return [within[1] - within[0], within[2] - within[1]]
+
+
+@pytest.mark.parametrize("keys", [1, 3, 1_000_000])
+def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any) -> None:
+    run = opened(Remember(), queue=8)
+    accepted_s: list[float] = []
+    while run.clock.monotonic_s() < HOUR_S:
+        assert run.event(f"k{len(accepted_s) % keys}", len(accepted_s)) == []
+        accepted_s.append(run.clock.monotonic_s())
+        assert len(accepted_s) < 10_000, "the queue grows without bound"
+    # Room for the queues of all keys or twice the slots; then ever more slowly: as many in the tenfold time.
+    expected = math.log(10) * (LEAST_SHARE if keys <= 3 else ANSWERS / FACTOR)
+    assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
+
+
+def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:
+    run = opened(Remember(), quick=["other"], queue=1000)
+    accepted_s: list[float] = []
+    number = 0
+    while run.clock.monotonic_s() < HOUR_S:
+        assert run.event(f"k{number % 8}", number) == []
+        accepted_s.append(run.clock.monotonic_s())
+        assert [tag.tag_id for tag, _ in run.event("other", number + 1)] == ["dead-letters"]
+        number += 2
+        assert number < 10_000, "the queue grows without bound"
+    assert len(accepted_s) > QUEUES * CAPACITY
+    expected = math.log(10) * LEAST_SHARE
+    assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
+
+
+def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room(opened: Any) -> None:
+    keys, asked, most = 1000, 0, 0
+    run = opened(AskLater())
+    for n in range(keys):
+        assert run.event(f"k{n}", n, time_ms=0) == []
+    run.low_ms = 5_000
+    assert run.event_timer(1_000) == []
+    while run.calls.submitted:
+        most = max(most, run.calls.submitted)
+        asked += run.calls.submitted
+        run.calls.submitted = 0
+        # Whatever else is awaited, the shard is woken again.
+        assert run.wall_timer() == []
+    assert asked == keys
+    assert most <= CAPACITY + PER_CHUNK
+
+
+class ToldAtOnce(Program[int]):
+    """Asks nothing; each event sets a timer, which gives how many events there were."""
+
+    def initial(self, key: str) -> int:
+        return 0
+
+    def on_event(self, state: int, event: Event, now: Moment) -> Step[int]:
+        return Step(state + 1, timers={"told": Timer(now.wall_ms + 60_000, "wall")})
+
+    def on_timer(self, state: int, name: str, time_ms: int, now: Moment) -> Step[int]:
+        return Step(state, outputs=(Output(state),))
+
+
+def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come(opened: Any) -> None:
+    """As when one source ends while another is idle, and then goes on."""
+    run = opened(ToldAtOnce())
+    run.low_ms = 2**63 - 1
+    assert run.event_timer(END_OF_INPUT_MS) == []
+    given = [decode(result).answer for number in range(3 * END_ROUNDS) for result in run.event("a", number)]
+    assert given == list(range(1, 3 * END_ROUNDS + 1))
