@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -194,3 +196,14 @@ def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         monkeypatch.delitem(sys.modules, package, raising=False)
 
     return put
+
+
+@pytest.fixture(scope="session")
+def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the package in `examples/extension` was installed."""
+    # From a copy: building leaves folders beside the sources.
+    copy, folder = tmp_path_factory.mktemp("source") / "extension", tmp_path_factory.mktemp("site")
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "extension", copy)
+    words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder), str(copy)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *words], check=True, timeout=300)
+    return folder

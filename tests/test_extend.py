@@ -77,7 +77,7 @@ class Counter(extend.Application):
 def test_the_names_are_those_that_the_changelog_would_speak_of() -> None:
     assert extend.__all__ == [
         "Application", "Connector", "FieldPath", "FleetState", "LocalPath", "Preset", "RoutingPolicy",
-        "RoutingRequest", "Secret", "SinkConnector", "SourceConnector",
+        "RoutingRequest", "Secret", "SinkConnector", "SourceConnector", "Vector",
     ]  # fmt: skip
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "Secret",
     "SinkConnector",
     "SourceConnector",
+    "Vector",
 ]
 
 

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from forebay.settings import SecretRef
+from forebay.settings import SecretRef, read_secret
 
 
 class Model(BaseModel):
@@ -113,6 +113,10 @@ class Secret(Model):
     def ref(self) -> SecretRef:
         """Where it is, as what reads it takes it."""
         return SecretRef(env=self.env, file=self.file)
+
+    def read(self) -> str:
+        """The secret itself, read now and here. Raises `SettingError` where it is missing."""
+        return read_secret(self.ref())
 
 
 def secret_variables(value: object) -> frozenset[str]:

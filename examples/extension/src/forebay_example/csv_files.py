@@ -1,32 +1,27 @@
 """CSV files as a sink: a row for each result."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pydantic import Field
 
 import forebay as fb
 from forebay import extend
 
-if TYPE_CHECKING:
-    from pyflink.datastream import DataStream
-
 
 class CsvFiles(extend.SinkConnector):
-    """Rows of id, key, answer and the named fields, each exactly once: a file appears with
-    the checkpoint that covers it."""
+    """Rows of id, key, answer and the named columns, each exactly once: a file appears with the checkpoint
+    that covers it."""
 
     path: extend.LocalPath = Field(description="Directory of the files.")
-    fields: tuple[str, ...] = Field((), description="Fields of the event that make further columns.")
+    columns: tuple[str, ...] = Field((), description="Fields of the event that make further columns.")
 
     def directory(self) -> str:
         return self.path
 
-    def write(self, stream: DataStream) -> None:
+    def write(self, stream: Any) -> None:
         from pyflink.common import Encoder, Types
         from pyflink.datastream.connectors import file_system as flink
 
@@ -41,7 +36,7 @@ class CsvFiles(extend.SinkConnector):
 
     def row(self, result: fb.Result) -> str:
         """A row without its end, which the encoder writes."""
-        more = [result.fields.get(name) for name in self.fields]
+        more = [result.fields.get(name) for name in self.columns]
         text = io.StringIO()
         csv.writer(text, lineterminator="").writerow([result.id, result.key, result.answer, *more])
         return text.getvalue()

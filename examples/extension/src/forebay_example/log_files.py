@@ -1,20 +1,15 @@
 """Log files as a source: lines such as `2026-03-02T08:30:00 ERROR disk sda1 is full`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 import forebay as fb
 from forebay import extend
 from forebay.errors import SettingError
-
-if TYPE_CHECKING:
-    from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 LINE = re.compile(r"(?P<time>\S+) (?P<level>[A-Z]+) (?P<text>.+)")
 
@@ -29,7 +24,7 @@ class LogFiles(extend.SourceConnector):
         if not Path(self.path).exists():
             raise SettingError(f"path: there is no {self.path}")
 
-    def read(self, env: StreamExecutionEnvironment) -> DataStream:
+    def read(self, env: Any) -> Any:
         return fb.read_text(env, self.path, limit=self.limit, name="log files")
 
     def event(self, element: Any) -> fb.Event | fb.DeadLetter:

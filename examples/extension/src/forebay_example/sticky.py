@@ -2,9 +2,6 @@
 
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forebay import extend
 
 MOST_MORE = 8
@@ -17,11 +14,7 @@ class Sticky:
         pass
 
     def choose(
-        self,
-        demand: extend.RoutingRequest,
-        cached: NDArray[np.float64],
-        fleet: extend.FleetState,
-        now_s: float,
+        self, demand: extend.RoutingRequest, cached: extend.Vector, fleet: extend.FleetState, now_s: float
     ) -> int:
         replicas = fleet.numbers()
         least = min(replicas, key=lambda number: fleet.requests[number])
