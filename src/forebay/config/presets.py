@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from forebay.apps.registry import APPLICATIONS
-from forebay.config.load import parse_spec
-from forebay.config.overrides import set_values
+from forebay.config.load import parse_spec, set_values
 from forebay.config.spec import PipelineSpec
 from forebay.documents.load import known_paths, suggestion
 from forebay.errors import SettingError
