@@ -307,12 +307,6 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
     an application keeps for it, live as long as the number of shards; positions are those of one source, and
     state is found again by the form of the job.
     """
-    source = spec.source.fingerprint()
-    if isinstance(source.get("url"), str):
-        # Not the address itself: it may hold secrets.
-        source["url"] = (
-            "one with the hash " + hashlib.blake2b(source["url"].encode(), digest_size=8).hexdigest()
-        )
     application = {} if spec.application is None else spec.application.fingerprint()
     return {
         "mode": "thread",
@@ -321,8 +315,17 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
         "shards": spec.shards,
         "event_time": "set" if spec.event_time else "null",
         "source.replay": "set" if getattr(spec.source, "replay", None) else "null",
-        **{f"source.{key}": value for key, value in source.items()},
-        **{f"sink.{key}": value for key, value in spec.sink.fingerprint().items()},
-        **{f"application.{key}": value for key, value in application.items()},
+        **_below("source", spec.source.fingerprint()),
+        **_below("sink", spec.sink.fingerprint()),
+        **_below("application", application),
         "application.type": "null" if spec.application is None else spec.application.type,
     }
+
+
+def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their paths; in place of an address its hash, for it may hold secrets."""
+    return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
+
+
+def _hash(url: object) -> str:
+    return "one with the hash " + hashlib.blake2b(str(url).encode(), digest_size=8).hexdigest()
