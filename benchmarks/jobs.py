@@ -25,7 +25,7 @@ from benchmarks.direct import TIMEOUT_S
 from benchmarks.figures import Seen
 from benchmarks.workload import Workload, event_id, event_of, request_of
 from forebay.codec import decode, encode
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.infer import infer
 from forebay.flink.request_handler import InferenceSpec

@@ -29,10 +29,10 @@ from benchmarks.figures import Seen, figures
 from benchmarks.jobs import Arrive, answered
 from benchmarks.workload import Workload
 from forebay.codec import decode, encode
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment
 from forebay.flink.types import BYTES
 from forebay.records import Event, Result, Usage

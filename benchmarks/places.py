@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from benchmarks.tally import NUMBER, SinkWatch, attempts_of, number_of
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.jars import KAFKA, install_jar
-from forebay.connectors.sinks import read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.settings import Settings
 from forebay.testing.kafka import LocalKafka, local_kafka

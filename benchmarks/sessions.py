@@ -23,7 +23,7 @@ import orjson
 
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
 from forebay.apps.sessions.program import RULE, SYSTEM, Sessions
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.client import HttpEngineFactory
 from forebay.engine.probe import list_models
 from forebay.errors import PipelineFailed, SettingError

@@ -18,7 +18,7 @@ import orjson
 
 from forebay.config.load import parse_spec
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from forebay.connectors.sinks import committed_parts
+from forebay.connectors.files.sink import committed_parts
 
 NUMBER = "n"
 """The field of an event that holds its number."""

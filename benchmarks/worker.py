@@ -21,7 +21,7 @@ from benchmarks.direct import drive
 from benchmarks.figures import Checkpoint, Seen, figures
 from benchmarks.jobs import async_function_job, forebay_job
 from benchmarks.workload import Workload
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit

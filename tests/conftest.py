@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -103,7 +106,7 @@ class Pipelines:
 
     def lines(self, sink: str = "out") -> list[dict[str, Any]]:
         """The committed lines of a sink."""
-        from forebay.connectors.sinks import read_jsonl_sink
+        from forebay.connectors.files.sink import read_jsonl_sink
 
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / sink)]
 
@@ -175,3 +178,32 @@ def topic(node: Any) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture
+def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a package on this process's path: its code, and its entry points of a group."""
+
+    def put(group: str, package: str, code: str, version: str = "1.0", **entries: str) -> None:
+        site = tmp_path / package
+        about = site / f"{package}-{version}.dist-info"
+        about.mkdir(parents=True)
+        (site / f"{package}.py").write_text(code)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        lines = [f"{name} = {package}:{attribute}" for name, attribute in entries.items()]
+        (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the package in `examples/extension` was installed."""
+    # From a copy: building leaves folders beside the sources.
+    copy, folder = tmp_path_factory.mktemp("source") / "extension", tmp_path_factory.mktemp("site")
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "extension", copy)
+    words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder), str(copy)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *words], check=True, timeout=300)
+    return folder

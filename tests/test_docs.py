@@ -134,6 +134,9 @@ def test_commands_exist(place: str, words: list[str]) -> None:
     elif name == "pytest":
         assert all((ROOT / word).exists() for word in words[1:] if word.startswith("tests"))
     elif words[:2] == ["pip", "install"]:
+        if words[2].startswith("./"):
+            assert (ROOT / words[2] / "pyproject.toml").is_file()
+            return
         extra = re.fullmatch(r"forebay\[([\w-]+)\]", words[2])
         assert extra
         assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
@@ -151,7 +154,7 @@ def test_a_wrong_command_would_be_seen() -> None:
 
 PYTHON = [block for page in PAGES for block in blocks(page, "python")]
 IMPORTS = re.compile(r"^\s*(?:from|import) (forebay[\w.]*)", re.M)
-PUBLIC = {"forebay", "forebay.errors", "forebay.testing"}
+PUBLIC = {"forebay", "forebay.errors", "forebay.extend", "forebay.testing"}
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
@@ -166,8 +169,12 @@ def test_the_program_in_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
-def test_pipelines_load(block: Block) -> None:
+def test_pipelines_load(
+    block: Block, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     value, _ = parse_yaml(block.text, str(block))
+    if block.page == "docs/how-to/extend.md":
+        monkeypatch.syspath_prepend(str(request.getfixturevalue("example_extension")))
     if block.page == "docs/gateway.md":
         check_document(GatewaySpec, value, what="gateway", name=str(block))
     else:
@@ -177,6 +184,14 @@ def test_pipelines_load(block: Block) -> None:
 def test_the_first_pipeline_is_the_one_in_the_readme() -> None:
     first = (ROOT / "examples" / "first.yaml").read_text(encoding="utf-8")
     assert first in {block.text for block in blocks(ROOT / "README.md", "yaml")}
+
+
+def test_the_page_on_extensions_shows_the_package_in_the_examples() -> None:
+    page, package = ROOT / "docs" / "how-to" / "extend.md", ROOT / "examples" / "extension"
+    shown = {block.text for block in blocks(page, "python", "toml")}
+    files = [package / "pyproject.toml", *sorted(package.rglob("[a-z]*.py"))]
+    assert len(files) == 5
+    assert [file.name for file in files if file.read_text(encoding="utf-8") not in shown] == []
 
 
 @pytest.mark.parametrize("block", [b for page in PAGES for b in blocks(page, "json")], ids=str)

@@ -18,8 +18,8 @@ from benchmarks.drill.workload import DIRECTORY, ROWS, Workload
 from benchmarks.expected_events import FILE
 from benchmarks.places import write_events
 from benchmarks.tally import NUMBER
+from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.json_lines import dead_letter_json
-from forebay.connectors.sinks import committed_parts, read_jsonl_sink
 from forebay.records import DeadLetter
 from forebay.testing.feeds import Drops, FeedServer, serve
 from forebay.testing.kafka import LocalKafka

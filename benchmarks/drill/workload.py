@@ -15,7 +15,7 @@ from benchmarks.expected_events import FILE, TopicsJob, TrendsJob
 from benchmarks.tally import NUMBER
 from benchmarks.workloads import RECOVERY_SUMMARIES, SummaryJob
 from forebay.apps.sessions.program import Sessions
-from forebay.connectors.generator import Generator
+from forebay.connectors.generator.source import Generator
 from forebay.testing.answers import echo
 
 STEP_MS = 50

@@ -6,7 +6,10 @@ import pytest
 from pydantic import BaseModel
 
 from forebay.api import apps
-from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
+from forebay.apps.sessions.program import SessionsSpec
+from forebay.apps.summaries.settings import SummarySpec
+from forebay.apps.topics.settings import TopicsSpec
+from forebay.apps.trends.settings import TrendsSpec
 
 
 @pytest.mark.parametrize(

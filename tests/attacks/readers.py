@@ -20,17 +20,17 @@ from forebay.apps.trends.ticks import TickCounter
 from forebay.codec import decode, encode
 from forebay.config.load import load_spec
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.feed import Mark
-from forebay.connectors.file_chunks import Pieces, longest_line, parts_of
-from forebay.connectors.files import read_header
+from forebay.connectors.feeds.feed import Mark
+from forebay.connectors.feeds.jetstream import _time_us
+from forebay.connectors.feeds.sse import SseDecoder
+from forebay.connectors.files.chunks import Pieces, longest_line, parts_of
+from forebay.connectors.files.replay import records_of
+from forebay.connectors.files.rows import LineReader
+from forebay.connectors.files.source import read_header
 from forebay.connectors.formats import Format
-from forebay.connectors.jetstream import _time_us
 from forebay.connectors.json_lines import dead_letter_json
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.registry import Registry
-from forebay.connectors.replay import records_of
-from forebay.connectors.rows import LineReader
-from forebay.connectors.sse import SseDecoder
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s

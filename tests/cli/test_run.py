@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.launch.processes import wait_gone
 from forebay.errors import SettingError
 from forebay.runtime.snapshot import Snapshot

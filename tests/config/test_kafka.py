@@ -128,11 +128,10 @@ def test_a_secret_that_is_missing_or_ends_with_a_line_break_is_said_before_the_s
 
 
 def test_with_event_time_one_reader_has_the_clock_of_all_partitions() -> None:
-    from forebay.runtime.job_graph import topics_of
 
     for event_time, parallelism in (({"out_of_orderness_s": 1.0}, 1), (None, None)):
         spec = parse_spec({**document(), "event_time": event_time, "parallelism": 2})
-        assert topics_of(spec, spec.source).parallelism == parallelism
+        assert spec.source.topics_of(spec).parallelism == parallelism
 
 
 def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:

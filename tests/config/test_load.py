@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.config.load import load_spec, parse_spec
-from forebay.config.spec import JsonlSink, PipelineSpec
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.files.settings import JsonlSink
 from forebay.errors import SettingError
 
 GOOD: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from forebay.apps.sessions.program import Sessions
 from forebay.apps.summaries.settings import Summaries
 from forebay.cli import application
-from forebay.config.presets import READY, ApplicationOptions, preset_spec
+from forebay.config.presets import ApplicationOptions, preset_spec
 from forebay.errors import SettingError
 
 
@@ -102,12 +102,6 @@ def said(*words: str) -> str:
 def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path) -> None:
     assert "name what to read with --source" in said("sessions")
     assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only with an application")
-
-
-def test_all_that_are_ready_have_a_builder() -> None:
-    from forebay.runtime.job_graph import BUILDERS
-
-    assert set(BUILDERS) == set(READY)
 
 
 def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None:

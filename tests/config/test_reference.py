@@ -10,7 +10,7 @@ import pytest
 
 from forebay.config.load import load_spec, parse_spec
 from forebay.config.reference import BEGIN, END, updated
-from forebay.config.sources import JsonlSource
+from forebay.connectors.files.settings import JsonlSource
 from forebay.documents.yaml import parse_yaml
 from forebay.gateway.spec import GatewaySpec
 

@@ -6,17 +6,17 @@ from typing import Any, get_args
 
 import pytest
 
-from forebay.config.kafka import KafkaSink
 from forebay.config.load import parse_spec
-from forebay.config.sources import BurstSpec
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.posts import TOPICS
+from forebay.connectors.base import Written
+from forebay.connectors.generator.posts import TOPICS
+from forebay.connectors.generator.settings import BurstSpec
+from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.records import Message, Sampling
 from forebay.runtime.inference import call_of
-from forebay.runtime.job_graph import topic_of
 from forebay.settings import SecretRef
 
 DATA: dict[str, Any] = {
@@ -52,8 +52,11 @@ def test_transactions_are_named_after_the_pipeline_and_its_state() -> None:
     sink = {"type": "kafka", "bootstrap": "h:1", "topic": "out"}
     spec = parse_spec({**DATA, "sink": sink})
     assert isinstance(spec.sink, KafkaSink)
-    assert topic_of(spec, "results", spec.sink, "0123abcd").transactions == "forebay-triage-0123abcd-results"
-    assert topic_of(spec, "results", spec.sink, None).transactions == "forebay-triage-results"
+    assert (
+        spec.sink.topic_of(Written("results", "triage", state_id="0123abcd")).transactions
+        == "forebay-triage-0123abcd-results"
+    )
+    assert spec.sink.topic_of(Written("results", "triage")).transactions == "forebay-triage-results"
 
 
 def test_completions_get_a_plain_prompt() -> None:

@@ -51,13 +51,13 @@ class Jobs:
         """Send a stream of encoded records to the exactly-once files under `out`."""
         from pyflink.common import Types
 
-        from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+        from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
 
         jsonl_sink(stream.map(Show(), Types.STRING()).set_parallelism(1), JsonlFiles(self.out))
 
     def lines(self) -> list[list[str]]:
         """What is committed: class, raw, time and position of each record, by file and line."""
-        from forebay.connectors.sinks import read_jsonl_sink
+        from forebay.connectors.files.sink import read_jsonl_sink
 
         return [line.decode().split("\t") for line in read_jsonl_sink(self.out)]
 

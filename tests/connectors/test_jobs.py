@@ -14,17 +14,19 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.connectors import feed_source, generator
-from forebay.connectors.event_time import EventTime, with_event_time
-from forebay.connectors.feed import Backoff, FeedRefused, Received
-from forebay.connectors.feed_source import LIMIT_REACHED, Polled, polled_source
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.feeds import source as feed_source
+from forebay.connectors.feeds.feed import Backoff, FeedRefused, Received
+from forebay.connectors.feeds.jetstream import JetstreamFeed
+from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
+from forebay.connectors.feeds.sse import SseFeed
+from forebay.connectors.files.replay import ReplaySpeed, replay_source
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.generator import Burst, Generator, generator_source
-from forebay.connectors.jetstream import JetstreamFeed
+from forebay.connectors.generator import source as generator
+from forebay.connectors.generator.source import Burst, Generator, generator_source
 from forebay.connectors.json_lines import dead_letter_json
-from forebay.connectors.replay import ReplaySpeed, replay_source
-from forebay.connectors.sse import SseFeed
+from forebay.connectors.timestamps import with_event_time
 from forebay.errors import LaunchError
 from forebay.flink.environment import newest_checkpoint
 from forebay.flink.job import submit
@@ -372,7 +374,7 @@ def test_watermarks_trail_the_records_times(jobs: Any, tmp_path: Path) -> None:
     from pyflink.common import Types
     from pyflink.datastream import ProcessFunction
 
-    from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+    from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 
     class Timestamps(ProcessFunction):
         def process_element(self, value: Any, ctx: Any) -> Any:

@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode
-from forebay.connectors import feed_source, files, replay
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.feed import Received
-from forebay.connectors.feed_source import Polled, polled_source
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.feeds import source as feed_source
+from forebay.connectors.feeds.feed import Received
+from forebay.connectors.feeds.source import Polled, polled_source
+from forebay.connectors.files import replay
+from forebay.connectors.files import source as files
+from forebay.connectors.files.replay import ReplaySpeed, replay_source
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.python_source import CallLimit, calls
-from forebay.connectors.replay import ReplaySpeed, replay_source
 from forebay.errors import ForebayError, LaunchError
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.jvm_task import is_cancelled

@@ -13,15 +13,15 @@ import orjson
 import pytest
 
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.feed import Backoff
-from forebay.connectors.feed_source import LIMIT_REACHED, Polled, polled_source
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.feeds.feed import Backoff
+from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
+from forebay.connectors.feeds.sse import SseFeed
+from forebay.connectors.files.replay import ReplaySpeed, replay_source
+from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.generator import Generator, generator_source
+from forebay.connectors.generator.source import Generator, generator_source
 from forebay.connectors.json_lines import result_lines
-from forebay.connectors.replay import ReplaySpeed, replay_source
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
-from forebay.connectors.sse import SseFeed
 from forebay.engine.prompt import PromptTemplate
 from forebay.errors import LaunchError
 from forebay.flink.environment import newest_checkpoint

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from forebay.backlog import Backlog
-from forebay.config.kafka import KafkaSink, KafkaSource
+from forebay.connectors.files.replay import ReplaySpeed
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAway
-from forebay.connectors.replay import ReplaySpeed
+from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.demo import kafka as module
 from forebay.demo.kafka import Feeder, between_topics, due, pace_of, posts
 from forebay.demo.plan import Demo, DemoOptions, plan_demo

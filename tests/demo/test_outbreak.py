@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.config.sources import GeneratorSource
-from forebay.connectors.generator import START_MS
+from forebay.connectors.generator.settings import GeneratorSource
+from forebay.connectors.generator.source import START_MS
 from forebay.demo.outbreak import SLICES, Outbreak, find_outbreak, planted_outbreak
 from forebay.demo.plan import DemoOptions, demo_of
-from forebay.runtime.job_graph import generator_of
 
 EVERYDAY = ("food", "music", "pets", "school")
 
@@ -23,7 +22,7 @@ EVERYDAY = ("food", "music", "pets", "school")
 def test_what_the_generator_plants_is_found_in_its_own_topics(tmp_path: Path, events: int, seed: int) -> None:
     source = demo_of(DemoOptions(out=tmp_path, events=events, seed=seed)).spec.source
     assert isinstance(source, GeneratorSource)
-    posts = [generator_of(source).event(index) for index in range(events)]
+    posts = [source.generator().event(index) for index in range(events)]
     found = find_outbreak((post.time_ms or 0, str(post.fields["gold_topic"])) for post in posts)
     planted = planted_outbreak(source)
     assert planted is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.posts import post, topic_of
+from forebay.connectors.generator.posts import post, topic_of
 from forebay.demo.pace import (
     IN_FLIGHT,
     LEAST_CAPACITY,

@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.config.sources import CsvSource, GeneratorSource, JsonlSource
-from forebay.connectors.posts import TOPICS
+from forebay.connectors.files.settings import CsvSource, JsonlSource
+from forebay.connectors.generator.posts import TOPICS
+from forebay.connectors.generator.settings import GeneratorSource
 from forebay.demo.outbreak import SLICES
 from forebay.demo.plan import (
     GENERAL_TOPICS,

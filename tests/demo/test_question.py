@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay.connectors.posts import TOPICS
+from forebay.connectors.generator.posts import TOPICS
 from forebay.demo.plan import DemoOptions, demo_of
 from forebay.demo.question import (
     WORDS,
@@ -19,7 +19,6 @@ from forebay.demo.question import (
 )
 from forebay.engine.client import HttpEngineFactory
 from forebay.records import JSON, Request
-from forebay.runtime.job_graph import generator_of
 
 
 def test_only_the_default_model_is_asked_by_likelihood(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ async def test_the_default_model_names_most_topics_of_made_up_posts(
     local_engine: Any, tmp_path: Path
 ) -> None:
     demo = demo_of(DemoOptions(out=tmp_path, events=300, seed=17, by_likelihood=True))
-    template, generator = demo.spec.prompt_template(), generator_of(demo.spec.source)  # type: ignore[arg-type]
+    template, generator = demo.spec.prompt_template(), demo.spec.source.generator()  # type: ignore[attr-defined]
     assert template is not None
     for topic, (token, _) in WORDS.items():
         assert token_of(f" {topic}", local_engine[0], local_engine.model) == [token]

@@ -19,15 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flink.any_moment import SCHEDULES, Action, Runs, completion, divided, keying, nobody
 
-from forebay.connectors import feed_source, generator, replay
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.feed import Feed, Received
-from forebay.connectors.feed_source import Poll, Polled
-from forebay.connectors.file_chunks import parts_of
-from forebay.connectors.files import Files, ReadLines, ReadPieces, line_reader
+from forebay.connectors.feeds import source as feed_source
+from forebay.connectors.feeds.feed import Feed, Received
+from forebay.connectors.feeds.source import Poll, Polled
+from forebay.connectors.files import replay
+from forebay.connectors.files.chunks import parts_of
+from forebay.connectors.files.replay import Replay, ReplaySpeed
+from forebay.connectors.files.source import Files, ReadLines, ReadPieces, line_reader
 from forebay.connectors.formats import Format
-from forebay.connectors.generator import Generator, GiveDue, calls_of
-from forebay.connectors.replay import Replay, ReplaySpeed
+from forebay.connectors.generator import source as generator
+from forebay.connectors.generator.source import Generator, GiveDue, calls_of
 from forebay.flink.operator import InferenceOperator
 from forebay.records import Event, Result
 from forebay.stateful.stateless import stateless

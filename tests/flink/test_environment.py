@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.connectors.generator import Generator, generator_source
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
+from forebay.connectors.generator.source import Generator, generator_source
 from forebay.errors import SettingError
 from forebay.flink.environment import (
     WORKERS_VARIABLE,

@@ -44,13 +44,13 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.apps.trends.operators import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.codec import decode
-    from forebay.connectors.feed import Received
-    from forebay.connectors.feed_source import Polled, polled_source
-    from forebay.connectors.files import Files, file_source
+    from forebay.connectors.feeds.feed import Received
+    from forebay.connectors.feeds.source import Polled, polled_source
+    from forebay.connectors.files.replay import ReplaySpeed, replay_source
+    from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
+    from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import EventTime, Format
-    from forebay.connectors.generator import Generator, generator_source
-    from forebay.connectors.replay import ReplaySpeed, replay_source
-    from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+    from forebay.connectors.generator.source import Generator, generator_source
     from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
     from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.testing.answers import echo
 
 pytestmark = pytest.mark.flink

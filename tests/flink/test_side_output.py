@@ -17,7 +17,7 @@ def test_each_chain_ends_with_the_same_operator_at_each_parallelism(
     from forebay.apps.topics.values import TopicSettings
     from forebay.apps.trends.operators import trend_events
     from forebay.apps.trends.values import TrendSettings
-    from forebay.connectors.files import Files, file_source
+    from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
     from forebay.detect.stream_time import Tolerance
     from forebay.embed.base import NoEmbedding

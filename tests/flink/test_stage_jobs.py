@@ -20,9 +20,9 @@ def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
     from pyflink.common import Types
 
     from forebay.codec import decode
-    from forebay.connectors.files import Files, file_source
+    from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
+    from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
-    from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
     from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
     from forebay.flink.shards import flink_keys
     from forebay.flink.stages import StageFunction, message, payload, staged

@@ -31,9 +31,9 @@ def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
     from pyflink.common import Types
 
     from forebay.codec import decode, encode
-    from forebay.connectors.files import Files, file_source
+    from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
+    from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
-    from forebay.connectors.sinks import JsonlFiles, jsonl_sink, read_jsonl_sink
     from forebay.detect.stream_time import Tolerance
     from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
     from forebay.flink.stages import payload

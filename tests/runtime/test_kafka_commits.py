@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forebay.config.kafka import KafkaSink
 from forebay.connectors.kafka.admin import KafkaAway, Transaction
+from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import PipelineFailed, ResultsLost
 from forebay.flink.job import Checkpoints
 from forebay.runtime import kafka_commits

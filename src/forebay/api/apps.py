@@ -12,10 +12,13 @@ from forebay.api.events import TextOf, ToEvent, encoded_events, key_templates, s
 from forebay.api.inference import Inference
 from forebay.api.streams import Outputs, check_inference, outputs, refuse_prompt
 from forebay.apps.graph import InferenceOptions
+from forebay.apps.sessions.program import SessionsSpec
 from forebay.apps.summaries.graph import summarise
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.apps.topics import graph as topics_graph
+from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends import graph as trends_graph
-from forebay.config.applications import SessionsSpec, SummarySpec, TopicsSpec, TrendsSpec
+from forebay.apps.trends.settings import TrendsSpec
 from forebay.documents.load import check_document
 from forebay.embed.base import OpenEmbedder
 from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful

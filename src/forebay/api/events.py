@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -74,15 +75,24 @@ class EncodeEvent:
         try:
             return encode(self.to_event(element))
         except Exception as error:
-            raw = (
-                element
-                if isinstance(element, bytes)
-                else repr(element)[:MAX_RAW_BYTES].encode("utf-8", "replace")
-            )
+            raw = self._raw(element)
             if isinstance(error, RecordError):
                 return encode(DeadLetter(raw, error.cause, detail_text(str(error))))
             detail = detail_text(f"{type(error).__name__}: {error}")
             return encode(DeadLetter(raw, RecordError.cause, detail))
+
+    def _raw(self, element: Any) -> bytes:
+        """What the element was, for its dead letter."""
+        if self.to_event.read is not None:
+            with suppress(Exception):
+                element = self.to_event.read(bytes(element))
+        if isinstance(element, Event):
+            return element.raw
+        return (
+            element
+            if isinstance(element, bytes)
+            else repr(element)[:MAX_RAW_BYTES].encode("utf-8", "replace")
+        )
 
 
 def source_of(

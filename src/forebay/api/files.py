@@ -14,12 +14,13 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from forebay.api.objects import ObjectStream, check_stream
 from forebay.codec import decode
-from forebay.connectors.event_time import EventTime, with_event_time
-from forebay.connectors.files import Files, file_source, read_header
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.files.replay import ReplaySpeed, replay_source
+from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
+from forebay.connectors.files.source import Files, file_source, read_header
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
-from forebay.connectors.replay import ReplaySpeed, replay_source
-from forebay.connectors.sinks import JsonlFiles, jsonl_sink
+from forebay.connectors.timestamps import with_event_time
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result
 

@@ -11,11 +11,11 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.api.files import json_line, timed
 from forebay.api.objects import ObjectStream, check_stream
-from forebay.config.kafka import KafkaSink as SinkSpec
-from forebay.config.kafka import KafkaSource as SourceSpec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_source
+from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
+from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
 from forebay.connectors.kafka.sink import Record, encoded_record, record_of
 from forebay.documents.load import check_document
 from forebay.errors import SettingError

@@ -23,7 +23,7 @@ from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
 from forebay.cli.json_option import Command
-from forebay.cli.run import run
+from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import setup
 from forebay.cli.simulate import simulate
 from forebay.cli.terminal import errors_console, say
@@ -47,7 +47,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_forebay)
     for command in (setup, demo, doctor, init, run, ask, gateway):
-        app.command(cls=Command)(command)
+        app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
     app.add_typer(connectors, name="connectors")

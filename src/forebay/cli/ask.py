@@ -120,8 +120,7 @@ def _run(
     """How many lines got no answer."""
     import asyncio
 
-    from forebay.config.load import parse_spec
-    from forebay.config.overrides import set_values
+    from forebay.config.load import parse_spec, set_values
     from forebay.config.spec import PipelineSpec
     from forebay.documents.load import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas

@@ -23,7 +23,7 @@ def show_lost(folder: str | None, console: Console) -> None:
 
     None: they lie in no folder, and nothing is shown.
     """
-    from forebay.connectors.sinks import read_jsonl_sink
+    from forebay.connectors.files.sink import read_jsonl_sink
 
     if folder is None:
         return

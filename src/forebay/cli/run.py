@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.json_option import STDOUT, JsonFile, check_json
+from forebay.apps.registry import APPLICATIONS
+from forebay.cli.json_option import STDOUT, Command, JsonFile, check_json
 from forebay.cli.terminal import errors_console, say
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
@@ -18,7 +19,7 @@ from forebay.settings import Settings, load_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.config.presets import Preset
+    from forebay.apps.base import Page
     from forebay.config.spec import PipelineSpec
     from forebay.runtime.flink_process import FlinkLauncher
     from forebay.runtime.snapshot import Snapshot
@@ -27,11 +28,19 @@ APPLICATION_OPTIONS = ("source", "out", "key", "time")
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
+class RunCommand(Command):
+    """`forebay run`, whose help also names the applications of installed packages."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.epilog = APPLICATIONS.note() or None
+        super().format_help(ctx, formatter)
+
+
 def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="A pipeline file (YAML), or an application: sessions, summary, topics, trends.",
+            help=f"A pipeline file (YAML), or an application: {', '.join(APPLICATIONS.own)}.",
             metavar="PIPELINE",
         ),
     ],
@@ -118,13 +127,12 @@ def _run(
 ) -> None:
     from forebay.cli.dead_letter_hint import show_lost
     from forebay.cli.live import LiveLine, report
-    from forebay.config.presets import READY
-    from forebay.config.spec import StdoutSink
+    from forebay.connectors.stdout import StdoutSink
     from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
     from forebay.runtime.run import Engine, RunOptions, run_pipeline
 
-    ready = READY.get(pipeline)
+    ready = APPLICATIONS.find(pipeline)
     folder = given["out"] or Path("out", pipeline)
     spec = _spec(pipeline, given, values, folder)
     if json == STDOUT and isinstance(spec.sink, StdoutSink):
@@ -135,13 +143,14 @@ def _run(
     settings = replace(settings, secret_variables=secret_variables(spec))
     errors = errors_console()
     local = spec.asks_model and not engine and spec.engine.replicas() is None
-    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.context_tokens)
+    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: Engine = (
         local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
         if local
         else nullcontext(engine)
     )
     one_each = spec.application is None
+    page = None if ready is None else ready.page()
     with LiveLine(errors) as line:
         try:
             last = run_pipeline(spec, place, RunOptions(**options), settings, line.show, launcher=launcher)
@@ -151,7 +160,7 @@ def _run(
                 report(line.last, one_each=one_each, json=json, console=None)
             if isinstance(error, KeyboardInterrupt):
                 _say_stopped(spec, errors, line.last)
-                _write_page(ready, folder, errors)
+                _write_page(page, folder, errors)
             raise
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
@@ -159,7 +168,7 @@ def _run(
         show_lost(spec.directories().get("dead_letters.path"), errors)
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
-    _write_page(ready, folder, errors)
+    _write_page(page, folder, errors)
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
@@ -175,28 +184,29 @@ def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> 
     say(errors, f"stopped; run the same command to {where}")
 
 
-def _write_page(ready: Preset | None, folder: Path, errors: Console) -> None:
-    if ready is None or ready.page is None:
+def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
+    if make is None:
         return
-    from forebay.connectors.sinks import read_jsonl_sink
+    from forebay.connectors.files.sink import read_jsonl_sink
 
     page = folder / "page.html"
-    page.write_text(ready.page(read_jsonl_sink(folder / "results")), encoding="utf-8")
+    page.write_text(make(read_jsonl_sink(folder / "results")), encoding="utf-8")
     say(errors, f"the results as a page: {page}")
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
     from forebay.config.load import load_spec
-    from forebay.config.presets import READY, ApplicationOptions, preset_spec
+    from forebay.config.presets import ApplicationOptions, preset_spec
 
-    if pipeline not in READY:
+    applications = APPLICATIONS.names()
+    if pipeline not in applications:
         named = [f"--{name}" for name in APPLICATION_OPTIONS if given[name]]
         if named:
             raise SettingError(
-                f"{', '.join(named)}: only with an application ({', '.join(READY)}); for a pipeline file, "
-                f"change the file or use --set"
+                f"{', '.join(named)}: only with an application ({', '.join(applications)}); for a pipeline "
+                f"file, change the file or use --set"
             )
-        _check_name(pipeline, READY)
+        _check_name(pipeline, applications)
         return load_spec(Path(pipeline), values)
     if given["source"] is None:
         raise SettingError(f"forebay run {pipeline}: name what to read with --source")
@@ -205,7 +215,7 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
     )
 
 
-def _check_name(pipeline: str, applications: Mapping[str, Any]) -> None:
+def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     """Raise `SettingError` where what is to run is neither a file nor an application."""
     from forebay.documents.load import suggestion
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
 
-from forebay.config.fields import (
+from forebay.documents.fields import (
     AnyInt,
     HttpUrl,
     LocalPath,

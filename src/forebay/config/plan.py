@@ -6,18 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
-from forebay.config.applications import COUNTING, TopicsSpec
-from forebay.config.kafka import KafkaSink, KafkaSource
-from forebay.config.sources import DeadLetterSource, FeedSource, FileSource
-from forebay.config.spec import JsonlSink, PipelineSpec
-
-HIDDEN_QUERY = "..."
-"""Stands for the query of a URL, which may hold a token."""
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.base import without_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +47,7 @@ def _as_written(value: Any) -> Any:
 def _urls(value: Any) -> Any:
     if isinstance(value, list):
         return [_urls(each) for each in value]
-    return _without_query(value) if isinstance(value, str) else value
-
-
-def _without_query(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(query=HIDDEN_QUERY if parts.query else "", fragment=""))
+    return without_query(value) if isinstance(value, str) else value
 
 
 def to_yaml(document: dict[str, Any]) -> str:
@@ -94,11 +83,11 @@ def _plain(line: str) -> bool:
 
 def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:
     """The job's steps from the source to the sinks, in order; `engine` are URLs over those of `spec`."""
-    source, application = spec.source, spec.application
-    reads = spec.parallelism if isinstance(source, KafkaSource) and spec.event_time is None else 1
-    stages = [Stage("source", _source(spec), reads)]
-    if application is not None and application.type in COUNTING:
-        shards = application.topic_shards if isinstance(application, TopicsSpec) else spec.shards
+    application = spec.application
+    reads = spec.source.readers(spec)
+    stages = [Stage("source", spec.source.summary(), reads)]
+    if application is not None and application.own_clock:
+        shards = application.finding_shards(spec.shards)
         counting = min(spec.parallelism, shards)
         stages.append(
             Stage(application.type, "finds what to ask about", counting, shards, after=stages[-1].name)
@@ -108,39 +97,20 @@ def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:
     written = stages[-1].name, 1
     if spec.asks_model:
         what = f"{spec.engine.model or 'the model'} at {_engine(spec, engine)}"
-        if application is not None and application.type not in COUNTING:
+        if application is not None and not application.own_clock:
             what = f"{application.type}, asks {what}"
         stages.append(Stage("infer", what, spec.parallelism, spec.shards, spec.capacity, stages[-1].name))
         written = "infer", spec.parallelism
     after, many = written
-    for name, sink in (("sink", spec.sink), ("dead_letters", spec.dead_letters)):
-        if isinstance(sink, KafkaSink):
-            what = f"topic {sink.topic} at {sink.bootstrap}, {sink.guarantee}"
-        elif isinstance(sink, JsonlSink):
-            what = f"JSON lines in {sink.path}"
-        else:
-            what, many = "standard output", 1
-        stages.append(Stage(name, what, many, after=after))
-        many = written[1]
+    for name, sink in spec.sinks().items():
+        stages.append(Stage(name, sink.summary(), sink.subtasks or many, after=after))
     return stages
-
-
-def _source(spec: PipelineSpec) -> str:
-    source = spec.source
-    if isinstance(source, KafkaSource):
-        topics = ", ".join(source.topics) or f"topics like {source.pattern}"
-        return f"kafka: {topics} at {source.bootstrap}"
-    if isinstance(source, FileSource | DeadLetterSource):
-        return f"{source.type}: {source.path}"
-    if isinstance(source, FeedSource):
-        return f"{source.type}: {_without_query(source.url)}"
-    return source.type
 
 
 def _engine(spec: PipelineSpec, engine: Sequence[str]) -> str:
     urls = list(engine) or list(spec.engine.url)
     if urls:
-        return ", ".join(map(_without_query, urls))
+        return ", ".join(map(without_query, urls))
     if spec.engine.file is not None:
         return f"the addresses in {spec.engine.file}"
     return spec.engine.dns or "the local engine that the run starts"

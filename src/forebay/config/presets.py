@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from forebay.apps.summaries.page import page as summaries_page
-from forebay.apps.topics.page import topics_page
-from forebay.apps.trends.page import trends_page
-from forebay.config.load import parse_spec
-from forebay.config.overrides import set_values
+from forebay.apps.registry import APPLICATIONS
+from forebay.config.load import parse_spec, set_values
 from forebay.config.spec import PipelineSpec
 from forebay.documents.load import known_paths, suggestion
 from forebay.errors import SettingError
 
-Page = Callable[[Iterable[bytes]], str]
-"""Makes a self-contained HTML page of the JSON lines of an application's results."""
 SOURCES: dict[str, dict[str, Any]] = {
     "wikimedia": {"type": "sse", "preset": "wikimedia"},
     "jetstream": {"type": "websocket", "preset": "jetstream"},
     "generator": {"type": "generator"},
 }
 KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A pipeline's settings but for its source and its sink. `page`: what is made of the results at the
-    end. `context_tokens`: the context that a local engine is given for it."""
-
-    document: Mapping[str, Any]
-    page: Page | None = None
-    context_tokens: int = 2048
-
-
-READY: dict[str, Preset] = {
-    "sessions": Preset(
-        {"application": {"type": "sessions"}, "key": "{{ user }}", "routing": "session_affinity"}
-    ),
-    "summary": Preset(
-        {"application": {"type": "summary"}, "key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0},
-        page=summaries_page,
-        context_tokens=8192,
-    ),
-    "topics": Preset({"application": {"type": "topics"}, "timeout_s": 120.0}, page=topics_page),
-    "trends": Preset({"application": {"type": "trends"}, "timeout_s": 120.0}, page=trends_page),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +38,18 @@ class ApplicationOptions:
 def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
     """The pipeline of the application `name`. Its results, dead letters and state lie in `wish.out`.
 
-    Raises `SettingError` where a wish cannot be met; relative paths count from the working directory.
+    Raises `SettingError` where a wish cannot be met, and where there is no such application or it cannot be
+    loaded; relative paths count from the working directory.
     """
+    application = APPLICATIONS.find(name)
+    if application is None:
+        raise SettingError(
+            f"there is no application {name[:80]!r}; expected {', '.join(APPLICATIONS.names())}"
+        )
     document: dict[str, Any] = {
-        **orjson.loads(orjson.dumps(dict(READY[name].document))),
-        "name": name,
+        **orjson.loads(orjson.dumps(dict(application.preset.document))),
+        "name": name.replace("_", "-"),
+        "application": {"type": name},
         "source": _source(wish),
         "sink": {"type": "jsonl", "path": "results"},
         "dead_letters": {"type": "jsonl", "path": "dead-letters"},

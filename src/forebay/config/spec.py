@@ -18,17 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from forebay.config.applications import KEYED, TIMED, Application, TopicsSpec, TrendsSpec
-from forebay.config.fields import (
-    LocalPath,
-    Model,
-    NotNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Scalar,
-    Timed,
-    wrong,
-)
+from forebay.apps.base import ApplicationSettings
+from forebay.apps.registry import APPLICATIONS, own_applications
 from forebay.config.flink_keys import owned
 from forebay.config.inference import (
     EngineSpec,
@@ -40,8 +31,20 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
-from forebay.config.kafka import KafkaSink, KafkaSource
-from forebay.config.sources import FileSource, Source
+from forebay.connectors.base import SinkSettings
+from forebay.connectors.files.settings import JsonlSink
+from forebay.connectors.kafka.settings import KafkaSink
+from forebay.connectors.registry import DeadLetterSink, Sink, Source
+from forebay.documents.fields import (
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Scalar,
+    wrong,
+)
+from forebay.documents.kinds import OneOf
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.config import ByUrl, Routing
 from forebay.fleet.policy_registry import DEFAULT_POLICY
@@ -66,20 +69,10 @@ def _flink_key(key: str) -> str:
     return key
 
 
-class JsonlSink(Model):
-    """JSON lines, each exactly once, in files that appear with each checkpoint."""
-
-    type: Literal["jsonl"]
-    path: LocalPath = Field(description="Directory; relative to the pipeline file.")
-
-
-class StdoutSink(Model):
-    """JSON lines on standard output; after a recovery, lines since the last checkpoint come again."""
-
-    type: Literal["stdout"]
-
-
-Sink = Annotated[JsonlSink | KafkaSink | StdoutSink, Field(discriminator="type")]
+Application = Annotated[
+    ApplicationSettings,
+    OneOf(ApplicationSettings, APPLICATIONS.names, APPLICATIONS.find, own_applications),
+]
 
 
 class EventTimeSpec(Model):
@@ -168,7 +161,7 @@ class PipelineSpec(Model):
     )
     journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
     sink: Sink = Field(description="Where results go.")
-    dead_letters: Annotated[JsonlSink | KafkaSink, Field(discriminator="type")] = Field(
+    dead_letters: DeadLetterSink = Field(
         description="Where failed records go; `<name>-dead-letters` if the sink has no path.",
         json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
     )
@@ -216,7 +209,7 @@ class PipelineSpec(Model):
     def _problems(self) -> Any:
         source = self.source
         if self.application is not None:
-            yield from self._problems_of_application()
+            yield from self._problems_of_application(self.application)
         elif self.prompt is None and not self.messages:
             yield "prompt", "expected a template here or under 'messages', found neither"
         if self.prompt is not None and self.messages:
@@ -231,24 +224,8 @@ class PipelineSpec(Model):
             yield "retry.max_backoff_s", f"expected at least base_s, found {self.retry.max_backoff_s:g}"
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
-        if isinstance(source, FileSource) and source.replay is not None:
-            if source.time is None:
-                yield (
-                    "source.replay",
-                    "expected source.time with replay, found none; name the field with the time",
-                )
-            if source.follow:
-                yield (
-                    "source.replay",
-                    "expected null with follow: true; a growing directory is read as it grows",
-                )
-        recorded = isinstance(source, Timed) and not isinstance(source, KafkaSource)
-        if self.event_time is not None and recorded and getattr(source, "time", None) is None:
-            yield (
-                "event_time",
-                "expected source.time with event_time, found none; name the field with the time",
-            )
-        written = self.directories()
+        yield from source.problems(self)
+        written = self.written()
         if len(written) == 2:
             results, letters = written["sink.path"], written["dead_letters.path"]
             if _within(results, letters) or _within(letters, results):
@@ -256,12 +233,8 @@ class PipelineSpec(Model):
                     "dead_letters.path",
                     "expected a directory apart from sink.path, found one within the other",
                 )
-        if isinstance(source, KafkaSource):
-            for key, sink in self.topics().items():
-                if source.reads(sink.topic) and _servers(sink.bootstrap) & _servers(source.bootstrap):
-                    yield f"{key}.topic", "expected a topic apart from those of the source, found one of them"
         read = getattr(source, "path", None)
-        if read is not None:
+        if isinstance(read, str):
             for key, path in written.items():
                 if _within(path, read):
                     yield key, "expected a directory apart from source.path, found the same or one within it"
@@ -272,33 +245,33 @@ class PipelineSpec(Model):
                 if _read_with(path, read):
                     yield key, "expected a place apart from source.path, found one within what is read"
 
-    def _problems_of_application(self) -> Any:
+    def _problems_of_application(self, application: ApplicationSettings) -> Any:
         for name in ("prompt", "messages", "output"):
             if getattr(self, name):
                 yield name, "expected none with 'application', which writes the prompts itself"
         if self.engine.api == "completions":
             yield "engine.api", "expected chat with 'application', found completions"
-        if self.application is not None and self.application.type in KEYED and self.key is None:
-            yield "key", f"expected a template with application {self.application.type}, found none"
-        if self.application is not None and self.application.type in TIMED and self.event_time is None:
-            yield "event_time", f"expected a mapping with application {self.application.type}, found none"
-        recorded = isinstance(self.source, FileSource) and self.source.time is None
-        if isinstance(self.application, TrendsSpec) and recorded:
-            yield "source.time", "expected the field with the time with application trends, found none"
-        if isinstance(self.application, TopicsSpec) and self.application.topic_shards > 1 and not self.key:
-            yield "key", "expected a template with application.topic_shards above 1, found none"
+        yield from application.problems(self)
         if self.ordering != "unordered":
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 
+    def sinks(self) -> dict[str, SinkSettings]:
+        """Where results and dead letters go, by the keys that say it."""
+        return {"sink": self.sink, "dead_letters": self.dead_letters}
+
+    def written(self) -> dict[str, str]:
+        """The directories that are written to, by the keys that name them."""
+        found = {f"{key}.path": sink.directory() for key, sink in self.sinks().items()}
+        return {key: path for key, path in found.items() if path is not None}
+
     def directories(self) -> dict[str, str]:
-        """The directories that results and dead letters are written to, by the keys that name them."""
-        sinks = {"sink.path": self.sink, "dead_letters.path": self.dead_letters}
-        return {key: sink.path for key, sink in sinks.items() if isinstance(sink, JsonlSink)}
+        """The directories that results and dead letters are written to as JSON lines, by their keys."""
+        sinks = self.sinks().items()
+        return {f"{key}.path": sink.path for key, sink in sinks if isinstance(sink, JsonlSink)}
 
     def topics(self) -> dict[str, KafkaSink]:
-        """The Kafka topics that results and dead letters are written to, by the keys that name them."""
-        sinks = {"sink": self.sink, "dead_letters": self.dead_letters}
-        return {key: sink for key, sink in sinks.items() if isinstance(sink, KafkaSink)}
+        """The Kafka topics that results and dead letters are written to, by their keys."""
+        return {key: sink for key, sink in self.sinks().items() if isinstance(sink, KafkaSink)}
 
     def prompt_template(self) -> PromptTemplate | None:
         """None where an application writes the prompts."""
@@ -312,7 +285,7 @@ class PipelineSpec(Model):
     @property
     def asks_model(self) -> bool:
         """Whether an engine is needed at all."""
-        return bool(getattr(self.application, "labels", True))
+        return self.application is None or self.application.asks_model
 
     def key_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.key, what="key") if self.key is not None else None
@@ -339,10 +312,6 @@ def _leave_out_mode(data: dict[str, Any]) -> None:
 def _together(problems: list[tuple[str, str]]) -> PydanticCustomError:
     message = "; ".join(f"{key}: {text}" for key, text in problems)
     return PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
-
-
-def _servers(bootstrap: str) -> set[str]:
-    return {server.strip() for server in bootstrap.split(",")}
 
 
 def _within(inner: str, outer: str) -> bool:

@@ -13,20 +13,21 @@ from pydantic import ValidationError
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.config.kafka import KafkaAccess, KafkaSink, KafkaSource
-from forebay.config.sources import FileSource, GeneratorSource
-from forebay.connectors.file_chunks import parts_of
-from forebay.connectors.files import line_reader
+from forebay.connectors.files.chunks import parts_of
+from forebay.connectors.files.replay import ReplaySpeed, records_of
+from forebay.connectors.files.settings import FileSource
+from forebay.connectors.files.source import line_reader
+from forebay.connectors.generator.settings import GeneratorSource
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.clients import MAX_RECORD_BYTES, kafka_writer, read_committed
-from forebay.connectors.replay import ReplaySpeed, records_of
+from forebay.connectors.kafka.settings import KafkaAccess, KafkaSink, KafkaSource
 from forebay.demo.plan import Demo, Summary, summary_of
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.records import DeadLetter, Event
-from forebay.runtime.job_graph import connector_jars, files_of, generator_of
+from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.run import Engine, RunOptions, Watch, run_pipeline
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
@@ -139,13 +140,13 @@ def posts(demo: Demo) -> Iterator[tuple[bytes, int | None]]:
     """The demo's posts as values of records, each with its time; rows of CSV as JSON. Blocks on the file."""
     source = demo.spec.source
     if isinstance(source, GeneratorSource):
-        generator = generator_of(source)
+        generator = source.generator()
         for index in range(source.count or 0):
             event = generator.event(index)
             yield event.raw, event.time_ms
         return
     assert isinstance(source, FileSource)
-    files = files_of(source)
+    files = source.files()
     reader = line_reader(files)
     for recorded in records_of(parts_of(files.path, reader), reader):
         record: Event | DeadLetter = decode(recorded.data)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from forebay.config.sources import GeneratorSource, Source
-from forebay.connectors.generator import START_MS
+from forebay.connectors.base import SourceSettings
+from forebay.connectors.generator.settings import GeneratorSource
+from forebay.connectors.generator.source import START_MS
 
 SLICES = 24
 USUAL = 2.0
@@ -77,7 +78,7 @@ def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
     return found
 
 
-def planted_outbreak(source: Source) -> Outbreak | None:
+def planted_outbreak(source: SourceSettings) -> Outbreak | None:
     """What is planted in the posts of `source`; None where it makes up none."""
     if not isinstance(source, GeneratorSource) or source.burst is None:
         return None

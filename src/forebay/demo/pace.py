@@ -9,7 +9,7 @@ from itertools import count
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.posts import TOPICS, post, topic_of
+from forebay.connectors.generator.posts import TOPICS, post, topic_of
 from forebay.engine.base import Engine
 from forebay.engine.client import HttpEngine
 from forebay.errors import EngineError

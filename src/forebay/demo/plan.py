@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 
 from forebay.config.load import parse_spec
-from forebay.config.spec import JsonlSink, PipelineSpec
+from forebay.config.spec import PipelineSpec
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.posts import TOPICS
-from forebay.connectors.sinks import read_jsonl_sink
+from forebay.connectors.files.settings import JsonlSink
+from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.connectors.generator.posts import TOPICS
 from forebay.demo.outbreak import (
     Outbreak,
     find_outbreak,

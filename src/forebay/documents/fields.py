@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from forebay.settings import SecretRef
+from forebay.settings import SecretRef, read_secret
 
 
 class Model(BaseModel):
@@ -85,6 +85,17 @@ Switch = Annotated[bool, Strict()]
 LocalPath = Annotated[str, AfterValidator(_local)]
 """A path on this machine, made absolute against the file's folder."""
 HttpUrl = Annotated[str, url(("http", "https"))]
+FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
+"""A field of the event, dots for nesting: `user.name`."""
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        raise wrong("expected a text, a number, true or false")
+    return value
+
+
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 
 class Secret(Model):
@@ -100,7 +111,12 @@ class Secret(Model):
             raise wrong("expected exactly one of 'env' and 'file'")
 
     def ref(self) -> SecretRef:
+        """Where it is, as what reads it takes it."""
         return SecretRef(env=self.env, file=self.file)
+
+    def read(self) -> str:
+        """The secret itself, read now and here. Raises `SettingError` where it is missing."""
+        return read_secret(self.ref())
 
 
 def secret_variables(value: object) -> frozenset[str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from forebay.documents import yaml
+from forebay.documents.kinds import OneOf
 from forebay.errors import SettingError
 
 MAX_PROBLEMS = 20
@@ -124,7 +126,7 @@ def _model_below(model: type[BaseModel], step: str | int, value: Any) -> type[Ba
         return model
     for name, field in model.model_fields.items():
         if step in (name, field.alias):
-            models = _models(field.annotation)
+            models = _models(field)
             return _Choice(models) if models else model  # type: ignore[return-value]
     return model
 
@@ -138,16 +140,25 @@ def _model_for(model: Any, value: Any) -> type[BaseModel]:
         return model  # type: ignore[no-any-return]
     wanted = value.get("type") if isinstance(value, dict) else None
     for candidate in model:
+        if isinstance(candidate, OneOf):
+            return candidate.model_of(value)
         kind = candidate.model_fields.get("type")
         if kind is not None and wanted in get_args(kind.annotation):
             return candidate  # type: ignore[no-any-return]
     return model[0]  # type: ignore[no-any-return]
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _models(field: FieldInfo) -> list[Any]:
+    """The models that a field may hold; a `OneOf` stands for those of which a value's `type` names one."""
+    return [mark for mark in field.metadata if isinstance(mark, OneOf)] or _models_in(field.annotation)
+
+
+def _models_in(annotation: Any) -> list[Any]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+    parts = get_args(annotation)
+    marks = [part for part in parts if isinstance(part, OneOf)]
+    return marks or [model for part in parts for model in _models_in(part)]
 
 
 def known_paths(spec: type[BaseModel], data: Any = None) -> list[Where]:
@@ -159,9 +170,10 @@ def _paths(model: type[BaseModel], data: Any, above: Where, depth: int) -> Itera
     for name, field in model.model_fields.items():
         path = (*above, field.alias or name)
         yield path
-        models = _models(field.annotation)
+        models = _models(field)
         inner = data.get(path[-1]) if isinstance(data, dict) else None
-        if models and depth < MAX_LEVELS and (len(models) == 1 or isinstance(inner, dict)):
+        many = len(models) > 1 or any(isinstance(model, OneOf) for model in models)
+        if models and depth < MAX_LEVELS and (not many or isinstance(inner, dict)):
             yield from _paths(_model_for(_Choice(models), inner), inner, path, depth + 1)
 
 

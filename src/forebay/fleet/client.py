@@ -28,6 +28,7 @@ from forebay.fleet.cache_events.watch import CacheEventCounts
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
 from forebay.fleet.lease import ReplicaLease
+from forebay.fleet.policies import LeastRequests
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
 from forebay.fleet.replicas.membership import Connect, Membership
@@ -58,7 +59,7 @@ class FleetClient:
         self._dispatcher: Dispatcher[PendingPlacement] = (
             Admission(self.fleet)
             if config.routing == DEFAULT_POLICY
-            else ImmediateDispatcher(self.fleet, make_policy(config.routing))
+            else ImmediateDispatcher(self.fleet, make_policy(config.routing, instead=LeastRequests()))
         )
         self._members = Membership(
             config, self.fleet, self.api_key, self._clock, self._soon, connect=connect or self._over_http

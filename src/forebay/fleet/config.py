@@ -9,10 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.documents.fields import HttpUrl, wrong
-from forebay.documents.load import suggestion
 from forebay.errors import SettingError
 from forebay.fleet.cache_events.subscriber import check_form
-from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.fleet.replicas.discovery import MAX_REPLICAS, ReplicaList
 from forebay.fleet.replicas.health import RULES, HealthRules
 from forebay.settings import SecretRef
@@ -70,8 +69,10 @@ def _by_url(value: Any) -> Any:
 
 
 def _policy(name: str) -> str:
-    if name not in POLICIES:
-        raise wrong(f"expected one of {', '.join(POLICIES)}; found {name[:80]!r}{suggestion(name, POLICIES)}")
+    try:
+        make_policy(name)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("policy: ")) from None
     return name
 
 

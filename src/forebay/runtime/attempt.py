@@ -14,6 +14,7 @@ from pathlib import Path
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
+from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import check_readable
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
@@ -25,7 +26,7 @@ from forebay.runtime.job_graph import build, connector_jars
 from forebay.runtime.kafka_commits import CommitWatch, Start, Topic
 from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
 from forebay.runtime.kafka_preflight import await_brokers
-from forebay.runtime.kafka_transactions import NAMES, Resumed, transaction_prefix
+from forebay.runtime.kafka_transactions import NAMES, Resumed
 from forebay.runtime.kept_checkpoints import KeptCheckpoints
 from forebay.runtime.lag import lag_watched
 from forebay.runtime.model_discovery import Served
@@ -151,7 +152,7 @@ def _resumed(order: Order) -> Resumed | None:
 def _commit_watch(order: Order) -> CommitWatch:
     spec, state = order.spec, order.state
     topics = (
-        Topic(key, sink, transaction_prefix(spec, NAMES[key], state.id))
+        Topic(key, sink, transaction_prefix(spec.name, NAMES[key], state.id))
         for key, sink in spec.topics().items()
         if sink.guarantee == "exactly-once"
     )

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
-from forebay.config.kafka import KafkaSink
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import (
     CALL_TIMEOUT_S,
@@ -25,6 +24,7 @@ from forebay.connectors.kafka.admin import (
     Transaction,
     kafka_admin,
 )
+from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import PipelineFailed, ResultsLost
 from forebay.flink.job import Checkpoints
 from forebay.runtime.kafka_transactions import ABORTED, SKIPPED

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from forebay.clock import Clock, SystemClock
-from forebay.config.kafka import KafkaSource
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import (
     START_TIMEOUT_S,
@@ -21,6 +20,7 @@ from forebay.connectors.kafka.admin import (
     all_read,
     kafka_admin,
 )
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
 from forebay.runtime.offset_settlement import OffsetSettlement, Sight

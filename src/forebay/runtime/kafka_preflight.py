@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from forebay.clock import Clock, SystemClock
-from forebay.config.kafka import KafkaSink, KafkaSource
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
+from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed, check_transactions
 

@@ -5,28 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.config.kafka import KafkaSink
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.kafka.admin import KafkaAdmin
+from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import checkpoints_of
 
-RESULTS, DEAD_LETTERS = "results", "dead-letters"
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 """Kafka's words for a transaction whose records nobody will read."""
 SKIPPED = 10
 """A checkpoint that is given up leaves its number out: a transaction bears the number at which it began."""
-
-
-def transaction_prefix(spec: PipelineSpec, what: str, state_id: str | None) -> str:
-    """How the ids of a topic's transactions begin: with the names of the pipeline and of its state.
-
-    A job ends all open transactions whose ids begin like its own: those of another pipeline must not, though
-    it has the same name. Without a `state_id` they are named after the pipeline alone, as older versions did.
-    """
-    pipeline = spec.name if state_id is None else f"{spec.name}-{state_id}"
-    return f"forebay-{pipeline}-{what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ def check_transactions(
     Raises `KafkaAway` where Kafka does not answer. What Kafka has forgotten (by default after a week) is not
     noticed here.
     """
-    prefix = transaction_prefix(spec, NAMES[key], resumed.state_id)
+    prefix = transaction_prefix(spec.name, NAMES[key], resumed.state_id)
     for subtask in range(resumed.parallelism):
         numbers = range(resumed.number, max(0, resumed.number - SKIPPED), -1)
         ids = [f"{prefix}-{subtask}-{number}" for number in numbers]

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 
 from forebay.backlog import Backlog, Spent, estimate
 from forebay.clock import Clock, SystemClock
-from forebay.config.kafka import KafkaSource
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import KafkaRefused, kafka_admin
 from forebay.connectors.kafka.lag import LagProbe, is_place
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import RunningJob
-from forebay.runtime.job_graph import topics_of
 from forebay.runtime.snapshot import Snapshot
 
 EVERY_S = 3.0
@@ -57,7 +56,7 @@ def lag_watched(
     if not isinstance(spec.source, KafkaSource):
         yield last
         return
-    source = topics_of(spec, spec.source)
+    source = spec.source.topics_of(spec)
     probe = LagProbe(source, lambda: job.highest(is_place), restored=restored)
 
     def count() -> None:

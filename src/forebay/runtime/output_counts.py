@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.sinks import committed_parts
+from forebay.connectors.files.sink import committed_parts
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.stdout_results import StdoutResults
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from forebay.config.kafka import KafkaSource
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.kafka import kafka_sink, kafka_source
+from forebay.connectors.base import Written
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.flink.environment import FlinkConfig, flink_environment
-from forebay.runtime.job_graph import connector_jars, topic_of, topics_of
+from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.kafka_transactions import NAMES
 from forebay.settings import Settings
 
@@ -26,10 +26,10 @@ def plan_ahead(spec: PipelineSpec, settings: Settings) -> bool:
         config = FlinkConfig(log_dir=settings.run / "flink", jars=connector_jars(spec, settings))
         env = flink_environment(config)
         if isinstance(spec.source, KafkaSource):
-            stream = kafka_source(env, topics_of(spec, spec.source))
+            stream = spec.source.stream(env, spec)
         else:
             stream = env.from_collection([b""])
         for key, sink in spec.topics().items():
-            kafka_sink(stream, topic_of(spec, NAMES[key], sink, None))
+            sink.attach(stream, Written(NAMES[key], spec.name))
         return True
     return False

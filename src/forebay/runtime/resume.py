@@ -13,9 +13,8 @@ from typing import Any
 
 import psutil
 
-from forebay.config.applications import TopicsSpec
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.sinks import committed_by
+from forebay.connectors.files.sink import committed_by
 from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import (
@@ -36,20 +35,6 @@ JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 MENDS = (
     "name the checkpoint to resume from with --from-checkpoint (what was committed after it comes again), "
     "or start over with --fresh"
-)
-SOURCE_KEYS = (
-    "type",
-    "path",
-    "url",
-    "follow",
-    "seed",
-    "rate",
-    "count",
-    "burst",
-    "paced",
-    "topics",
-    "pattern",
-    "format",
 )
 
 
@@ -322,26 +307,25 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
     an application keeps for it, live as long as the number of shards; positions are those of one source, and
     state is found again by the form of the job.
     """
-    source = spec.source.model_dump(mode="json")
-    if "url" in source:
-        # Not the address itself: it may hold secrets.
-        source["url"] = (
-            "one with the hash " + hashlib.blake2b(source["url"].encode(), digest_size=8).hexdigest()
-        )
-    found: dict[str, Any] = {
+    application = {} if spec.application is None else spec.application.fingerprint()
+    return {
         "mode": "thread",
         "state": "bytes",
         "ordering": spec.ordering,
         "shards": spec.shards,
-        "sink.type": spec.sink.type,
         "event_time": "set" if spec.event_time else "null",
-        "application.type": spec.application.type if spec.application else "null",
-        "source.replay": "set" if source.get("replay") else "null",
-        **{f"source.{key}": source[key] for key in SOURCE_KEYS if key in source},
+        "source.replay": "set" if getattr(spec.source, "replay", None) else "null",
+        **_below("source", spec.source.fingerprint()),
+        **_below("sink", spec.sink.fingerprint()),
+        **_below("application", application),
+        "application.type": "null" if spec.application is None else spec.application.type,
     }
-    if spec.application is not None:
-        found["application.type"] = spec.application.type
-    if isinstance(spec.application, TopicsSpec):
-        found["application.embeddings"] = spec.application.embeddings
-        found["application.topic_shards"] = spec.application.topic_shards
-    return found
+
+
+def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their paths; in place of an address its hash, for it may hold secrets."""
+    return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
+
+
+def _hash(url: object) -> str:
+    return "one with the hash " + hashlib.blake2b(str(url).encode(), digest_size=8).hexdigest()

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from forebay.config.spec import PipelineSpec, StdoutSink
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.stdout import StdoutSink
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import check_readable
 from forebay.flink.job import check_cluster

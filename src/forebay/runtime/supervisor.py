@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from forebay.config.spec import PipelineSpec, StdoutSink
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.runtime.attempt import Attempt, Order

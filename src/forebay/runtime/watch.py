@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.connectors.feed import FeedRefused
+from forebay.connectors.feeds.feed import FeedRefused
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job

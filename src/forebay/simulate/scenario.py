@@ -19,7 +19,7 @@ from forebay.simulate.traces import TraceRequest
 
 NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
 """The default's routing without its admission: each request is sent when it comes."""
-NAMES = (*POLICIES, NEVER_HELD)
+NAMES = (*POLICIES.own, NEVER_HELD)
 REPORT_EVERY_S = 0.05
 """How often replicas report their load to the rules that go by reports: llm-d's default."""
 REPORT_READERS = frozenset(("llm_d",))

@@ -21,11 +21,12 @@ from pyflink.datastream.window import TumblingEventTimeWindows
 
 from forebay.clock import Clock
 from forebay.codec import decode
-from forebay.connectors.event_time import EventTime, with_event_time
-from forebay.connectors.files import Files, file_source
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.files.sink import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
-from forebay.connectors.sinks import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
+from forebay.connectors.timestamps import with_event_time
 from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.deadline import Deadline
 from forebay.engine.prompt import FieldTemplate, PromptTemplate

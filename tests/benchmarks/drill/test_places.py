@@ -11,9 +11,9 @@ from benchmarks.drill.scenario import Range, Scenario, draw
 from benchmarks.drill.workload import workload
 
 from forebay.codec import decode
-from forebay.connectors.file_chunks import parts_of
-from forebay.connectors.files import Files, line_reader
-from forebay.connectors.replay import records_of
+from forebay.connectors.files.chunks import parts_of
+from forebay.connectors.files.replay import records_of
+from forebay.connectors.files.source import Files, line_reader
 
 SCENARIO = replace(
     draw(1, Range(applications=("infer",), sources=("followed",), sinks=("files",))), events=80, bad=17

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from pydantic import Field
+
+from forebay.apps.base import ApplicationSettings, Preset
 from forebay.apps.quoting import quoted
+from forebay.documents.fields import PositiveFloat, PositiveInt
 from forebay.engine.prompt import escape_special_tokens
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
@@ -25,6 +30,12 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+    from forebay.apps.graph import InferenceOptions
+    from forebay.flink.infer import InferenceStreams
 
 SYSTEM = "You are a helpful assistant. Answer in a few sentences."
 RULE = (
@@ -298,3 +309,37 @@ class Conversation(Program[Session]):
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
+
+
+SESSIONS = Sessions()
+
+
+class SessionsSpec(ApplicationSettings):
+    """A conversation per key that remembers what was said."""
+
+    needs_key: ClassVar[bool] = True
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+    preset: ClassVar[Preset] = Preset({"key": "{{ user }}", "routing": "session_affinity"})
+
+    type: Literal["sessions"]
+    text: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        "text", description="Field with the user's text; dots for nesting."
+    )
+    system: Annotated[str, Field(min_length=1)] = Field(SYSTEM, description="System message.")
+    budget_tokens: PositiveInt = Field(
+        SESSIONS.budget_tokens,
+        description="Maximum prompt length in tokens; older turns are summarised to stay below it.",
+    )
+    idle_s: PositiveFloat | None = Field(
+        SESSIONS.idle_s,
+        description="A session ends after so long without a turn: in event time where the pipeline has "
+        "`event_time`, else on the clock. null: never.",
+    )
+
+    def settings(self) -> Sessions:
+        return Sessions(**{name: value for name, value in self if name != "type"})
+
+    def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
+        from forebay.apps.graph import stateful
+
+        return stateful(self.settings(), records, options)

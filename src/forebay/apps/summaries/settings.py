@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field, model_validator
+
+from forebay.apps.base import ApplicationSettings, Page, Preset
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import DAY_MS, Late, SummaryPlan, WindowKind, Windows
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.results import Refused, Summary
 from forebay.apps.summaries.state import VERSION, KeyState
+from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.errors import SettingError
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+    from forebay.apps.graph import InferenceOptions
+    from forebay.flink.infer import InferenceStreams
 
 WAKE = "wake"
 LATEST_MS = 2**62
@@ -191,3 +201,96 @@ def _field(fields: Mapping[str, JSON], path: str) -> str:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return "" if value is None else str(value)
+
+
+SUMMARIES = Summaries()
+
+
+class SummarySpec(ApplicationSettings):
+    """Summaries of what is said under each key, window by window. Needs `event_time`."""
+
+    needs_key: ClassVar[bool] = True
+    needs_event_time: ClassVar[bool] = True
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+    preset: ClassVar[Preset] = Preset(
+        {"key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0}, context_tokens=8192
+    )
+
+    type: Literal["summary"]
+    text: FieldPath = Field("text", description="Field with the text; dots for nesting.")
+    author: FieldPath | None = Field(
+        None, description="Field with the author's name; null: authors are not named."
+    )
+    window: Literal["tumbling", "sliding", "session", "rolling"] = Field(
+        "tumbling",
+        description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a silence; "
+        "`rolling`: one summary that goes on, given after each chunk.",
+    )
+    size_s: PositiveFloat = Field(SUMMARIES.size_s, description="Length of tumbling and sliding windows.")
+    step_s: PositiveFloat = Field(
+        SUMMARIES.step_s, description="Time from one sliding window to the next; must divide `size_s`."
+    )
+    gap_s: PositiveFloat = Field(SUMMARIES.gap_s, description="Pause that ends a session.")
+    every_s: PositiveFloat = Field(
+        SUMMARIES.every_s, description="Maximum time from an event to a rolling summary that includes it."
+    )
+    late: Literal["next", "side", "correct"] = Field(
+        "next",
+        description="An event whose window has closed: `next`: goes into the window that is open; `side`: to "
+        "the dead letters; `correct`: the window's summary is given once more, with it.",
+    )
+    allowed_s: NotNegativeFloat = Field(
+        SUMMARIES.allowed_s, description="How long a closed window can still be corrected."
+    )
+    correct_s: NotNegativeFloat = Field(
+        SUMMARIES.correct_s, description="Time from a late event to the correction, in event time."
+    )
+    work_tokens: PositiveInt = Field(
+        SUMMARIES.work_tokens,
+        description="Token budget of all calls for one key and window; beyond it, events are sampled.",
+    )
+    summary_tokens: PositiveInt = Field(
+        SUMMARIES.summary_tokens, description="Maximum length of a summary, in tokens."
+    )
+    chunk_tokens: PositiveInt = Field(SUMMARIES.chunk_tokens, description="Tokens of events in one call.")
+    partial_tokens: PositiveInt = Field(
+        SUMMARIES.partial_tokens, description="Maximum length of a partial summary, in tokens."
+    )
+    fan_in: PositiveInt = Field(
+        SUMMARIES.fan_in, description="How many partial summaries are merged in one call."
+    )
+    lead_s: NotNegativeFloat = Field(
+        SUMMARIES.lead_s,
+        description="Start summarising this long before the window closes; at least the time of one call.",
+    )
+    ahead_s: NotNegativeFloat = Field(
+        SUMMARIES.ahead_s, description="An event further ahead of the stream's clock becomes a dead letter."
+    )
+    idle_s: PositiveFloat | None = Field(
+        None,
+        description="So long after a key's last event, on the clock, its windows close though event time "
+        "stands still; null: they wait.",
+    )
+    seed: AnyInt = Field(0, description="Seed of the sample.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SummarySpec:
+        try:
+            self.settings().plan()
+        except SettingError as error:
+            raise wrong(f"expected settings that agree; {error}") from None
+        return self
+
+    def settings(self) -> Summaries:
+        return Summaries(**{name: value for name, value in self if name != "type"})
+
+    def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
+        from forebay.apps.summaries import graph
+
+        return graph.build(self.settings(), records, options)
+
+    @classmethod
+    def page(cls) -> Page | None:
+        from forebay.apps.summaries.page import page
+
+        return page

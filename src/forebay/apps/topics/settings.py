@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import orjson
+from pydantic import Field
 
+from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.quoting import RULE, quoted_posts
 from forebay.apps.topics.stages import ShardEvent, topic_name
 from forebay.apps.topics.values import TopicSettings
 from forebay.detect.samples import pick
+from forebay.documents.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.engine.prompt import PromptTemplate
+from forebay.flink.shards import MAX_PARALLELISM
 from forebay.records import JSON, Event, Message, Result, Usage
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+    from forebay.apps.graph import InferenceOptions
+    from forebay.flink.infer import InferenceStreams
 
 Embeddings = Literal["minilm", "words"]
 ASKED = ("born", "moved")
@@ -112,3 +123,66 @@ def labelled(answered: Result) -> Result:
 def _id(found: ShardEvent) -> str:
     event = found.event
     return f"topic-{found.name}-{event.kind}-{event.size}-{event.time_ms}"
+
+
+TOPICS, CLUSTERS = Topics(), TopicSettings()
+
+
+class TopicsSpec(ApplicationSettings):
+    """Which topics emerge, and what they are about."""
+
+    own_clock: ClassVar[bool] = True
+    bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
+    preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
+
+    type: Literal["topics"]
+    text: FieldPath = Field(TOPICS.text, description="Field with the text; dots for nesting.")
+    embeddings: Embeddings = Field(
+        TOPICS.embeddings,
+        description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are alike "
+        "by their words.",
+    )
+    threads: PositiveInt = Field(TOPICS.threads, description="Threads for the embedding model.")
+    wait_s: PositiveFloat = Field(
+        TOPICS.wait_s, description="Maximum time a text waits for its batch of 64 to fill."
+    )
+    topic_shards: PositiveInt = Field(
+        TOPICS.topic_shards,
+        le=MAX_PARALLELISM,
+        description="Parts of the stream that have topics of their own, by the hash of `key`; they run side "
+        "by side.",
+    )
+    labels: Switch = Field(TOPICS.labels, description="Ask the model for a label of each topic.")
+    birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Minimum number of texts in a topic.")
+    idle_s: PositiveFloat = Field(
+        CLUSTERS.idle_s, description="End a topic after this long without a new text."
+    )
+
+    def settings(self) -> Topics:
+        find = TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
+        return Topics(
+            self.text, self.embeddings, self.threads, self.wait_s, self.topic_shards, self.labels, find
+        )
+
+    @property
+    def asks_model(self) -> bool:
+        return self.labels
+
+    def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
+        yield from super().problems(pipeline)
+        if self.topic_shards > 1 and not pipeline.key:
+            yield "key", "expected a template with application.topic_shards above 1, found none"
+
+    def finding_shards(self, shards: int) -> int:
+        return self.topic_shards
+
+    def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
+        from forebay.apps.topics.graph import topics
+
+        return topics(self.settings(), records, options)
+
+    @classmethod
+    def page(cls) -> Page | None:
+        from forebay.apps.topics.page import topics_page
+
+        return topics_page

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import orjson
+from pydantic import Field, Strict
 
+from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.quoting import RULE, quoted_posts, quoted_words
 from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.connectors.files.settings import FileSource
+from forebay.documents.fields import FieldPath, NotNegativeFloat, PositiveFloat, Switch
 from forebay.engine.prompt import PromptTemplate
 from forebay.records import JSON, Event, Message, Result, Usage
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+    from forebay.apps.graph import InferenceOptions
+    from forebay.flink.infer import InferenceStreams
 
 ASKED = ("born", "changed")
 """What the model is asked about."""
@@ -104,3 +116,58 @@ def _result(id: str, trend: int, answer: JSON, time_ms: int) -> Result:
         id=id, key=str(trend), fields={"trend": trend}, answer=answer, usage=Usage(), attempts=0, read_ms=0,
         elapsed_s=0.0, called_s=0.0, time_ms=time_ms,
     )  # fmt: skip
+
+
+TRENDS, FIND = Trends(), TrendSettings()
+
+
+class TrendsSpec(ApplicationSettings):
+    """What is going viral, and why. Needs a source with times."""
+
+    own_clock: ClassVar[bool] = True
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+    preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
+
+    type: Literal["trends"]
+    text: FieldPath = Field(TRENDS.text, description="Field with the post's text; dots for nesting.")
+    late_s: NotNegativeFloat = Field(
+        TRENDS.late_s, description="A post further behind the stream's clock becomes a dead letter (`late`)."
+    )
+    ahead_s: NotNegativeFloat = Field(
+        TRENDS.ahead_s,
+        description="A post further ahead of its partition's clock becomes a dead letter (`ahead`).",
+    )
+    labels: Switch = Field(TRENDS.labels, description="Ask the model why each trend rises.")
+    least_nats: PositiveFloat = Field(FIND.least_nats, description="Minimum evidence for a trend, in nats.")
+    least_ratio: Annotated[float, Strict(), Field(ge=1)] = Field(
+        FIND.least_ratio, description="Minimum ratio of a term's share of the posts to its earlier share."
+    )
+    least_posts: PositiveFloat = Field(
+        FIND.least_posts, description="Minimum decayed number of posts with the term."
+    )
+
+    def settings(self) -> Trends:
+        find = TrendSettings(
+            least_nats=self.least_nats, least_ratio=self.least_ratio, least_posts=self.least_posts
+        )
+        return Trends(self.text, self.late_s, self.ahead_s, self.labels, find)
+
+    @property
+    def asks_model(self) -> bool:
+        return self.labels
+
+    def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
+        yield from super().problems(pipeline)
+        if isinstance(pipeline.source, FileSource) and pipeline.source.time is None:
+            yield "source.time", "expected the field with the time with application trends, found none"
+
+    def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
+        from forebay.apps.trends.graph import trends
+
+        return trends(self.settings(), records, options)
+
+    @classmethod
+    def page(cls) -> Page | None:
+        from forebay.apps.trends.page import trends_page
+
+        return trends_page

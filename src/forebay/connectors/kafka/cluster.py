@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from pyflink.table import DataTypes, Schema, TableDescriptor
+from typing import TYPE_CHECKING
 
 from forebay.errors import SettingError
 from forebay.settings import SecretRef
+
+if TYPE_CHECKING:
+    from pyflink.table import Schema, TableDescriptor
 
 SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka"
 """Where Kafka's own classes are in the connector's jar."""
@@ -66,6 +68,8 @@ def _reference(ref: SecretRef) -> str:
 
 def raw_columns() -> Schema.Builder:
     """Key, value and headers of a record, as bytes; a header that comes twice is there once."""
+    from pyflink.table import DataTypes, Schema
+
     headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
     return (
         Schema.new_builder()
@@ -77,6 +81,8 @@ def raw_columns() -> Schema.Builder:
 
 def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
     """A table of the Kafka connector."""
+    from pyflink.table import TableDescriptor
+
     builder = TableDescriptor.for_connector("kafka").schema(schema)
     for key, value in options.items():
         builder.option(key, value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.feed import PASSING, Backoff
+from forebay.connectors.feeds.feed import PASSING, Backoff
 from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupError
 from forebay.settings import SecretRef, read_secret
 

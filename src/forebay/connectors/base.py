@@ -1,0 +1,220 @@
+"""What a connector is: settings of a pipeline file that know what they need, and how they enter a Flink job.
+
+The settings are light: a file is checked, listed and shown without Flink, which is imported where a stream is
+made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from forebay.connectors.event_time import EventTime
+from forebay.documents.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
+from forebay.errors import SettingError
+from forebay.settings import read_secret
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+Problem = tuple[str, str]
+"""The path of a key in the pipeline file, and what is wrong there."""
+RESULTS, DEAD_LETTERS = "results", "dead-letters"
+HIDDEN_QUERY = "..."
+"""Stands for the query of a URL, which may hold a token."""
+
+
+class PipelineView(Protocol):
+    """What a connector sees of the pipeline around it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def event_time(self) -> object | None:
+        """None where the pipeline has no event time."""
+        ...
+
+    def sinks(self) -> Mapping[str, SinkSettings]:
+        """Where results and dead letters go, by their keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a sink is to write: `what` is `RESULTS` or `DEAD_LETTERS`, of the `pipeline` with this name.
+
+    `job` is the id that the job will have, empty where it is not known, and `state_id` that of the pipeline's
+    state.
+    """
+
+    what: str
+    pipeline: str
+    job: str = ""
+    state_id: str | None = None
+
+
+class ConnectorSettings(Model):
+    """What the settings of sources and sinks share."""
+
+    type: str = Field(description="Name of the connector.")
+    bound: ClassVar[frozenset[str] | None] = None
+    """The keys that a checkpoint is bound to: it cannot be resumed with other values. None: all of them."""
+
+    def summary(self) -> str:
+        """What it is, in a line for people, without secrets."""
+        return self.type
+
+    def check(self, key: str) -> None:
+        """Raise `SettingError` where what it needs is not there; blocks on the file system. `key` is where
+        the settings stand in the file."""
+
+    def check_secrets(self, key: str) -> None:
+        """Raise `SettingError` where one of its secrets is missing on this machine."""
+        for name, secret in secrets_in(self):
+            try:
+                read_secret(secret.ref())
+            except SettingError as error:
+                raise SettingError(f"{key}.{name}: {error}") from None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What of it a checkpoint is bound to, as JSON values."""
+        values = self.model_dump(mode="json", by_alias=True)
+        kept = values if self.bound is None else {name: values[name] for name in values if name in self.bound}
+        return {"type": self.type, **kept}
+
+
+class SourceSettings(ConnectorSettings):
+    """Where events come from."""
+
+    uid: ClassVar[str] = "source"
+    """Of the operator that gives the records: by it Flink finds its state again."""
+
+    def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
+        """What of it does not fit the pipeline."""
+        return iter(())
+
+    def readers(self, pipeline: PipelineView) -> int:
+        """The number of subtasks that read."""
+        return 1
+
+    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+        """The encoded records, events and dead letters. Raises `SettingError` for what is wrong."""
+        raise NotImplementedError
+
+
+class SinkSettings(ConnectorSettings):
+    """Where results or dead letters go."""
+
+    takes_dead_letters: ClassVar[bool] = True
+    subtasks: ClassVar[int | None] = None
+    """How many write; None: as many as what comes before."""
+
+    def directory(self) -> str | None:
+        """The directory that it writes to, which is made before the start; None where it writes elsewhere."""
+        return None
+
+    def attach(self, records: DataStream, written: Written) -> None:
+        """Put what writes the encoded records into their job."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """What a name stands for under `source.type`, under `sink.type` and `dead_letters.type`, or under all of
+    them."""
+
+    source: type[SourceSettings] | None = None
+    sink: type[SinkSettings] | None = None
+
+
+PUBLIC_HEADERS = frozenset(
+    ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
+)
+"""Headers whose values may stand in a pipeline file; every other one may hold a secret."""
+WebSocketUrl = Annotated[str, url(("ws", "wss"))]
+OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
+
+
+def _public(headers: Any) -> Any:
+    if isinstance(headers, dict):
+        for name, value in headers.items():
+            if str(name).lower() not in PUBLIC_HEADERS and not isinstance(value, dict | Secret):
+                raise wrong(
+                    f"{str(name)[:60]!r}: expected {{env: NAME}} or {{file: PATH}}, for it may hold a "
+                    f"secret; a text is taken for {', '.join(sorted(PUBLIC_HEADERS))}"
+                )
+    return headers
+
+
+HeaderText = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$")]
+HeaderName = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+Headers = Annotated[dict[HeaderName, HeaderText | Secret], BeforeValidator(_public), Field(repr=False)]
+
+
+def _time_format(value: str) -> str:
+    try:
+        EventTime("time", value)
+    except SettingError as error:
+        raise wrong(f"expected another format; {error}") from None
+    if "%" in value:
+        try:
+            datetime.strptime("", value)
+        except (ValueError, re.error) as error:
+            # That nothing is no such time is right; all else is wrong with the pattern.
+            if not str(error).startswith("time data"):
+                raise wrong(f"expected a pattern that strptime takes; {error}") from None
+    return value
+
+
+class Timed(SourceSettings):
+    """What sources of recorded events share."""
+
+    time: FieldPath | None = Field(
+        None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
+    )
+    time_format: Annotated[str, AfterValidator(_time_format)] = Field(
+        "iso8601",
+        description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
+        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
+    )
+    limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
+    max_record_bytes: PositiveInt = Field(
+        1_048_576, le=16_777_216, description="A longer record becomes a dead letter."
+    )
+
+    def event_time(self) -> EventTime | None:
+        """How events get their time; None where they have none."""
+        return EventTime(self.time, self.time_format) if self.time is not None else None
+
+    def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
+        if pipeline.event_time is not None and self.time is None:
+            yield (
+                "event_time",
+                "expected source.time with event_time, found none; name the field with the time",
+            )
+
+
+def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:
+    """The secrets that settings name, with the paths of their keys."""
+    if isinstance(value, Secret):
+        yield path, value
+    elif isinstance(value, Model | Mapping):
+        parts = value if isinstance(value, Model) else value.items()
+        for name, part in parts:
+            yield from secrets_in(part, f"{path}.{name}" if path else str(name))
+
+
+def without_query(url: str) -> str:
+    """`url` as it may be shown: its query may hold a token."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query=HIDDEN_QUERY if parts.query else "", fragment=""))

@@ -1,0 +1,188 @@
+"""A file played back at its recorded times, or faster by a factor."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream.state import ValueStateDescriptor
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import decode
+from forebay.connectors.files.chunks import Part, Pieces, Place, longest_line, parts_of
+from forebay.connectors.files.rows import LineReader, Progress
+from forebay.connectors.files.source import (
+    Files,
+    line_reader,
+    pack_parts,
+    pack_place,
+    unpack_parts,
+    unpack_place,
+)
+from forebay.connectors.python_source import WAIT_S, CallLimit, calls, refuse_older
+from forebay.errors import ForebayError, SettingError
+from forebay.flink.jvm_task import is_cancelled, output_room
+from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
+from forebay.records import DeadLetter, Event
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySpeed:
+    """`speed`: recorded seconds per second. A gap is waited for at most `longest_gap_s`."""
+
+    speed: float = 1.0
+    longest_gap_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (self.speed > 0 and self.longest_gap_s >= 0):
+            raise SettingError(f"speed must be above 0 and longest_gap_s at least 0, found {self}")
+
+    def gap_s(self, before_ms: int | None, time_ms: int | None) -> float:
+        """Seconds from the record before to this one; none where times are missing or go back."""
+        if before_ms is None or time_ms is None:
+            return 0.0
+        return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
+
+    def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
+        """Each record, and when it is due, in seconds after the first."""
+        due_s, before_ms = 0.0, None
+        for record in records:
+            due_s += self.gap_s(before_ms, record.time_ms)
+            before_ms = record.time_ms if record.time_ms is not None else before_ms
+            yield record, due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A record of files: encoded, its time, and the place and the progress behind it."""
+
+    data: bytes
+    time_ms: int | None
+    place: Place
+    at: Progress
+
+
+def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
+    """The records of `config` as bytes of events or dead letters, in order, each at its recorded time.
+
+    Times count from the first record after the start. The sum of the gaps is kept to: what was late because
+    nobody took it is made up. The files are read where the source runs, as far as they went when the job was
+    first started; files that come later are not read, also not after a restore. Where the job is planned they
+    are read once, for their length in time (blocks).
+
+    The format must name a time field. Raises `SettingError` for settings that make no sense here.
+    """
+    if config.follow:
+        raise SettingError("a file that is replayed has an end: follow and replay do not go together")
+    if config.format.time is None:
+        raise SettingError("a replay needs the field that holds the recorded time")
+    reader = line_reader(config)
+    parts = parts_of(config.path, reader)
+    records, lasts_s = 0, 0.0
+    for _, due_s in pace.due(records_of(parts, reader)):
+        records, lasts_s = records + 1, due_s
+    # A call hands on a record or has waited for `WAIT_S`, so that these are enough.
+    count = records + math.ceil(lasts_s / WAIT_S) + 1
+    name = f"replay:{config.path.name}"
+    replay = Replay(parts, reader, pace)
+    return (
+        calls(env, count=count, name=f"calls of {name}").process(replay, BYTES).set_parallelism(1).name(name)
+    )
+
+
+def records_of(
+    parts: Sequence[Part], reader: LineReader, place: Place = (0, 0), at: Progress | None = None
+) -> Iterator[Recorded]:
+    """The records of `parts` behind a place. Blocks on the file system."""
+    at = at or Progress()
+    pieces = Pieces(parts, longest_line(reader))
+    try:
+        for after, line in pieces.lines(place, pieces.size):
+            place = after
+            at, encoded = reader.step(at, line)
+            if encoded is not None:
+                yield _recorded(encoded, place, at)
+    finally:
+        pieces.close()
+    at, encoded = reader.end(at)
+    if encoded is not None:
+        yield _recorded(encoded, place, at)
+
+
+def _recorded(encoded: bytes, place: Place, at: Progress) -> Recorded:
+    record: Event | DeadLetter = decode(encoded)
+    return Recorded(encoded, record.time_ms, place, at)
+
+
+class Replay(KeyedProcessFunction):
+    """At each call, the records that are due; waits for a moment where none is. The place in the files as
+    they were at the first start is state."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        reader: LineReader,
+        pace: ReplaySpeed,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._parts = parts
+        self._reader = reader
+        self._pace = pace
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._due: Iterator[tuple[Recorded, float]] | None = None
+        self._next: tuple[Recorded, float] | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
+        self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._context = runtime_context
+
+    def close(self) -> None:
+        self._due = self._next = None
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        if self._due is None and self._place.value() is None:
+            refuse_older(self._context, "cursor-and-count")
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
+            self._first_parts.update(pack_parts(self._parts))
+            self._place.update(pack_place((0, 0), Progress()))
+        yield from self._hand_on()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        yield from self._hand_on()
+        while self._next is not None:
+            if is_cancelled():
+                raise ForebayError("the job was cancelled before the replay's end")
+            yield from self._hand_on()
+
+    def _hand_on(self) -> Iterator[bytes]:
+        if self._due is None:
+            place, at = unpack_place(self._place.value())
+            records = records_of(unpack_parts(self._first_parts.value()), self._reader, place, at)
+            self._due = self._pace.due(records)
+            self._next = next(self._due, None)
+            self._start_s = self._clock.monotonic_s()
+        handed: Recorded | None = None
+        self._call.begin()
+        while self._next is not None and self._is_due(self._next[1], may_wait=handed is None):
+            handed = self._next[0]
+            yield handed.data
+            self._next = next(self._due, None)
+            if self._call.reached():
+                break
+        if handed is not None:
+            self._place.update(pack_place(handed.place, handed.at))
+
+    def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
+        wait_s = self._start_s + due_s - self._clock.monotonic_s()
+        if wait_s > 0 and may_wait:
+            self._sleep(min(wait_s, WAIT_S))
+            return wait_s <= WAIT_S
+        return wait_s <= 0

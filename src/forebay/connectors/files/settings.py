@@ -1,0 +1,203 @@
+"""Files in a pipeline file: JSON lines, CSV, dead letters that are fed in again, and JSON lines as a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from forebay.connectors.base import (
+    RESULTS,
+    Connector,
+    OneCharacter,
+    PipelineView,
+    Problem,
+    SinkSettings,
+    SourceSettings,
+    Timed,
+    Written,
+)
+from forebay.connectors.formats import Format
+from forebay.documents.fields import LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+    from forebay.connectors.files.source import Files
+
+
+class Replay(Model):
+    """Records at the distances in time at which they were recorded."""
+
+    speed: PositiveFloat = Field(1.0, description="How many times faster than recorded.")
+
+
+class FileSource(Timed):
+    """What JSONL and CSV files share."""
+
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow"))
+
+    path: LocalPath = Field(
+        description="A file, or a directory whose files are read in the order of their names; "
+        "relative to the pipeline file."
+    )
+    follow: Switch = Field(
+        False,
+        description="true: go on watching the directory at `path` for new files, which are taken as they "
+        "appear, without end (and so without `limit`); false: end with the last record.",
+    )
+    replay: Replay | None = Field(
+        None,
+        description="`{speed: 10}` replays at the recorded times, ten times faster; null: as fast as the "
+        "engine takes it. Needs `time`.",
+    )
+
+    def format(self) -> Format:
+        """How the bytes of a record are read."""
+        return Format(time=self.event_time(), max_record_bytes=self.max_record_bytes)
+
+    def files(self) -> Files:
+        """The files that are read, and how."""
+        from forebay.connectors.files.source import Files
+
+        return Files(Path(self.path), self.format(), follow=self.follow, limit=self.limit)
+
+    def summary(self) -> str:
+        return f"{self.type}: {self.path}"
+
+    def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
+        if self.replay is not None:
+            if self.time is None:
+                yield (
+                    "source.replay",
+                    "expected source.time with replay, found none; name the field with the time",
+                )
+            if self.follow:
+                yield (
+                    "source.replay",
+                    "expected null with follow: true; a growing directory is read as it grows",
+                )
+        yield from super().problems(pipeline)
+
+    def check(self, key: str) -> None:
+        check_files(key, self.files())
+
+    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+        from forebay.connectors.files.replay import ReplaySpeed, replay_source
+        from forebay.connectors.files.source import file_source
+
+        if self.replay is not None:
+            return replay_source(env, self.files(), ReplaySpeed(self.replay.speed))
+        return file_source(env, self.files())
+
+
+class JsonlSource(FileSource):
+    """One JSON object a line."""
+
+    type: Literal["jsonl"]
+
+
+class CsvSource(FileSource):
+    """Comma-separated values; every field is a text."""
+
+    type: Literal["csv"]
+    delimiter: OneCharacter = Field(",", description="Character between fields.")
+    columns: tuple[str, ...] | None = Field(
+        None, description="Names of the columns; null: the first line of each file holds them."
+    )
+
+    def format(self) -> Format:
+        form = super().format()
+        return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
+
+
+class DeadLetterSource(SourceSettings):
+    """Dead letters, fed in again as the records that they were."""
+
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format"))
+
+    type: Literal["dead_letters"]
+    path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
+    delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
+    columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
+    limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
+    max_record_bytes: PositiveInt = Field(
+        1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if self.format == "csv" and self.columns is None:
+            raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
+
+    def files(self) -> Files:
+        """The files that are read, and how."""
+        from forebay.connectors.files.source import Files
+
+        form = Format(
+            kind=self.format,
+            max_record_bytes=self.max_record_bytes,
+            columns=self.columns or (),
+            delimiter=self.delimiter,
+        )
+        return Files(Path(self.path), form, letters=True, limit=self.limit)
+
+    def summary(self) -> str:
+        return f"{self.type}: {self.path}"
+
+    def check(self, key: str) -> None:
+        check_files(key, self.files())
+
+    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+        from forebay.connectors.files.source import file_source
+
+        return file_source(env, self.files())
+
+
+class JsonlSink(SinkSettings):
+    """JSON lines, each exactly once, in files that appear with each checkpoint."""
+
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+
+    type: Literal["jsonl"]
+    path: LocalPath = Field(description="Directory; relative to the pipeline file.")
+
+    def summary(self) -> str:
+        return f"JSON lines in {self.path}"
+
+    def directory(self) -> str | None:
+        return self.path
+
+    def attach(self, records: DataStream, written: Written) -> None:
+        from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
+        from forebay.connectors.json_lines import dead_letter_lines, result_lines
+
+        lines = result_lines(records) if written.what == RESULTS else dead_letter_lines(records)
+        jsonl_sink(lines, JsonlFiles(Path(self.path), written.job), uid=written.what)
+
+
+def check_files(key: str, files: Files) -> None:
+    """Raise `SettingError` where the files cannot be read, or not as they are meant to be; blocks."""
+    from forebay.connectors.files.source import line_reader
+
+    try:
+        if files.path.is_dir():
+            next(files.path.iterdir(), None)
+        else:
+            with files.path.open("rb") as file:
+                file.read(1)
+    except OSError as error:
+        raise SettingError(f"{key}.path: {files.path} cannot be read: {error.strerror}") from None
+    try:
+        line_reader(files)
+    except SettingError as error:
+        raise SettingError(f"{key}: {error}") from None
+
+
+JSONL = Connector(JsonlSource, JsonlSink)
+CSV = Connector(CsvSource)
+DEAD_LETTERS = Connector(DeadLetterSource)

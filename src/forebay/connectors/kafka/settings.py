@@ -1,0 +1,354 @@
+"""Kafka in a pipeline file: how to reach it, topics to read, a topic to write to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from forebay.connectors.base import Connector, PipelineView, Problem, SinkSettings, Timed, Written
+from forebay.connectors.formats import Format
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
+from forebay.documents.fields import (
+    HttpUrl,
+    LocalPath,
+    Model,
+    PositiveFloat,
+    Scalar,
+    SecretField,
+    wrong,
+)
+from forebay.errors import SettingError
+from forebay.settings import SecretRef, read_secret
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream, StreamExecutionEnvironment
+
+    from forebay.connectors.kafka.sink import KafkaSink as TopicSink
+    from forebay.connectors.kafka.source import KafkaSource as TopicSource
+
+OWNED = {
+    "bootstrap.servers": "bootstrap",
+    "group.id": "group",
+    "auto.offset.reset": "start",
+    "enable.auto.commit": "nothing: offsets are committed with checkpoints",
+    "transactional.id": "nothing: it is made of the pipeline's name and an id of its state",
+    "transaction.timeout.ms": "transaction_timeout_s",
+    "isolation.level": "isolation",
+    "config.providers": "secrets",
+}
+"""Properties of Kafka's clients that have a key of their own, or none."""
+SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _bootstrap(value: str) -> str:
+    for server in value.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise wrong(f"expected HOST:PORT, several with commas between, found {value[:200]!r}")
+    return value
+
+
+def _topic(value: str) -> str:
+    if not TOPIC.fullmatch(value) or value in {".", ".."}:
+        raise wrong(f"expected the name of a topic (A-Z, a-z, 0-9, '.', '_', '-'), found {value[:80]!r}")
+    return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise wrong(f"expected a regular expression, found {value!r}: {error}") from None
+    return value
+
+
+def _property(name: str) -> str:
+    if name in OWNED:
+        raise wrong(f"{name!r}: expected another property; use {OWNED[name]}")
+    return name
+
+
+def _public(properties: Any) -> Any:
+    for name in properties if isinstance(properties, dict) else ():
+        if SECRET.search(str(name)):
+            raise wrong(
+                f"{str(name)[:80]!r}: expected it under 'secrets', as {{env: NAME}} or {{file: PATH}}; "
+                f"a secret does not belong in a file that is shared"
+            )
+    return properties
+
+
+def _start(value: Any) -> Any:
+    """A moment as milliseconds since 1970; the words stay as they are."""
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, str) and value not in {"committed", "earliest", "latest"}:
+        try:
+            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            raise wrong(
+                "expected committed, earliest, latest or a time such as 2026-01-31T12:00:00Z, "
+                f"found {value[:80]!r}"
+            ) from None
+    else:
+        return value
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
+Topic = Annotated[str, AfterValidator(_topic)]
+PropertyName = Annotated[str, Field(max_length=200), AfterValidator(_property)]
+
+
+class KafkaAccess(Model):
+    """What source and sink share."""
+
+    bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
+        description="Addresses of brokers: HOST:PORT, several with commas between."
+    )
+    properties: Annotated[dict[PropertyName, Scalar], BeforeValidator(_public)] = Field(
+        default_factory=dict,
+        description="Properties of Kafka's client, such as `security.protocol`, passed on as they are.",
+    )
+    secrets: dict[PropertyName, SecretField] = Field(
+        default_factory=dict,
+        description="Properties that are secrets, such as `sasl.jaas.config`: where each one is, "
+        "`{env: NAME}` or `{file: PATH}`. Kafka's client reads them where it runs.",
+    )
+
+    def cluster(self) -> KafkaCluster:
+        """How the connector reaches Kafka."""
+        return KafkaCluster(
+            self.bootstrap,
+            {name: _text(value) for name, value in self.properties.items()},
+            {name: secret.ref() for name, secret in self.secrets.items()},
+        )
+
+    def check_access(self, key: str) -> None:
+        """Raise `SettingError` where a secret is missing on this machine: it would reach Kafka's client as
+        the text of its reference."""
+        for name, secret in self.secrets.items():
+            try:
+                _check_secret(name, secret.ref())
+            except SettingError as error:
+                raise SettingError(f"{key}.secrets.{name}: {error}") from None
+
+
+class RegistrySpec(Model):
+    """The schema registry of Avro values, one that speaks Confluent's protocol."""
+
+    url: HttpUrl = Field(description="Address of the registry.")
+    auth: SecretField | None = Field(
+        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
+    )
+    ca: LocalPath | None = Field(
+        None,
+        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
+    )
+
+    def registry(self) -> Registry:
+        """As the connector takes it."""
+        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+
+
+class KafkaSource(Timed, KafkaAccess):
+    """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
+
+    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`.
+    """
+
+    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format"))
+
+    type: Literal["kafka"]
+    topics: Annotated[tuple[Topic, ...], Field(max_length=1000)] = Field(
+        (), description="Names of topics. Either this or `pattern`."
+    )
+    pattern: Annotated[str, AfterValidator(_pattern), Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="Regular expression of whole topic names; new topics are found. Or `topics`."
+    )
+    group: Annotated[str, Field(min_length=1, max_length=249)] | None = Field(
+        None,
+        description="Group under which offsets are committed once all results before them are, for others "
+        "to see; null: `forebay-` and the pipeline's name. Two pipelines must not share one. Flink uses "
+        "another of this name with `-read` behind.",
+    )
+    start: Annotated[Literal["committed", "earliest", "latest"] | int, BeforeValidator(_start)] = Field(
+        "committed",
+        description="Where to begin where there is no checkpoint: at the `committed` offsets of the group "
+        "(the `earliest` where it has none), at either end, or at the first record of a time (ISO 8601).",
+    )
+    format: Literal["jsonl", "text", "avro"] = Field(
+        "jsonl",
+        description="What values are: a JSON object each, `text`, whose one field is `text`, or `avro` "
+        "records whose schemas a `registry` holds.",
+    )
+    registry: RegistrySpec | None = Field(
+        None, description="The schema registry; needed with `format: avro`."
+    )
+    discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed",
+        description="`read_committed`: only records of transactions that were completed; "
+        "`read_uncommitted`: also those of open ones and of those that were given up.",
+    )
+    until_latest: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="true: end once the records that are there at the first start have their answers (those "
+        "that come meanwhile may have theirs, too); false: go on.",
+    )
+
+    def reads(self, topic: str) -> bool:
+        """Whether `topic` is one of those that are read."""
+        return topic in self.topics if self.pattern is None else bool(re.fullmatch(self.pattern, topic))
+
+    def group_of(self, pipeline: str) -> str:
+        """The group of the pipeline of that name."""
+        return self.group or f"forebay-{pipeline}"
+
+    def reading_group_of(self, pipeline: str) -> str:
+        """The group under which Flink commits what it has read, answered or not."""
+        return f"{self.group_of(pipeline)}-read"
+
+    def model_post_init(self, context: Any, /) -> None:
+        if bool(self.topics) == (self.pattern is not None):
+            raise wrong("expected either 'topics' or 'pattern'")
+        if (self.format == "avro") != (self.registry is not None):
+            raise wrong("expected 'format: avro' and 'registry' together, found one of them")
+        if self.limit is not None:
+            raise wrong("expected no 'limit' with type: kafka; 'until_latest' ends with what is there")
+
+    def summary(self) -> str:
+        return f"kafka: {', '.join(self.topics) or f'topics like {self.pattern}'} at {self.bootstrap}"
+
+    def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
+        # A record's timestamp in Kafka is its time: nothing has to name a field.
+        for key, sink in pipeline.sinks().items():
+            if not isinstance(sink, KafkaSink) or not self.reads(sink.topic):
+                continue
+            if _servers(sink.bootstrap) & _servers(self.bootstrap):
+                yield f"{key}.topic", "expected a topic apart from those of the source, found one of them"
+
+    def readers(self, pipeline: PipelineView) -> int:
+        # One reader for all partitions, so that there is one clock: a reader whose partitions are idle would
+        # hold the watermark back, and to mark it as idle would close windows without their answers.
+        return 1 if pipeline.event_time is not None else pipeline.parallelism
+
+    def check_secrets(self, key: str) -> None:
+        self.check_access(key)
+        if self.registry is not None:
+            require_avro()
+            try:
+                registry_auth(self.registry.registry())
+            except SettingError as error:
+                raise SettingError(f"{key}.registry.auth: {error}") from None
+
+    def topics_of(self, pipeline: PipelineView) -> TopicSource:
+        """The topics as the connector takes them, from the offsets that a first start has committed.
+
+        Also one that ends goes on to read: a partition that Flink has read to its end is in no later
+        checkpoint, and a kill before its last offset is committed would leave that behind for ever.
+        """
+        from forebay.connectors.kafka.source import KafkaSource as TopicSource
+
+        return TopicSource(
+            self.cluster(),
+            Format(
+                kind="text" if self.format == "text" else "jsonl",
+                time=self.event_time(),
+                max_record_bytes=self.max_record_bytes,
+            ),
+            self.topics,
+            self.pattern,
+            self.reading_group_of(pipeline.name),
+            discovery_s=self.discovery_s,
+            isolation=self.isolation,
+            registry=None if self.registry is None else self.registry.registry(),
+            parallelism=1 if pipeline.event_time is not None else None,
+        )
+
+    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+        from forebay.connectors.kafka.source import kafka_source
+
+        return kafka_source(env, self.topics_of(pipeline))
+
+
+class KafkaSink(SinkSettings, KafkaAccess):
+    """A Kafka topic, one JSON object a record, with the key and the headers of the record that it answers.
+
+    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter.
+    """
+
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+
+    type: Literal["kafka"]
+    topic: Topic = Field(description="The topic, which must exist.")
+    guarantee: Literal["exactly-once", "at-least-once"] = Field(
+        "exactly-once",
+        description="`exactly-once`: in transactions, seen by `read_committed` consumers with each "
+        "checkpoint; `at-least-once`: seen at once, and again after a recovery.",
+    )
+    transaction_timeout_s: PositiveFloat = Field(
+        900.0,
+        description="How long a transaction may stay open: longer than the pipeline may be down, and no "
+        "longer than the brokers allow (`transaction.max.timeout.ms`).",
+    )
+
+    def summary(self) -> str:
+        return f"topic {self.topic} at {self.bootstrap}, {self.guarantee}"
+
+    def check_secrets(self, key: str) -> None:
+        self.check_access(key)
+
+    def topic_of(self, written: Written) -> TopicSink:
+        """The topic as the connector takes it."""
+        from forebay.connectors.kafka.sink import KafkaSink as TopicSink
+
+        return TopicSink(
+            self.cluster(),
+            self.topic,
+            self.guarantee,
+            transactions=transaction_prefix(written.pipeline, written.what, written.state_id),
+            transaction_timeout_s=self.transaction_timeout_s,
+        )
+
+    def attach(self, records: DataStream, written: Written) -> None:
+        from forebay.connectors.kafka.sink import kafka_sink
+
+        kafka_sink(records, self.topic_of(written))
+
+
+def transaction_prefix(pipeline: str, what: str, state_id: str | None) -> str:
+    """How the ids of a topic's transactions begin: with the names of the pipeline and of its state.
+
+    A job ends all open transactions whose ids begin like its own: those of another pipeline must not, though
+    it has the same name. Without a `state_id` they are named after the pipeline alone, as older versions did.
+    """
+    return f"forebay-{pipeline if state_id is None else f'{pipeline}-{state_id}'}-{what}"
+
+
+def _check_secret(name: str, ref: SecretRef) -> None:
+    read_secret(ref)
+    if name.endswith("password") and ref.file is not None and Path(ref.file).read_bytes().endswith(b"\n"):
+        raise SettingError(
+            f"secret file {ref.file} ends with a line break, which Kafka's client takes for a part of the "
+            f"password; remove it"
+        )
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {server.strip() for server in bootstrap.split(",")}
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+KAFKA = Connector(KafkaSource, KafkaSink)

@@ -1,0 +1,304 @@
+"""The feeds alone, against local servers that speak their protocols and drop connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.feeds.feed import (
+    RECENT,
+    Backoff,
+    Feed,
+    FeedBroken,
+    FeedRefused,
+    Mark,
+    Received,
+    connected_for_ever,
+    digest_of,
+)
+from forebay.connectors.feeds.jetstream import JetstreamFeed
+from forebay.connectors.feeds.sse import SseFeed
+from forebay.settings import SecretRef
+from forebay.testing.feeds import Drops, FeedServer, serve
+
+FAST = Backoff(0.001, 0.01)
+RECORDS = [{"n": n, "text": "é" * (n % 40), "more": [n]} for n in range(300)]
+
+
+async def collect(feed: Feed, count: int, cursor: str | None = None) -> list[Received]:
+    async def read() -> list[Received]:
+        received = []
+        records = feed.read(cursor)
+        async for record in records:
+            received.append(record)
+            if len(received) == count:
+                break
+        await records.aclose()
+        return received
+
+    return await asyncio.wait_for(read(), 180)
+
+
+async def until_connected(server: FeedServer, times: int) -> None:
+    for _ in range(18_000):
+        if len(server.cursors) >= times:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the feed did not connect again")
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
+        received = await collect(SseFeed(server.events_url, backoff=FAST), len(RECORDS))
+        assert len(server.cursors) > 5
+        assert [record.raw for record in received] == [server.event(n) for n in range(len(RECORDS))]
+    assert [orjson.loads(record.raw) for record in received] == RECORDS
+    assert len({record.position for record in received}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_jetstream_messages_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
+        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), len(RECORDS))
+        assert len(server.cursors) > 5
+        assert [record.raw for record in received] == [server.message(n) for n in range(len(RECORDS))]
+    assert len({record.position for record in received}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("kind", ["sse", "jetstream"])
+async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool) -> None:
+    with serve(FeedServer(RECORDS, inclusive=inclusive)) as server:
+        feed = SseFeed(server.events_url) if kind == "sse" else JetstreamFeed(server.subscribe_url)
+        first = await collect(feed, 120)
+        rest = await collect(feed, 180, first[-1].cursor)
+        assert server.cursors[0] is None
+        assert server.cursors[1] is not None
+    assert [orjson.loads(record.raw)["n"] for record in first + rest] == list(range(300))
+
+
+class ThreeAtATime(FeedServer):
+    """Each three messages have the same time."""
+
+    def message(self, number: int) -> bytes:
+        return orjson.dumps({"n": number, "time_us": self.first_us + number // 3})
+
+    def _from(self, cursor: str | None) -> int:
+        after = -1 if cursor is None else int(cursor) - self.first_us
+        return max(0, 3 * (after if self.inclusive else after + 1))
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
+    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=4), inclusive=inclusive)) as server:
+        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
+    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
+
+
+async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
+    server = FeedServer(RECORDS[:3])
+    server.message = lambda n: [b"garbage", b"[]", b'{"time_us": "x"}'][n]  # type: ignore[method-assign]
+    with serve(server):
+        received = await collect(JetstreamFeed(server.subscribe_url), 3)
+    assert [record.raw for record in received] == [b"garbage", b"[]", b'{"time_us": "x"}']
+
+
+class Answering(FeedServer):
+    """Answers each connection with the next of `statuses`, of which 200 is a whole feed; then with the last.
+
+    `kind`: the content type.
+    """
+
+    statuses: tuple[int, ...] = (200,)
+    kind = "text/event-stream"
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, super()._events)
+
+    async def _subscribe(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, super()._subscribe)
+
+    async def _answer(self, request: web.Request, serve: Any) -> web.StreamResponse:
+        status = self.statuses[min(len(self.cursors), len(self.statuses) - 1)]
+        if status == 200 and self.kind == "text/event-stream":
+            return await serve(request)
+        self.cursors.append(None)
+        return web.Response(status=status, text="data: no\n\n", content_type=self.kind)
+
+
+KINDS = {
+    "sse": lambda server: SseFeed(server.events_url + "?key=hunter2", backoff=FAST),
+    "jetstream": lambda server: JetstreamFeed(server.subscribe_url + "?key=hunter2", backoff=FAST),
+}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_feed_that_is_refused_before_its_first_record_raises(kind: str, status: int) -> None:
+    server = Answering(RECORDS)
+    server.statuses = (status,)
+    told = rf"{kind}:127.0.0.1: the server answered {status}; check"
+    with serve(server), pytest.raises(FeedRefused, match=told) as info:
+        await collect(KINDS[kind](server), 1)
+    assert "hunter" not in str(info.value)
+    assert len(server.cursors) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_that_pass_are_no_refusal(kind: str) -> None:
+    server = Answering(RECORDS[:1])
+    server.statuses = (408, 425, 429, 500, 503, 200)
+    with serve(server):
+        assert len(await collect(KINDS[kind](server), 1)) == 1
+
+
+async def test_a_feed_that_has_delivered_is_asked_again_though_refused() -> None:
+    outcomes = iter(["one", "refused", "one"])
+
+    async def once() -> AsyncIterator[Received]:
+        if next(outcomes) == "refused":
+            raise FeedRefused("the server answered 404")
+        yield Received("c", b"r", "p")
+
+    async def sleep(delay_s: float) -> None:
+        pass
+
+    records = connected_for_ever("feed", once, backoff=lambda: FAST, sleep=sleep)
+    assert [(await records.__anext__()).raw for _ in range(2)] == [b"r", b"r"]
+
+
+async def test_a_page_that_is_no_event_stream_is_refused() -> None:
+    server = Answering(RECORDS)
+    server.kind = "text/html"
+    with serve(server), pytest.raises(FeedRefused, match="answered with text/html, not text/event-stream"):
+        await collect(SseFeed(server.events_url, backoff=FAST), 1)
+
+
+async def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(FeedRefused, match="not a URL"):
+        await collect(SseFeed("http://", backoff=FAST), 1)
+
+
+class SomeWithoutId(FeedServer):
+    """Ends each connection after one event; every second one has no id, the last one an empty one."""
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/stream", self._one)
+        return app
+
+    async def _one(self, request: web.Request) -> web.Response:
+        self.cursors.append(request.headers.get("Last-Event-ID"))
+        texts = ["id: 1\ndata: a\n\n", "data: b\n\n", "data: c\n\n", "id:\ndata: d\n\n"]
+        number = min(len(self.cursors) - 1, len(texts))
+        return web.Response(text=(*texts, "data: e\n\n")[number], content_type="text/event-stream")
+
+
+async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it() -> None:
+    with serve(SomeWithoutId([])) as server:
+        received = await collect(SseFeed(server.events_url, backoff=FAST), 5)
+    assert [record.raw for record in received] == [b"a", b"b", b"c", b"d", b"e"]
+    assert server.cursors[:5] == [None, "1", "1", "1", None]
+
+
+@pytest.mark.parametrize("kind", ["sse", "jetstream"])
+async def test_a_silent_connection_is_made_anew(kind: str) -> None:
+    with serve(FeedServer(RECORDS[:5])) as server:
+        feed: Feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
+        if kind == "jetstream":
+            feed = JetstreamFeed(server.subscribe_url, silence_s=0.4, backoff=FAST)
+        records = feed.read(None)
+        for _ in range(5):
+            await records.__anext__()
+        waiting = asyncio.ensure_future(records.__anext__())
+        await until_connected(server, 3)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await records.aclose()
+
+
+async def test_a_message_over_the_bound_is_not_taken_in(caplog: pytest.LogCaptureFixture) -> None:
+    with serve(FeedServer([{"n": "x" * 5000}])) as server:
+        feed = JetstreamFeed(server.subscribe_url, max_message_bytes=1000, backoff=FAST)
+        records = feed.read(None)
+        waiting = asyncio.ensure_future(records.__anext__())
+        await until_connected(server, 3)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await records.aclose()
+    assert len(caplog.records) == 1
+
+
+async def test_one_warning_per_outage_and_delays_that_grow(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    outcomes = iter(["down", "down", "down", "one", "down", "one"])
+    slept: list[float] = []
+
+    async def once() -> AsyncIterator[Received]:
+        if next(outcomes) == "down":
+            raise FeedBroken("refused")
+        yield Received("c", b"r", "p")
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    records = connected_for_ever("feed", once, backoff=lambda: Backoff(1.0, 3.0), sleep=sleep)
+    assert [(await records.__anext__()).raw for _ in range(2)] == [b"r", b"r"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING", "INFO"]
+    tops = [1, 2, 3, 1, 2]
+    assert all(top / 2 <= delay_s <= top for top, delay_s in zip(tops, slept, strict=True))
+
+
+@given(st.integers(1, 10_000), st.integers())
+def test_delays_stay_within_bounds(failures: int, seed: int) -> None:
+    assert 0.25 <= Backoff(0.5, 30).delay_s(failures, random.Random(seed)) <= 30
+
+
+@given(st.none() | st.text(), st.lists(st.binary(), max_size=2 * RECENT))
+def test_a_mark_survives_as_text(at: str | None, records: list[bytes]) -> None:
+    mark = Mark()
+    for record in records:
+        mark.advance(at, digest_of(record))
+    again = Mark.of(str(mark))
+    assert again.at == mark.at
+    assert list(again.recent) == list(mark.recent)
+    assert all(again.has(digest_of(record)) for record in records[-RECENT:])
+
+
+def test_digests_tell_parts_apart() -> None:
+    assert digest_of(b"ab", b"c") != digest_of(b"a", b"bc")
+
+
+async def test_secrets_of_a_feed_are_sent_and_shown_nowhere(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEED_TOKEN", "hunter2")
+    server = FeedServer(RECORDS[:1], Drops(0, refuse=0.9))
+    with serve(server):
+        headers = {"Authorization": SecretRef(env="FEED_TOKEN")}
+        for feed in (
+            SseFeed(f"{server.events_url}?key=hunter3", headers, backoff=FAST),
+            JetstreamFeed(f"{server.subscribe_url}?key=hunter3", headers=headers, backoff=FAST),
+        ):
+            received = await collect(feed, 1)
+            assert "hunter" not in feed.name + str(received)
+            assert "hunter2" not in repr(feed)
+            assert b"hunter2" not in pickle.dumps(feed)
+    assert set(server.authorizations) == {"hunter2"}
+    assert len(caplog.records) >= 2
+    assert "hunter" not in caplog.text

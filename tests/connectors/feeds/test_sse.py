@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.feeds.feed import Backoff
+from forebay.connectors.feeds.sse import MAX_RETRY_S, SseDecoder, _with_retry
+
+
+def decode(*chunks: bytes, max_bytes: int = 1000) -> list[tuple[bytes, str | None, bool]]:
+    decoder = SseDecoder(max_bytes=max_bytes)
+    return [(event.data, event.id, event.own_id) for chunk in chunks for event in decoder.feed(chunk)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"data: a\n\n", [(b"a", None, False)]),
+        (b"data:a\r\n\r\n", [(b"a", None, False)]),
+        (b"data: a\r\rdata: b\r\r", [(b"a", None, False), (b"b", None, False)]),
+        (b"data: a\ndata: b\n\n", [(b"a\nb", None, False)]),
+        (b"data\ndata\n\n", [(b"\n", None, False)]),
+        (b"id: 7\ndata: a\n\ndata: b\n\n", [(b"a", "7", True), (b"b", "7", False)]),
+        (b"id: 7\n\ndata: b\n\n", [(b"b", "7", False)]),
+        (b"id: a\0b\ndata: b\n\n", [(b"b", None, False)]),
+        (b": comment\nevent: x\nunknown: y\ndata: a\n\n", [(b"a", None, False)]),
+        (b"\xef\xbb\xbfdata: a\n\n", [(b"a", None, False)]),
+        (b"data: not finished", []),
+        (b"\n\n\n", []),
+    ],
+)
+def test_the_standards_cases(text: bytes, expected: list[tuple[bytes, str | None, bool]]) -> None:
+    assert decode(text) == expected
+
+
+LINES = st.sampled_from(
+    [b"data: a", b"data:", b"data: \xff{}", b"id: 1", b"id", b": c", b"retry: 5", b"", b"x"]
+)
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+@given(st.lists(st.tuples(LINES, ENDS)), st.lists(st.integers(0, 200)))
+def test_any_cut_gives_the_same_events(lines: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+    text = b"".join(line + end for line, end in lines)
+    points = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    pieces = [text[a:b] for a, b in pairwise(points)]
+    assert decode(*pieces) == decode(text)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_taken(text: bytes) -> None:
+    decode(text)
+
+
+def test_an_event_over_the_limit_comes_out_cut_to_one_byte_more() -> None:
+    big = b"x" * 500
+    assert decode(b"data: " + big + b"\n\ndata: y\n\n", max_bytes=100) == [
+        (big[:101], None, False),
+        (b"y", None, False),
+    ]
+    assert [len(event[0]) for event in decode(*[b"data: xxxx\n"] * 90, b"\n", max_bytes=100)] == [101]
+
+
+def test_what_is_held_of_an_endless_line_is_bounded() -> None:
+    decoder = SseDecoder(max_bytes=100)
+    for _ in range(1000):
+        assert list(decoder.feed(b"y" * 1000)) == []
+    assert len(decoder._line) < 200
+
+
+def test_an_id_stays_in_force_over_connections_until_an_empty_one_resets_it() -> None:
+    decoder = SseDecoder(last_id="7")
+    events = [*decoder.feed(b"data: a\n\n"), *decoder.feed(b"id\ndata: b\n\n")]
+    assert [(event.id, event.own_id) for event in events] == [("7", False), ("", True)]
+
+
+def test_the_servers_wish_for_a_delay() -> None:
+    decoder = SseDecoder()
+    assert list(decoder.feed(b"retry: 2500\n\n")) == []
+    assert decoder.retry_s == 2.5
+    list(decoder.feed(b"retry: soon\nretry: 999999999\n"))
+    assert decoder.retry_s == MAX_RETRY_S
+    assert _with_retry(Backoff(0.5, 30), 2.5) == Backoff(2.5, 30)
+    assert _with_retry(Backoff(0.5, 30), None) == Backoff(0.5, 30)

@@ -1,0 +1,177 @@
+"""The package in `examples/extension`, really installed: its connectors, application and policy run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.testing.delays import Fixed
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "extension"
+LINES = 120
+
+
+@pytest.fixture
+def environment(example_extension: Path, home: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(example_extension), "FOREBAY_HOME": str(home), "COLUMNS": "200"}
+
+
+@pytest.fixture
+def replica() -> Iterator[ReplicaThread]:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.1))) as running:
+        yield running
+
+
+def write_logs(folder: Path) -> set[str]:
+    """Log files, of which every tenth line is none; returns the ids of the lines that are."""
+    (folder / "logs").mkdir()
+    lines = [
+        "--- rotated ---" if number % 10 == 9 else f"2026-03-02T08:30:{number % 60:02} ERROR disk {number}"
+        for number in range(LINES)
+    ]
+    (folder / "logs" / "1.log").write_text("\n".join(lines[:50]) + "\n")
+    (folder / "logs" / "2.log").write_text("\n".join(lines[50:]) + "\n")
+    return {line.rpartition(" ERROR ")[2] for line in lines if "ERROR" in line}
+
+
+def pipeline(folder: Path, capacity: int = 4) -> Path:
+    file = folder / "p.yaml"
+    document = {
+        "name": "logs",
+        "source": {"type": "log_files", "path": "logs"},
+        "prompt": "What is wrong? {{ text }}",
+        "routing": "sticky",
+        "capacity": capacity,
+        "sink": {"type": "csv_files", "path": "rows", "columns": ["text", "level"]},
+        "checkpoint": {"interval_s": 0.3},
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+def rows(folder: Path) -> list[list[str]]:
+    found = []
+    for part in (folder / "rows").glob("part-*.csv"):
+        with part.open(newline="") as file:
+            found += list(csv.reader(file))
+    return found
+
+
+def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "forebay", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.flink
+def test_its_source_sink_and_policy_are_exactly_once_over_a_kill(
+    tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
+) -> None:
+    expected = write_logs(tmp_path)
+    words = ("run", str(pipeline(tmp_path)), "--engine", replica.url)
+    first = run(environment, tmp_path, *words)
+    try:
+        wait_until(lambda: first.poll() is not None or len(rows(tmp_path)) >= 10)
+        assert first.poll() is None, first.communicate()[1]
+    finally:
+        first.kill()
+        first.communicate()
+    assert len(rows(tmp_path)) < len(expected)
+    _, said = run(environment, tmp_path, *words).communicate(timeout=400)
+    found = rows(tmp_path)
+    assert sorted(text for _, _, _, text, _ in found) == sorted(expected), said
+    assert {level for *_, level in found} == {"ERROR"}
+    assert len({id for id, *_ in found}) == len(expected)
+    letters = [
+        json.loads(line)
+        for part in (tmp_path / "rows-dead-letters").glob("part-*.jsonl")
+        for line in part.read_text().splitlines()
+    ]
+    assert {(letter["cause"], letter["input"]) for letter in letters} == {
+        ("malformed_record", "--- rotated ---")
+    }
+    assert len(letters) == LINES - len(expected)
+
+
+@pytest.mark.flink
+def test_its_application_runs_by_its_name(
+    tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
+) -> None:
+    posts = [{"user": f"u{number % 3}", "text": f"text {number}"} for number in range(30)]
+    (tmp_path / "posts.jsonl").write_text("".join(json.dumps(post) + "\n" for post in posts))
+    words = ("--source", "posts.jsonl", "--set", "application.every=5", "--engine", replica.url)
+    _, said = run(environment, tmp_path, "run", "digest", *words).communicate(timeout=400)
+    results = [
+        json.loads(line)
+        for part in (tmp_path / "out" / "digest" / "results").glob("part-*.jsonl")
+        for line in part.read_text().splitlines()
+    ]
+    assert sorted((result["key"], result["answer"]["texts"]) for result in results) == sorted(
+        (f"u{user}", 5) for user in range(3) for _ in range(2)
+    ), said
+
+
+def test_its_names_are_listed_and_its_policy_is_simulated(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    listed, _ = run(environment, tmp_path, "run", "--help").communicate(timeout=200)
+    assert "digest (forebay-example 1.0)" in listed
+    words = ("simulate", "--requests", "300", "--policy", "sticky", "--json")
+    out, said = run(environment, tmp_path, *words).communicate(timeout=200)
+    assert json.loads(out)["policies"]["sticky"]["goodput"] > 0, said
+
+
+@pytest.mark.flink
+def test_a_checkpoint_is_bound_to_the_keys_of_its_source(
+    tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
+) -> None:
+    write_logs(tmp_path)
+    file = str(pipeline(tmp_path))
+    first = run(environment, tmp_path, "run", file, "--engine", replica.url)
+    try:
+        wait_until(lambda: first.poll() is not None or len(rows(tmp_path)) >= 5)
+    finally:
+        first.kill()
+        _, said = first.communicate()
+    assert len(rows(tmp_path)) >= 5, said
+    changed = ("run", file, "--engine", replica.url, "--set", "source.limit=7")
+    ended = run(environment, tmp_path, *changed)
+    _, said = ended.communicate(timeout=200)
+    assert ended.returncode == 2
+    assert re.search(r"source\.limit: expected None, as in the checkpoint, found 7", said)
+    without = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    ended = run(without, tmp_path, "run", file, "--engine", replica.url)
+    _, said = ended.communicate(timeout=200)
+    assert ended.returncode == 2
+    assert "source: type: expected one of jsonl, csv" in said
+
+
+def test_it_passes_mypy_strict(tmp_path: Path) -> None:
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\nstrict = true\n[mypy-pyflink.*]\nignore_missing_imports = true\n"
+    )
+    words = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "-p", "forebay_example"],
+        cwd=EXAMPLE / "src",
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
