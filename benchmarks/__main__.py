@@ -12,7 +12,7 @@ from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
 from benchmarks.cli.slowdown import slowdown
 from forebay.cli import serve
-from forebay.cli.json_option import Command
+from forebay.cli.output import Command
 
 
 def application() -> typer.Typer:

@@ -12,7 +12,7 @@ from benchmarks.stage import RealStage, SimulatedStage, Stage
 from benchmarks.summaries import Channels, measure_summaries
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.engine.client import HttpEngineFactory
-from forebay.engine.probe import list_models
+from forebay.engine.replica import list_models
 from forebay.errors import EngineError, SettingError
 from forebay.simulate.engine import LLAMA_8B
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from forebay.engine.load import ReplicaCounters
-from forebay.engine.probe import fetch_metrics
+from forebay.engine.replica import HttpReplica
 from forebay.errors import LaunchError
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
 from forebay.fleet.policy_registry import DEFAULT_POLICY
-from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.records import Completion, Request, Sampling
 
 Note = Callable[[str], None]
@@ -160,7 +160,12 @@ async def _run(urls: Sequence[str], policy: str, name: str, options: EnginesOpti
 
 
 async def _counters(urls: Sequence[str]) -> list[ReplicaCounters]:
-    return [(await fetch_metrics(url))[1] for url in urls]
+    replicas = [HttpReplica(url) for url in urls]
+    try:
+        return [(await replica.fetch_metrics())[1] for replica in replicas]
+    finally:
+        for replica in replicas:
+            await replica.close()
 
 
 def _figures(seen: _Seen, urls: Sequence[str]) -> PolicyFigures:

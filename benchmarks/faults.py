@@ -12,12 +12,11 @@ from typing import Any
 
 from forebay.errors import EngineError
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.records import Request
-from forebay.testing.delays import Fixed
-from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Faults, Fixed
 
 FIRST_TOKEN_S = 0.02
 FROZEN = "vllm:num_requests_running 200\nvllm:num_requests_waiting 150\nvllm:kv_cache_usage_perc 0.99\n"

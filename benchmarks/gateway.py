@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.figures import quantile
 from benchmarks.gateway_client import Answer, Order
 from forebay.errors import LaunchError
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 WAYS = ("direct", "gateway")
 TARGET_MS = 5.0

@@ -18,8 +18,8 @@ from benchmarks.figures import quantile
 from benchmarks.gateway import GatewayOptions, gateway_process, order_of, run_round
 from benchmarks.gateway_client import Answer
 from forebay.errors import LaunchError
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 TURNS = ("alone", "attacked")
 ATTACKS_PER_S = 50.0

@@ -20,9 +20,9 @@ from benchmarks.workload import Workload, prompt_of
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.errors import LaunchError
 from forebay.settings import Settings
-from forebay.testing.delays import Mixture
 from forebay.testing.kafka import LocalKafka, local_kafka
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Mixture
 
 Report = dict[str, Any]
 Note = Callable[[str], None]

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 
 from benchmarks.workload import System, Workload
-from forebay.engine.probe import list_models
+from forebay.engine.replica import list_models
 from forebay.errors import LaunchError, SettingError
-from forebay.testing.delays import Fixed, Mixture
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed, Mixture
 
 Report = dict[str, Any]
 Note = Callable[[str], None]

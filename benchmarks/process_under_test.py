@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from forebay.engine.launch.processes import alive, kill, session_members, wait_gone
 from forebay.errors import PipelineFailed
+from forebay.processes import alive, kill, session_members, wait_gone
 
 GONE_S = 30.0
 FLINK_MODULE = "forebay.runtime.flink_main"

@@ -25,11 +25,11 @@ from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, ren
 from forebay.apps.sessions.program import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.client import HttpEngineFactory
-from forebay.engine.probe import list_models
+from forebay.engine.replica import list_models
 from forebay.errors import PipelineFailed, SettingError
 from forebay.records import Request, Sampling, Usage
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 Say = Callable[[str], None]
 TURNS = 10

@@ -22,8 +22,8 @@ from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
-from forebay.testing.delays import Fixed, Mixture
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, WorkReport, fetch_work, set_speed
+from forebay.testing.script import Fixed, Mixture
 
 SPEEDS = (1.0, 1 / 10, 1 / 50, 1 / 10, 1.0)
 LENGTHS_S = ((0.5, 0.3), (0.3, 0.5), (0.2, 0.9))

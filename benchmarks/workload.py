@@ -8,11 +8,11 @@ from typing import Literal
 from forebay.engine.base import EngineFactory
 from forebay.engine.client import HttpEngineFactory
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.records import Event, Message, Request, Sampling
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.script import Fixed
 
 System = Literal["direct", "forebay", "async_function"]
 SUBJECTS = (

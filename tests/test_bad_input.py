@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import Pipelines
 

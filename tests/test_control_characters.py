@@ -19,8 +19,8 @@ from forebay.apps.summaries.page import page as summary_page
 from forebay.apps.summaries.parts import Source, Statement
 from forebay.apps.summaries.results import Summary
 from forebay.cli import main
-from forebay.cli.dead_letter_hint import show_lost
 from forebay.cli.live import LiveLine
+from forebay.cli.run import show_lost
 from forebay.control_characters import PlainFormatter, replace_controls
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError

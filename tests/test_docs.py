@@ -300,8 +300,8 @@ ON_FILES = [
 @pytest.mark.flink
 @pytest.mark.parametrize("block", ON_FILES, ids=str)
 def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
-    from forebay.testing.delays import Fixed
     from forebay.testing.replica import ReplicaProcess, ReplicaScript
+    from forebay.testing.script import Fixed
 
     tickets = (ROOT / "examples" / "tickets.jsonl").read_bytes()
     (pipelines.folder / "tickets.jsonl").write_bytes(tickets)
@@ -318,9 +318,9 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """All Python of a page, in order, as one program in a folder with the examples."""
-    from forebay.testing.delays import Fixed
+    from forebay.testing.clock import wait_until
     from forebay.testing.replica import ReplicaScript, ReplicaThread
-    from forebay.testing.waiting import wait_until
+    from forebay.testing.script import Fixed
 
     (tmp_path / "examples").mkdir()
     for file in (ROOT / "examples").iterdir():

@@ -19,11 +19,11 @@ from typing import Any
 
 import forebay
 from forebay import errors, records, testing
-from forebay.api import apps, events, objects, streams
+from forebay.api import apps, objects, streams
 from forebay.embed import base as embedding
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
-from forebay.flink import ordering
+from forebay.flink import request_pool
 from forebay.stateful import program
 from forebay.testing import replica
 
@@ -62,9 +62,9 @@ METHODS = {
     "ReplicaThread": ["report"],
     "ReplicaProcess": ["start", "stop", "kill", "report"],
 }
-TYPES = {"JSON": records, "OpenEmbedder": embedding, "TextOf": events, "ToEvent": events}
+TYPES = {"JSON": records, "OpenEmbedder": embedding, "TextOf": objects, "ToEvent": objects}
 """Names in signatures that the page explains, and the modules that define them."""
-SHOWN = {"Api": template, "Clock": program, "Ordering": ordering}
+SHOWN = {"Api": template, "Clock": program, "Ordering": request_pool}
 """Names for which signatures show what they stand for."""
 
 

@@ -10,8 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings

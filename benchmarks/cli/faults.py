@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, shows_text, write_json
 
 if TYPE_CHECKING:
     from benchmarks.faults import FaultRun

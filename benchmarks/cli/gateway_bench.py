@@ -7,8 +7,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 
 
 def gateway_bench(

@@ -10,9 +10,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from forebay.cli.files import check_writable
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 
 
 def overhead(
@@ -25,7 +32,7 @@ def overhead(
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
     from benchmarks.overhead import OverheadOptions, measure_overhead
     from benchmarks.picture import draw_added
-    from forebay.simulate.picture import check_drawing
+    from forebay.simulate.figures import check_drawing
 
     check_json(json)
     if plot is not None:

@@ -11,9 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forebay.cli.files import check_writable
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -52,7 +59,7 @@ def routing(
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
     from benchmarks.routing_picture import draw_routing
     from forebay.simulate.engine import find_model
-    from forebay.simulate.picture import check_drawing
+    from forebay.simulate.figures import check_drawing
     from forebay.simulate.scenario import Scenario
     from forebay.simulate.traces import read_trace
 

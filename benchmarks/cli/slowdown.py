@@ -11,8 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.json_option import STDOUT, JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    STDOUT,
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.settings import load_settings
 
 

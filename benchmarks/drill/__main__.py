@@ -28,8 +28,7 @@ from benchmarks.drill.scenario import Application, FaultKind, Range, Scenario, S
 from benchmarks.drill.shim import compiler
 from benchmarks.drill.shrink import shrink
 from benchmarks.places import kafka_to_start
-from forebay.cli.json_option import STDOUT, check_json, write_json
-from forebay.cli.terminal import errors_console, say
+from forebay.cli.output import STDOUT, check_json, errors_console, say, write_json
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.testing.kafka import local_kafka

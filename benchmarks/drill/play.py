@@ -24,11 +24,11 @@ from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scena
 from benchmarks.drill.shim import Shim
 from benchmarks.drill.workload import name_of, workload
 from forebay.connectors.jars import KAFKA, install_jar
-from forebay.engine.launch.processes import wait_gone
 from forebay.errors import ForebayError, PipelineFailed
-from forebay.testing.delays import Mixture
+from forebay.processes import wait_gone
 from forebay.testing.kafka import LocalKafka
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Mixture
 
 POLL_S = 0.03
 LOOK_S = 1.0

@@ -14,8 +14,8 @@ from typing import Literal
 
 import psutil
 
-from forebay.engine.launch.processes import alive, descendants, session_members, wait_gone
 from forebay.errors import PipelineFailed
+from forebay.processes import alive, descendants, session_members, wait_gone
 
 GONE_S = 30.0
 STOP_S = 120.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forebay.api.files import read_jsonl as read_jsonl
     from forebay.api.files import read_text as read_text
     from forebay.api.files import write_jsonl as write_jsonl
-    from forebay.api.fleet import Fleet as Fleet
+    from forebay.api.inference import Fleet as Fleet
     from forebay.api.inference import Inference as Inference
     from forebay.api.kafka import read_kafka as read_kafka
     from forebay.api.kafka import write_kafka as write_kafka
@@ -54,7 +54,7 @@ _HOMES = {
     "DeadLetter": "records",
     "Event": "records",
     "Failure": "stateful.program",
-    "Fleet": "api.fleet",
+    "Fleet": "api.inference",
     "ForebayError": "errors",
     "Inference": "api.inference",
     "Message": "records",
@@ -83,39 +83,7 @@ _HOMES = {
 }
 """Where each name is defined."""
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "DeadLetter",
-    "Event",
-    "Failure",
-    "Fleet",
-    "ForebayError",
-    "Inference",
-    "Message",
-    "Moment",
-    "Output",
-    "Program",
-    "Result",
-    "RetryPolicy",
-    "Sampling",
-    "Step",
-    "Timer",
-    "environment",
-    "infer",
-    "infer_stateful",
-    "newest_checkpoint",
-    "read_csv",
-    "read_jsonl",
-    "read_kafka",
-    "read_text",
-    "sessions",
-    "summaries",
-    "topics",
-    "trends",
-    "write_jsonl",
-    "write_kafka",
-]
+__all__ = list(_HOMES)
 
 if not TYPE_CHECKING:  # Otherwise a checker would take any name.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

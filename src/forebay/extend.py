@@ -119,7 +119,7 @@ class SourceConnector(_Checked, SourceSettings):
         return found
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
-        from forebay.api.events import encoded_events
+        from forebay.api.objects import encoded_events
 
         with _told(f"the connector {self.type!r} failed in read()"):
             given = type(self).event is not SourceConnector.event

@@ -1,12 +1,12 @@
-"""TCP ports for servers that must be told theirs before they start."""
+"""Free TCP ports on this machine, for servers that must be told theirs before they start."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, SettingError
 
 PORTS = range(20_000, 30_000)
 """None that systems give to outgoing connections (Linux: from 32,768): any of those could take a port between
@@ -30,13 +30,44 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on it now, on this machine's loopback interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a port whose last connections are in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def check_port(port: int) -> None:
+    """Raise `SettingError` for a port that is not one of 1024 to 65535."""
+    if not 1024 <= port <= 65_535:
+        raise SettingError(f"port {port} is outside 1024 to 65535")
+
+
+def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
+    """The first `count` free ports from `base` up, none of them in `taken`.
+
+    Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` where too few are free.
+    """
+    check_port(base)
+    found: list[int] = []
+    for port in range(base, min(base + TRIED, 65_536)):
+        if len(found) == count:
+            break
+        if port not in taken and port_is_free(port):
+            found.append(port)
+    if len(found) < count:
+        raise LaunchError(
+            f"only {len(found)} of {count} ports are free from {base} up; choose another port base"
+        )
+    return found
+
+
 def _free() -> Iterator[int]:
     for port in random.sample(PORTS, TRIED):
-        with socket.socket() as probe:
-            # As servers do: a port whose last connections are in TIME_WAIT is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        yield port
+        if port_is_free(port):
+            yield port

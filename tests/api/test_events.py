@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.api.events import EncodeEvent, ReadEvent
+from forebay.api.objects import EncodeEvent, ReadEvent
 from forebay.codec import decode, encode
 from forebay.records import DeadLetter, Event
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from benchmarks.expected_events import SHARDS, TopicsJob, TrendsJob
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
 

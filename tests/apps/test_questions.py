@@ -23,8 +23,8 @@ from forebay.engine.prompt import PromptTemplate
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, RequestHandler
 from forebay.records import Event, KeyedEvent, Result, Usage
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.script import Fixed
 
 MARK = re.compile(r"(?i)<\s*/?\s*(posts|words)")
 ATTACKS = (

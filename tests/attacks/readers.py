@@ -37,10 +37,9 @@ from forebay.engine.failures import Quoter, error_from_status, read_retry_after_
 from forebay.engine.journal import _decode
 from forebay.engine.load import parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
-from forebay.engine.protocol import DONE, AnswerReader
-from forebay.engine.sse import SseParser
-from forebay.fleet.cache_events.message import read_message
-from forebay.fleet.replicas.discovery import read_replicas
+from forebay.engine.protocol import DONE, AnswerReader, SseParser
+from forebay.fleet.cache_events import read_message
+from forebay.fleet.discovery import read_replicas
 from forebay.gateway.body import read_asked
 from forebay.gateway.spec import load_gateway
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage

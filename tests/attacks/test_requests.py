@@ -21,8 +21,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import FakeReplica, ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 from ..gateway.conftest import Served, before, until  # noqa: TID252
 from ..gateway.test_bad_input import raw  # noqa: TID252

@@ -18,8 +18,8 @@ from forebay.engine.launch.progress import Silent
 from forebay.engine.launch.spec import ReplicaSpec, vllm_launch
 from forebay.errors import EngineError, SettingError
 from forebay.settings import Settings, load_settings
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 
 def test_a_setting_changes_what_it_says_and_nothing_else() -> None:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from benchmarks import engines as module
 from forebay.errors import LaunchError
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 QUICK = EnginesOptions(groups=4, per_group=5, answer_tokens=2, concurrency=4, rounds=1)
 SCRIPT = ReplicaScript(delay=Fixed(0.0), prefill_s_per_char=2e-6, slots=2, block_chars=512, cache_blocks=56)

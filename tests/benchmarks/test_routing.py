@@ -13,7 +13,7 @@ from benchmarks.routing_picture import draw_routing
 
 from forebay.errors import SettingError
 from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.picture import draw_runs
+from forebay.simulate.figures import draw_runs
 from forebay.simulate.scenario import Scenario
 from forebay.simulate.traces import Arrivals
 

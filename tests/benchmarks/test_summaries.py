@@ -18,8 +18,8 @@ from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.apps.summaries.prompt import Ask
 from forebay.errors import SettingError
 from forebay.simulate.engine import LLAMA_8B
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine
+from forebay.testing.script import Fixed
 
 CHATS = Path(__file__).parents[2].parent / "shared" / "data" / "irc_ubuntu"
 LOG = """\

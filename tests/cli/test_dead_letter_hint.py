@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from forebay.cli.dead_letter_hint import show_lost
+from forebay.cli.run import show_lost
 
 
 def shown(folder: str | None) -> str:

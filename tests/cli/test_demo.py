@@ -20,8 +20,8 @@ from forebay.demo.outbreak import Outbreak
 from forebay.demo.plan import Example, Right, Slice, Summary
 from forebay.errors import SettingError
 from forebay.runtime.snapshot import Snapshot
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 KEY = "sk-2718281828"
 SUMMARY = Summary(

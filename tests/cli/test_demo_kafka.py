@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.cli.json_option import with_values
+from forebay.cli.output import with_values
 from forebay.connectors.jars import KAFKA
 from forebay.demo import kafka as demo_kafka
 from forebay.errors import SettingError
 from forebay.settings import Settings
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume
 
 

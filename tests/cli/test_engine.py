@@ -14,7 +14,7 @@ from forebay.cli.engine import up
 from forebay.cli.setup import announce_install
 from forebay.engine.launch import EngineOptions, Replica, machine_registry
 from forebay.engine.launch.environment import engine_python, recipe
-from forebay.engine.launch.files import write_stamp
+from forebay.files import write_stamp
 from forebay.settings import load_settings
 
 

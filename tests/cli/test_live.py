@@ -9,9 +9,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from forebay.backlog import Backlog
 from forebay.cli.live import OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
-from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.snapshot import Backlog, Snapshot
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.engine.launch.processes import wait_gone
 from forebay.errors import SettingError
+from forebay.processes import wait_gone
 from forebay.runtime.snapshot import Snapshot
-from forebay.testing.delays import Fixed
+from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
-from forebay.testing.waiting import wait_until
+from forebay.testing.script import Fixed
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from forebay.config.load import parse_spec
 from forebay.config.presets import ApplicationOptions, preset_spec
 from forebay.errors import SettingError
-from forebay.runtime.model_discovery import served_by
+from forebay.runtime.inference import served_by
 from forebay.runtime.resume import fingerprint
 
 DATA: dict[str, Any] = {

@@ -197,7 +197,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     """Asks a scripted Kafka; gives what was said while it waited."""
     from contextlib import contextmanager
 
-    from forebay.runtime import kafka_preflight
+    from forebay.runtime import preflight
     from forebay.testing.clock import ManualClock
 
     def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
@@ -206,10 +206,10 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
             answers.clients += 1
             yield answers
 
-        monkeypatch.setattr(kafka_preflight, "kafka_admin", admin)
+        monkeypatch.setattr(preflight, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
-        read = kafka_preflight.await_brokers(
+        read = preflight.await_brokers(
             spec,
             lambda words, waited_s: said.append((words, waited_s)),
             resumed,

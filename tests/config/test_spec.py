@@ -13,8 +13,8 @@ from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import BurstSpec
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.records import Message, Sampling
 from forebay.runtime.inference import call_of
 from forebay.settings import SecretRef

@@ -32,8 +32,8 @@ from forebay.flink.environment import newest_checkpoint
 from forebay.flink.job import submit
 from forebay.ports import free_port
 from forebay.records import DeadLetter
+from forebay.testing.clock import wait_until
 from forebay.testing.feeds import Drops, FeedServer, serve
-from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 

@@ -29,11 +29,11 @@ from forebay.flink.infer import infer
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
 from forebay.ports import free_port
-from forebay.testing.delays import Fixed
+from forebay.testing.clock import wait_until
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.feeds import FeedServer, serve
 from forebay.testing.operators import FRESH, GatedEngineFactory
-from forebay.testing.waiting import wait_until
+from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
 TOTAL = 1000

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.backlog import Backlog
 from forebay.connectors.files.replay import ReplaySpeed
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAway
@@ -18,9 +17,8 @@ from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.demo import kafka as module
 from forebay.demo.kafka import Feeder, between_topics, due, pace_of, posts
 from forebay.demo.plan import Demo, DemoOptions, plan_demo
-from forebay.runtime.snapshot import Snapshot
-from forebay.testing.clock import ManualClock
-from forebay.testing.waiting import wait_until
+from forebay.runtime.snapshot import Backlog, Snapshot
+from forebay.testing.clock import ManualClock, wait_until
 
 
 def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **options: Any) -> Demo:

@@ -1,10 +1,119 @@
-"""What is said of a demo before it starts, and when its first answer is taken to be there."""
+"""How fast an engine is measured to be, and the demo that is made to fit."""
 
 from __future__ import annotations
 
-from forebay.demo.pace import Fit, Measured
-from forebay.demo.run import _FirstAnswer, expectation
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.generator.posts import post, topic_of
+from forebay.demo.plan import DemoOptions, demo_of
+from forebay.demo.run import (
+    IN_FLIGHT,
+    LEAST_CAPACITY,
+    LEAST_EVENTS,
+    MOST_CAPACITY,
+    MOST_EVENTS,
+    RUN_S,
+    WAIT_S,
+    Fit,
+    Measured,
+    _FirstAnswer,
+    expectation,
+    fit,
+    measure,
+)
+from forebay.engine.base import Deadline
+from forebay.errors import AttemptTimeout, EngineError, Unreachable
+from forebay.records import Completion, Request, Timing, Usage
 from forebay.runtime.snapshot import Snapshot
+from forebay.testing.clock import ManualClock
+
+
+class Paced:
+    """An engine that works on one request at a time, `seconds` each, on a clock of its own; the first takes
+    `first_s`, and from call `fails_from` on it fails."""
+
+    def __init__(self, seconds: float, first_s: float = 1.0, fails_from: int | None = None) -> None:
+        self.clock = ManualClock()
+        self.requests: list[Request] = []
+        self.error: EngineError = AttemptTimeout("too slow")
+        self._seconds, self._first_s, self._fails_from = seconds, first_s, fails_from
+
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+    ) -> Completion:
+        self.requests.append(request)
+        if self._fails_from is not None and len(self.requests) > self._fails_from:
+            raise self.error
+        self.clock.advance(self._seconds if len(self.requests) > 1 else self._first_s)
+        await asyncio.sleep(0)
+        return Completion(" outage", "length", Usage(), Timing(0.0, 0.0))
+
+    async def close(self) -> None: ...
+
+
+async def measured(engine: Paced, tmp_path: Path, *, by_likelihood: bool = True) -> Measured | None:
+    demo = demo_of(DemoOptions(out=tmp_path, by_likelihood=by_likelihood))
+    return await measure(engine, demo.spec, model="m", text_field=demo.text_field, seed=1, clock=engine.clock)
+
+
+async def test_an_engine_is_asked_the_demos_question_about_other_posts(tmp_path: Path) -> None:
+    engine = Paced(0.02)
+    found = await measured(engine, tmp_path)
+    assert found is not None
+    assert found.per_s == pytest.approx(50, rel=0.15)
+    assert found.answers == len(engine.requests) - 1
+    text, answer = found.example
+    assert answer == "outage"
+    request = engine.requests[0]
+    assert request.prompt == f"Post: {text}\nThe topic of this post is"
+    assert (request.model, request.sampling.max_tokens) == ("m", 1)
+    own = {post(1, index, topic_of(1, index))["text"] for index in range(MOST_EVENTS)}
+    asked = {str(request.prompt).removeprefix("Post: ").split("\n")[0] for request in engine.requests}
+    assert len(asked & own) < len(asked) / 10, "the prefix cache would answer the demo's"
+
+
+async def test_a_chat_is_measured_with_its_schema(tmp_path: Path) -> None:
+    engine = Paced(0.5)
+    assert await measured(engine, tmp_path, by_likelihood=False) is not None
+    assert engine.requests[0].messages[1].content.startswith("Post: ")
+    assert engine.requests[0].schema is not None
+
+
+async def test_an_engine_too_slow_for_more_than_one_answer_is_as_fast_as_that(tmp_path: Path) -> None:
+    found = await measured(Paced(9.0, first_s=8.0, fails_from=1), tmp_path)
+    assert found is not None
+    assert (found.answers, found.per_s) == (1, pytest.approx(1 / 8))
+
+
+@pytest.mark.parametrize("error", [AttemptTimeout("slow"), Unreachable("away")])
+async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, error: EngineError) -> None:
+    engine = Paced(0.1, fails_from=0)
+    engine.error = error
+    assert await measured(engine, tmp_path) is None
+    assert len(engine.requests) == 1 <= IN_FLIGHT
+
+
+@given(st.floats(1e-3, 1e4))
+def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
+    size = fit(Measured(1, per_s, ("", "")))
+    assert LEAST_EVENTS <= size.events <= MOST_EVENTS
+    assert LEAST_CAPACITY <= size.capacity <= MOST_CAPACITY
+    assert size.events <= max(LEAST_EVENTS, per_s * RUN_S)
+    assert size.capacity <= max(LEAST_CAPACITY, per_s * WAIT_S)
+
+
+def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
+    given_ = fit(Measured(1, 0.1, ("", "")), events=5000, capacity=64)
+    assert (given_.events, given_.capacity) == (5000, 64)
+    assert given_.seconds > 50_000
+    unknown = fit(None)
+    assert (unknown.events, unknown.capacity) == (LEAST_EVENTS, LEAST_CAPACITY)
+
 
 WHY = "this processor is slow"
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.detect.partition_time import HELD_EVENTS
-from forebay.detect.stream_time import Judged, StreamTime, Tolerance
+from forebay.detect.stream_time import HELD_EVENTS, Judged, StreamTime, Tolerance
 from forebay.errors import MalformedRecord
 
 TOLERANCE = Tolerance(late_ms=5_000, ahead_ms=60_000, idle_ms=30_000)

@@ -16,9 +16,8 @@ from forebay.records import Completion, Message, Request, Sampling
 from forebay.settings import SecretRef
 from forebay.testing.answers import echo
 from forebay.testing.clock import ManualClock
-from forebay.testing.delays import Fixed
-from forebay.testing.faults import FAULTS
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import FAULTS, Fixed
 
 KEY = "sk-very-secret-key"
 NOW = ReplicaScript(delay=Fixed(0.0))

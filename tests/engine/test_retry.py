@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forebay import errors
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry, jitter_unit
 from forebay.records import Completion, Request, Timing, Usage
 from forebay.testing.clock import ManualClock

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.replicas.discovery import FixedReplicas
-from forebay.fleet.replicas.health import HealthRules
+from forebay.fleet.health import HealthRules
 from forebay.records import Request
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Fixed
 
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.02))
 RULES = HealthRules(first_wait_s=0.2, max_wait_s=1.0)

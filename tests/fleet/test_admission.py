@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.fleet.admission import NEVER_DUE_S, Admission
-from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
+from forebay.fleet.admission import NEVER_DUE_S, Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policy_registry import make_policy
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed

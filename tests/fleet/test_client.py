@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from forebay.engine.base import Deadline
 from forebay.engine.client import HttpEngine
-from forebay.engine.deadline import Deadline
 from forebay.errors import (
     BadRequest,
     ModelNotFound,
@@ -25,14 +25,13 @@ from forebay.errors import (
 from forebay.fleet.client import FleetClient
 from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.replicas.discovery import FileReplicas, FixedReplicas
-from forebay.fleet.replicas.health import HealthRules
+from forebay.fleet.discovery import FileReplicas, FixedReplicas
+from forebay.fleet.health import HealthRules
 from forebay.records import Request
 from forebay.settings import SecretRef
 from forebay.testing.clock import ManualClock
-from forebay.testing.delays import Fixed
-from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Faults, Fixed
 
 AWAY = "http://127.0.0.1:9"
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.errors import EngineError
-from forebay.fleet.replicas import reports
-from forebay.testing.faults import Faults
+from forebay.testing.script import Faults
 
 
 async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:
@@ -43,7 +42,7 @@ async def test_metrics_that_lie_do_not_stop_the_stream(
     fleet_of: Any, ask: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All claim long queues, new ones each time: what comes shows that it is not so."""
-    monkeypatch.setattr(reports, "UNPROVEN_S", math.inf)
+    monkeypatch.setattr("forebay.fleet.member.UNPROVEN_S", math.inf)
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)
         for number in range(20):

@@ -12,13 +12,12 @@ from benchmarks.slowdown import GOOD, MOST_THROWN_AWAY, REPLICAS, SPEEDS
 
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.replicas.discovery import FixedReplicas
 from forebay.records import Message, Request, Sampling
-from forebay.testing.faults import Faults
+from forebay.testing.clock import LoopClock, run_virtual
 from forebay.testing.replica.inside import InsideReplica
-from forebay.testing.replica.script import ReplicaScript
-from forebay.testing.virtual import LoopClock, run_virtual
+from forebay.testing.script import Faults, ReplicaScript
 
 pytestmark = pytest.mark.slow
 

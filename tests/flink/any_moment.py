@@ -17,8 +17,7 @@ from forebay.flink.request_handler import result as result_of
 from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, Usage
 from forebay.testing.answers import tokens
 from forebay.testing.chain import Chain, Operator
-from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
+from forebay.testing.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 Action = tuple[str, int]
 ACTIONS = st.one_of(

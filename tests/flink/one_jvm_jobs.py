@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forebay.engine.base import Engine
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline, Engine
 from forebay.records import Completion, Request
-from forebay.testing.delays import Mixture
+from forebay.testing.clock import wait_until
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.operators import Runs
-from forebay.testing.waiting import wait_until
+from forebay.testing.script import Mixture
 
 EVENTS = 6000
 CANCELLED = 3

@@ -26,8 +26,8 @@ from forebay.flink.infer import infer, infer_stateful
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import Event, Message
 from forebay.stateful.program import Answer, Ask, Moment, Output, Program, Step, Timer
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine
+from forebay.testing.script import Fixed
 
 ASKED = 100
 """Of a program's events, each of which waits for the call before it, one in so many asks."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -85,9 +85,9 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
-    from forebay.testing.delays import Fixed
     from forebay.testing.engine import ScriptedEngineFactory
     from forebay.testing.operators import GatedEngineFactory
+    from forebay.testing.script import Fixed
     from forebay.testing.stateful import Remember
 
     config = FlinkConfig(

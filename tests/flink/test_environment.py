@@ -19,9 +19,9 @@ from forebay.flink.environment import (
     flink_options,
 )
 from forebay.flink.jvm import import_path
+from forebay.testing.clock import wait_until
 from forebay.testing.cluster import local_cluster
 from forebay.testing.operators import complete_checkpoint
-from forebay.testing.waiting import wait_until
 
 
 def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:

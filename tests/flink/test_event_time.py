@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
 
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs

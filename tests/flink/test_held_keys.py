@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay.clock import SystemClock
-from forebay.testing.clock import SetClock
+from forebay.testing.clock import SetClock, wait_until
 from forebay.testing.stateful import Remember
-from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.testing.answers import echo
-from forebay.testing.delays import Fixed, Mixture
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
+from forebay.testing.script import Fixed, Mixture
 
 if TYPE_CHECKING:
     from forebay.flink.job import RunningJob

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay.engine.launch.processes import wait_gone
+from forebay.processes import wait_gone
 
 OWNER = """
 import sys, time, threading

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
 
 BEGINS = re.compile(rb"\x80[\x02-\x05]")
 
@@ -41,7 +41,7 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from pyflink.common import Types
 
     import forebay as fb
-    from forebay.apps.trends.operators import trend_events
+    from forebay.apps.trends.graph import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.codec import decode
     from forebay.connectors.feeds.feed import Received
@@ -59,8 +59,8 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.flink.request_handler import InferenceSpec
     from forebay.flink.stages import payload
     from forebay.stateful.machine import IN_FLIGHT
-    from forebay.testing.delays import Fixed
     from forebay.testing.engine import ScriptedEngineFactory
+    from forebay.testing.script import Fixed
     from forebay.testing.stateful import Remember
 
     class Posts:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode, encode
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -20,8 +20,8 @@ from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, Req
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
 from forebay.testing.answers import echo
 from forebay.testing.clock import ManualClock
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+from forebay.testing.script import Fixed
 
 FAST = RetryPolicy(base_s=0.001, max_backoff_s=0.001)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

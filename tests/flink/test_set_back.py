@@ -18,8 +18,7 @@ from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 from forebay.stateful.stateless import stateless
 from forebay.testing.chain import Chain, Operator
-from forebay.testing.chosen_calls import ChosenCalls
-from forebay.testing.keyed_state import WallClock, held_keys, set_after_round
+from forebay.testing.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 HOUR_MS = 3_600_000
 SHARDS = 3

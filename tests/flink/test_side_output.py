@@ -13,9 +13,9 @@ pytestmark = pytest.mark.flink
 def test_each_chain_ends_with_the_same_operator_at_each_parallelism(
     application: str, tmp_path: Path, flink_logs: Path
 ) -> None:
-    from forebay.apps.topics.operators import topic_events
+    from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
-    from forebay.apps.trends.operators import trend_events
+    from forebay.apps.trends.graph import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format

@@ -10,9 +10,9 @@ import pytest
 
 from forebay.stateful.due import PER_CHUNK
 from forebay.testing.answers import echo
-from forebay.testing.delays import Fixed, Mixture
+from forebay.testing.clock import wait_until
+from forebay.testing.script import Fixed, Mixture
 from forebay.testing.stateful import AskLater, Remember
-from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs

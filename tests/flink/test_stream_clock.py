@@ -10,8 +10,7 @@ import pytest
 
 from forebay.clock import Clock
 from forebay.codec import decode, encode
-from forebay.detect.partition_time import HELD_EVENTS
-from forebay.detect.stream_time import Tolerance
+from forebay.detect.stream_time import HELD_EVENTS, Tolerance
 from forebay.errors import MalformedRecord
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.chatter import chatter, expected_summaries, summary_tally
 
 from forebay.apps.summaries.settings import Summaries
-from forebay.testing.delays import Mixture
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
+from forebay.testing.script import Mixture
 
 if TYPE_CHECKING:
     from forebay.testing.operators import Runs

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.errors import SettingError
+from forebay.testing.clock import wait_until
 from forebay.testing.stateful import Remember
-from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -45,7 +45,7 @@ def remembers(env: StreamExecutionEnvironment) -> None:
 
 
 def finds_topics(env: StreamExecutionEnvironment) -> None:
-    from forebay.apps.topics.operators import topic_events
+    from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
     from forebay.embed.base import NoEmbedding
     from forebay.flink.keying import TextField
@@ -55,7 +55,7 @@ def finds_topics(env: StreamExecutionEnvironment) -> None:
 
 
 def finds_trends(env: StreamExecutionEnvironment) -> None:
-    from forebay.apps.trends.operators import trend_events
+    from forebay.apps.trends.graph import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.detect.stream_time import Tolerance
     from forebay.flink.keying import TextField

@@ -16,8 +16,8 @@ from forebay.documents.load import check_document
 from forebay.gateway.app import Gateway
 from forebay.gateway.serve import GatewayServer, listen, make_gateway, url_of
 from forebay.gateway.spec import GatewaySpec
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Fixed
 
 QUICK = ReplicaScript(delay=Fixed(0.0))
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}

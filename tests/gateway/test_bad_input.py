@@ -9,8 +9,8 @@ import aiohttp
 import orjson
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, Served, before, until
 

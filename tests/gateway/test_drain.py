@@ -10,8 +10,8 @@ import time
 import aiohttp
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, before, serving, spec_of, until
 from .test_relay import EVENTS, recorder

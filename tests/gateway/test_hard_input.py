@@ -10,8 +10,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, before, serving, spec_of, until
 from .test_bad_input import HEAD, _send, answer, fine, raw

@@ -1,14 +1,125 @@
-"""API keys: found by the right one only, and nowhere to be read again."""
+"""Limits of a key, by a clock that is told."""
 
 from __future__ import annotations
+
+import math
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.keys import Caller, KeyRing
-from forebay.gateway.limits import KeyLimits
+from forebay.gateway.keys import Bucket, Caller, KeyLimits, KeyRing, Usage
 from forebay.gateway.refusal import Refusal
+
+moments = st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=60)
+
+
+@given(rate=st.floats(0.1, 100), size=st.floats(1, 50), steps=moments)
+def test_a_bucket_never_gives_more_than_it_held_and_got(
+    rate: float, size: float, steps: list[tuple[float, float]]
+) -> None:
+    bucket = Bucket(rate, size, 0.0)
+    now_s = given_s = taken = largest = 0.0
+    for pause_s, amount in steps:
+        now_s += pause_s
+        if not bucket.take(amount, now_s):
+            taken += amount
+            largest = max(largest, amount)
+            given_s = now_s
+    assert taken <= size + rate * given_s + max(0.0, largest - size) + 1e-6
+
+
+@given(rate=st.floats(0.1, 100), amount=st.floats(0.1, 100))
+def test_after_the_wait_that_is_told_there_is_enough(rate: float, amount: float) -> None:
+    bucket = Bucket(rate, 10.0, 0.0)
+    bucket.take(10.0, 0.0)
+    wait_s = bucket.take(amount, 0.0)
+    assert wait_s > 0
+    assert bucket.take(amount, wait_s * 1.0001 + 1e-6) == 0.0
+
+
+def test_without_a_rate_there_is_no_limit() -> None:
+    assert Bucket(math.inf, 1.0, 0.0).take(1e9, 0.0) == 0.0
+
+
+def test_requests_come_in_a_burst_and_then_at_the_rate() -> None:
+    usage = Usage(KeyLimits(requests_per_s=2.0, burst=3), 0.0)
+    for _ in range(3):
+        with usage.request(0.0):
+            pass
+    with pytest.raises(Refusal) as caught, usage.request(0.0):
+        pass
+    assert (caught.value.status, caught.value.retry_after_s) == (429, pytest.approx(0.5))
+    with usage.request(0.51):
+        pass
+
+
+def test_requests_in_flight_are_counted_out_again_whatever_happens() -> None:
+    usage = Usage(KeyLimits(in_flight=2), 0.0)
+    with ExitStack() as stack:
+        stack.enter_context(usage.request(0.0))
+        stack.enter_context(usage.request(0.0))
+        with pytest.raises(Refusal), usage.request(0.0):
+            pass
+        assert usage.in_flight == 2
+    with pytest.raises(KeyError), usage.request(0.0):
+        raise KeyError
+    assert usage.in_flight == 0
+
+
+def test_tokens_are_taken_by_the_minute() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    usage.tokens(600, 0.0)
+    with pytest.raises(Refusal) as caught:
+        usage.tokens(100, 0.0)
+    assert caught.value.retry_after_s == pytest.approx(10.0)
+    usage.tokens(100, 10.1)
+
+
+def test_a_request_larger_than_a_minutes_tokens_is_let_in_when_the_minute_is_full() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    usage.tokens(1200, 0.0)
+    with pytest.raises(Refusal):
+        usage.tokens(1, 59.0)
+    usage.tokens(1, 61.0)
+
+
+def test_no_request_makes_a_key_owe_more_than_a_minutes_tokens() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    assert usage.tokens(1e300, 0.0) == 1200
+    with pytest.raises(Refusal) as caught:
+        usage.tokens(600, 0.0)
+    assert caught.value.retry_after_s == pytest.approx(120.0)
+
+
+def test_what_was_not_used_is_given_back_and_what_was_used_beyond_it_is_taken() -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    usage.settle(usage.tokens(600, 0.0), 100)
+    usage.settle(usage.tokens(500, 0.0), 560)
+    with pytest.raises(Refusal) as caught:
+        usage.tokens(1, 0.0)
+    assert caught.value.retry_after_s == pytest.approx(6.1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 200), st.integers(0, 1 << 100), st.booleans()), max_size=40),
+)
+def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
+    waits_s: list[float] = []
+    for amount, used, settled in steps:
+        try:
+            taken = usage.tokens(amount, 0.0)
+        except Refusal as refusal:
+            waits_s.append(refusal.retry_after_s or 0.0)
+        else:
+            if settled:
+                usage.settle(taken, used)
+    assert all(wait_s <= 120.0 for wait_s in waits_s)
+
 
 RING = KeyRing([("a", "sk-a", KeyLimits()), ("b", "sk-bé", KeyLimits())], 0.0)
 

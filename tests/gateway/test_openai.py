@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, on_thread
 

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from forebay.gateway.openapi import DOCUMENT
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from ..attacks.bounds import without_standstill_on_thread  # noqa: TID252
 from .conftest import on_thread

@@ -13,9 +13,8 @@ import pytest
 from forebay.errors import SettingError
 from forebay.fleet.config import FleetConfig
 from forebay.ports import free_port
-from forebay.testing.delays import Fixed
-from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Faults, Fixed
 
 from .conftest import CHAT, QUICK, Served, before, serving, spec_of, until
 

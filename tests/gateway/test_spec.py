@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import SettingError
-from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.gateway.serve import listen, make_gateway
 from forebay.gateway.spec import GatewaySpec, load_gateway
 

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, QUICK, Served, before, until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
 

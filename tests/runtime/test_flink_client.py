@@ -1,19 +1,77 @@
-"""Inside the process that holds Flink: what it reports last."""
+"""A job's topics are planned once before it is built, and no harm is done where they cannot be."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay.config.load import parse_spec
 from forebay.errors import PipelineFailed
 from forebay.flink.job import JvmGone
 from forebay.runtime import flink_client
-from forebay.runtime.flink_client import FlinkClient
+from forebay.runtime.flink_client import FlinkClient, plan_ahead
 from forebay.runtime.reports import Failed, Lost, Report, decode_report
+from forebay.settings import Settings
+
+ACCESS = {"type": "kafka", "bootstrap": "127.0.0.1:9"}
+FILES = {"source": {"type": "jsonl", "path": "in.jsonl"}, "sink": {"type": "jsonl", "path": "out"}}
+
+PLANNED = """
+import sys
+from pathlib import Path
+from forebay.flink.jvm import launch_jvm
+from forebay.config.load import parse_spec
+from forebay.runtime.flink_client import plan_ahead
+from forebay.settings import Settings
+
+home, jar = map(Path, sys.argv[1:])
+jvm = launch_jvm(home / "logs", heap_mb=512, jars=[jar], archive_dir=home / "java")
+jvm.connect()
+access = {"type": "kafka", "bootstrap": "127.0.0.1:9"}
+source = {**access, "topics": ["in"]}
+for document in (
+    {"source": source, "sink": {**access, "topic": "out"}, "dead_letters": {**access, "topic": "letters"}},
+    {"source": {"type": "generator"}, "sink": {**access, "topic": "out"}},
+):
+    print(plan_ahead(parse_spec({"name": "p", "prompt": "x", **document}), Settings(home, Path())))
+jvm.end()
+"""
+
+
+def document(**changes: Any) -> Any:
+    return parse_spec({"name": "p", "prompt": "x", **FILES, **changes})
+
+
+def test_without_topics_there_is_nothing_to_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flink_client, "flink_environment", lambda config: pytest.fail("planned"))
+    assert not plan_ahead(document(), Settings(tmp_path, Path()))
+
+
+def test_what_goes_wrong_is_left_to_the_job(tmp_path: Path) -> None:
+    # There is no connector in this home.
+    assert not plan_ahead(document(source={**ACCESS, "topics": ["in"]}), Settings(tmp_path, Path()))
+
+
+@pytest.mark.flink
+def test_topics_are_planned_though_no_broker_answers(kafka_jar: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "connectors").mkdir(parents=True)
+    (home / "connectors" / kafka_jar.name).symlink_to(kafka_jar)
+    done = subprocess.run(
+        [sys.executable, "-c", PLANNED, str(home), str(kafka_jar)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
+    # Not the one in its loader, which no archive of classes can hold.
+    assert len(list((home / "java").glob("flink-table-planner-*.jar"))) == 1
 
 
 class Ended(BaseException):

@@ -17,9 +17,9 @@ import orjson
 import pytest
 from fastavro import schemaless_writer
 
-from forebay.testing.delays import Fixed
 from forebay.testing.registry import ScriptedRegistry
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume, produce
 
 pytestmark = pytest.mark.flink

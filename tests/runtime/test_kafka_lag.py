@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume, produce
 
 RUN = """
@@ -25,13 +25,13 @@ import json, sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from forebay.runtime import lag
+from forebay.runtime import watch as watching
 from forebay.config.load import load_spec
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
 from forebay.testing.topics import produce
 
-lag.EVERY_S = 0.3
+watching.COUNT_EVERY_S = 0.3
 url, bootstrap, topic = sys.argv[1:]
 more = []
 

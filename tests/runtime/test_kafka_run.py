@@ -22,10 +22,10 @@ from forebay.config.load import load_spec
 from forebay.errors import ResultsLost
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
-from forebay.testing.delays import Fixed
+from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume, consume_committed, member, produce
-from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -188,7 +188,7 @@ from forebay.testing.clock import ManualClock
 start_jvm(Path(sys.argv[1]), heap_mb=256, jars=[Path(sys.argv[2])])
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
-from forebay.runtime.kafka_preflight import await_brokers
+from forebay.runtime.preflight import await_brokers
 
 documents = json.loads(sys.argv[3])
 # What the JVM loads for its first call is not held against the node.

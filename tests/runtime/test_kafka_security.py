@@ -26,10 +26,10 @@ from cryptography.x509.oid import NameOID
 
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
-from forebay.testing.delays import Fixed
+from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume_committed, make_topic, produce
-from forebay.testing.waiting import wait_until
 
 # One run, or one node, for all of them.
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("kafka_security")]

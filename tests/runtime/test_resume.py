@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from forebay.config.load import parse_spec
 from forebay.config.spec import PipelineSpec
-from forebay.engine.launch.processes import birth_s
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import checkpoints_of
+from forebay.processes import birth_s
 from forebay.runtime.resume import (
     KEPT_LOGS,
     CheckpointCleaner,

@@ -13,7 +13,7 @@ from forebay.config.load import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.job import Checkpoints
 from forebay.flink.rest import FlinkRest
-from forebay.runtime import attempt, model_discovery, run, supervisor
+from forebay.runtime import attempt, inference, run, supervisor
 from forebay.runtime import watch as watching
 from forebay.runtime.output_counts import OutputCounts
 from forebay.runtime.run import RunOptions, run_pipeline
@@ -81,9 +81,7 @@ class Bench:
 
     def replace(self, name: str, value: Any) -> None:
         holders = [
-            module
-            for module in (attempt, run, model_discovery, supervisor, watching)
-            if hasattr(module, name)
+            module for module in (attempt, run, inference, supervisor, watching) if hasattr(module, name)
         ]
         assert holders
         for module in holders:

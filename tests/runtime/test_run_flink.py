@@ -12,8 +12,8 @@ import pytest
 from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.errors import PipelineFailed, SettingError
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
 

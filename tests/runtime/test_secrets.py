@@ -23,11 +23,11 @@ from pyflink import java_gateway
 
 from forebay.flink import tls_keys
 from forebay.flink.jvm import jvm_process, start_jvm
-from forebay.testing.delays import Fixed
+from forebay.testing.clock import wait_until
 from forebay.testing.feeds import FeedServer, serve
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 from forebay.testing.topics import consume_committed, make_topic
-from forebay.testing.waiting import wait_until
 
 from .test_kafka_security import (
     PASSWORD,

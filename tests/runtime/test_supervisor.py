@@ -12,7 +12,7 @@ import pytest
 
 from forebay.config.load import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
-from forebay.runtime import model_discovery, supervisor
+from forebay.runtime import inference, supervisor
 from forebay.runtime.attempt import Order
 from forebay.runtime.reports import (
     AwaitsKafka,
@@ -98,7 +98,7 @@ class Bench:
         self.processes: list[Process] = []
         self.entered = 0
         (folder / "in.jsonl").write_text("{}\n")
-        monkeypatch.setattr(model_discovery, "served_model", lambda spec, url, say: "m")
+        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: "m")
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
 
     def attempts(self, *scripts: tuple[Step, ...]) -> None:

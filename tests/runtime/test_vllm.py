@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.engine.client import HttpEngine
-from forebay.engine.probe import fetch_metrics, list_models
+from forebay.engine.replica import HttpReplica, list_models
 from forebay.errors import ModelNotFound, PromptTooLong, SettingError
 from forebay.records import Message, Request, Sampling
 
@@ -67,15 +67,15 @@ async def test_what_vllm_refuses_has_its_class(replica: str) -> None:
 
 
 async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:
-    engine = HttpEngine(replica)
+    asked = HttpReplica(replica)
 
     async def running() -> int:
-        load, _ = await fetch_metrics(replica)
+        load, _ = await asked.fetch_metrics()
         return load.running or 0
 
     try:
         long = request("Count.", sampling=Sampling(max_tokens=450, extra={"ignore_eos": True}))
-        call = asyncio.create_task(engine.complete(long, timeout_s=120))
+        call = asyncio.create_task(asked.engine.complete(long, timeout_s=120))
         while not await running():
             assert not call.done(), "the answer came before it could be cancelled"
         call.cancel()
@@ -85,7 +85,7 @@ async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:
         while await running():
             pass
     finally:
-        await engine.close()
+        await asked.close()
 
 
 @pytest.mark.flink

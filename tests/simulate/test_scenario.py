@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.dispatch import ImmediateDispatcher
+from forebay.fleet.admission import ImmediateDispatcher
 from forebay.fleet.policy_registry import make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import LLAMA_8B, find_model
 from forebay.simulate.figures import Slo
 from forebay.simulate.replica import Sequence
-from forebay.simulate.run import Simulation, fleet_of
-from forebay.simulate.scenario import NAMES, Scenario, dispatcher_for
+from forebay.simulate.scenario import NAMES, Scenario, Simulation, dispatcher_for, fleet_of
 from forebay.simulate.traces import Arrivals, TraceRequest
 
 BUSY = Arrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()

@@ -6,10 +6,9 @@ import pytest
 from forebay import errors
 from forebay.engine.client import HttpEngine
 from forebay.records import Message, Request, Sampling
-from forebay.testing.delays import Fixed
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
-from forebay.testing.faults import FAULTS
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import FAULTS, Fixed
 
 SCHEMA = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
 

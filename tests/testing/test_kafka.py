@@ -14,10 +14,10 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from forebay.engine.launch.processes import wait_gone
+from forebay.processes import wait_gone
+from forebay.testing.clock import wait_until
 from forebay.testing.kafka import FENCING
 from forebay.testing.topics import WAIT_S, consume
-from forebay.testing.waiting import wait_until
 
 PRODUCERS = 12
 OWNER = """

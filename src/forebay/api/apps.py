@@ -8,8 +8,8 @@ from pydantic import BaseModel
 from pyflink.datastream import DataStream
 from typing_extensions import Unpack
 
-from forebay.api.events import TextOf, ToEvent, encoded_events, key_templates, source_of, text_of
 from forebay.api.inference import Inference
+from forebay.api.objects import TextOf, ToEvent, encoded_events, key_templates, source_of, text_of
 from forebay.api.streams import Outputs, check_inference, outputs, refuse_prompt
 from forebay.apps.graph import InferenceOptions
 from forebay.apps.sessions.program import SessionsSpec

@@ -1,4 +1,6 @@
-"""What a user says about the model: where it is, what it is asked, which answers are taken."""
+"""What a user says about the model: which servers answer and how requests are spread over them, what it is
+asked, which answers are taken.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from forebay.api.fleet import Fleet
 from forebay.api.models import AnswerModel
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.base import EngineFactory
@@ -19,13 +20,82 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
-from forebay.fleet.model_discovery import discover_model
+from forebay.fleet.cache_subscriber import check_form
+from forebay.fleet.config import FleetConfig, stall_s_for
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList, discover_model
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+
+@dataclass(frozen=True, init=False)
+class Fleet:
+    """Several servers of the same model. Give URLs, or `file`, or `dns`.
+
+    Args:
+        urls: One URL per server.
+        file: Path of a file with one URL per line. The file may change while the job runs.
+        dns: `http://NAME:PORT`; every address of the name is a server, looked up again as the job runs.
+        routing: Name of a routing policy. The default sends a request to where it is answered soonest, and
+            holds it back while all servers are full.
+        kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
+            nowhere.
+
+    Raises `SettingError` for a wrong argument. No server is contacted here.
+
+    >>> fleet = fb.Fleet("http://gpu-1:8000", "http://gpu-2:8000", routing="session_affinity")
+    >>> ask = fb.Inference(fleet, model="smollm2-135m-instruct", prompt="{{ text }}")
+    """
+
+    replicas: ReplicaList
+    routing: str
+    kv_events: str | None
+
+    def __init__(
+        self,
+        *urls: str,
+        file: str | None = None,
+        dns: str | None = None,
+        routing: str = DEFAULT_POLICY,
+        kv_events: str | None = None,
+    ) -> None:
+        if sum((bool(urls), file is not None, dns is not None)) != 1:
+            raise SettingError("a fleet needs one of: URLs, file=, dns=")
+        replicas: ReplicaList
+        if file is not None:
+            replicas = FileReplicas(str(file))
+        elif dns is not None:
+            replicas = DnsReplicas(dns)
+        else:
+            replicas = FixedReplicas(urls)
+        make_policy(routing)
+        if kv_events is not None:
+            check_form(kv_events)
+        object.__setattr__(self, "replicas", replicas)
+        object.__setattr__(self, "routing", routing)
+        object.__setattr__(self, "kv_events", kv_events)
+
+    def factory(
+        self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
+    ) -> FleetEngineFactory:
+        """What opens this fleet for an operator with these bounds."""
+        return FleetEngineFactory(
+            FleetConfig(
+                self.replicas,
+                model=model,
+                api_key=api_key,
+                routing=self.routing,
+                kv_events=self.kv_events,
+                stall_s=stall_s_for(timeout_s),
+                capacity=capacity,
+                deadline_s=deadline_s,
+            )
+        )
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 from pyflink.datastream import DataStream
 
-from forebay.api.events import TextOf, ToEvent, key_templates, source_of, text_of
 from forebay.api.inference import Inference
 from forebay.api.models import AnswerModel, ReadResult
-from forebay.api.objects import ObjectStream
+from forebay.api.objects import ObjectStream, TextOf, ToEvent, key_templates, source_of, text_of
 from forebay.codec import decode
 from forebay.errors import SettingError
 from forebay.flink import infer as flink_infer

@@ -16,17 +16,14 @@ import typer
 from forebay import __version__
 from forebay.cli.ask import ask
 from forebay.cli.bench import bench
-from forebay.cli.connectors import connectors
 from forebay.cli.demo import demo
-from forebay.cli.doctor import doctor
 from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
-from forebay.cli.json_option import Command
+from forebay.cli.output import Command, errors_console, say
 from forebay.cli.run import RunCommand, run
-from forebay.cli.setup import setup
+from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.simulate import simulate
-from forebay.cli.terminal import errors_console, say
 from forebay.control_characters import PlainFormatter
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from forebay.cli.json_option import STDOUT, check_json
-from forebay.cli.terminal import errors_console, say
+from forebay.cli.output import STDOUT, check_json, errors_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -124,7 +123,7 @@ def _run(
     from forebay.config.spec import PipelineSpec
     from forebay.documents.load import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas
-    from forebay.runtime.model_discovery import served_by
+    from forebay.runtime.inference import served_by
     from forebay.runtime.preflight import check_secrets
 
     given = set_values(document, values, known_paths(PipelineSpec, document))

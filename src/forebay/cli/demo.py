@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.cli.setup import announce_install
-from forebay.cli.terminal import errors_console, results_console, say
 from forebay.errors import SettingError
 from forebay.settings import SecretRef, load_settings
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forebay.cli.terminal import say
+from forebay.cli.output import say
 
 if TYPE_CHECKING:
     from forebay.demo.outbreak import Outbreak

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.json_option import Command, JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import errors_console, results_console, say
+from forebay.cli.output import (
+    Command,
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 

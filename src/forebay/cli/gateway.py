@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.json_option import JsonFile, check_json, shows_text, write_json
+from forebay.cli.output import JsonFile, check_json, shows_text, write_json
 from forebay.control_characters import PlainFormatter
 from forebay.errors import SetupError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.terminal import errors_console, say
+from forebay.cli.output import errors_console, say
 from forebay.errors import SettingError
 
 

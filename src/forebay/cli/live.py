@@ -9,11 +9,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from forebay.backlog import Backlog
-from forebay.cli.json_option import shows_text, write_json
-from forebay.cli.terminal import say
+from forebay.cli.output import say, shows_text, write_json
 from forebay.control_characters import replace_controls
-from forebay.runtime.snapshot import Snapshot, Throughput
+from forebay.runtime.snapshot import Backlog, Snapshot, Throughput
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from forebay.apps.registry import APPLICATIONS
-from forebay.cli.json_option import STDOUT, Command, JsonFile, check_json
-from forebay.cli.terminal import errors_console, say
+from forebay.cli.output import (
+    STDOUT,
+    Command,
+    JsonFile,
+    check_json,
+    errors_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.control_characters import replace_controls
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from forebay.config.spec import PipelineSpec
     from forebay.runtime.flink_process import FlinkLauncher
     from forebay.runtime.snapshot import Snapshot
+
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
@@ -91,8 +104,6 @@ def run(
         raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
     check_json(json)
     if dry_run:
-        from forebay.cli.dry_run import show_plan
-
         spec = _spec(pipeline, given, set or [], out or Path("out", pipeline))
         show_plan(spec, engine or [], json, cluster=cluster)
         return
@@ -125,12 +136,11 @@ def _run(
     launcher: FlinkLauncher,
     settings: Settings,
 ) -> None:
-    from forebay.cli.dead_letter_hint import show_lost
     from forebay.cli.live import LiveLine, report
     from forebay.connectors.stdout import StdoutSink
     from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
-    from forebay.runtime.run import Engine, RunOptions, run_pipeline
+    from forebay.runtime.run import OpenEngine, RunOptions, run_pipeline
 
     ready = APPLICATIONS.find(pipeline)
     folder = given["out"] or Path("out", pipeline)
@@ -144,7 +154,7 @@ def _run(
     errors = errors_console()
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
-    place: Engine = (
+    place: OpenEngine = (
         local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
         if local
         else nullcontext(engine)
@@ -230,3 +240,46 @@ def _check_name(pipeline: str, applications: Sequence[str]) -> None:
         f"forebay run {pipeline[:200]}: there is no such file and no such application; expected a pipeline "
         f"file or one of {', '.join(applications)}{suggestion(pipeline, names)}"
     )
+
+
+def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cluster: str | None) -> None:
+    """Check what `spec` needs on this machine, and print it resolved, as YAML, and its graph.
+
+    Nothing is started, made or written but the file of `--json`. Raises `SettingError` as a run would
+    before it starts anything.
+    """
+    from forebay.config.plan import graph_text, resolved, stages_of, to_yaml
+    from forebay.runtime.preflight import check_paths, check_secrets
+
+    check_secrets(spec, here=cluster is None)
+    check_paths(spec, make=False)
+    document, stages = resolved(spec, engine), stages_of(spec, engine)
+    write_json(json, {"pipeline": document, "graph": [asdict(stage) for stage in stages]})
+    if shows_text(json):
+        # The graph in comments, so that the whole is a pipeline file.
+        graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
+        typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}"))
+
+
+MOST_LOOKED_AT = 10_000
+MOST_CHARS = 200
+
+
+def show_lost(folder: str | None, console: Console) -> None:
+    """Name the most frequent cause among the first dead letters in `folder`, and an example.
+
+    None: they lie in no folder, and nothing is shown.
+    """
+    from forebay.connectors.files.sink import read_jsonl_sink
+
+    if folder is None:
+        return
+    causes: Counter[str] = Counter()
+    details: dict[str, str] = {}
+    for line in islice(read_jsonl_sink(Path(folder)), MOST_LOOKED_AT):
+        letter = orjson.loads(line)
+        causes[letter["cause"]] += 1
+        details.setdefault(letter["cause"], letter["detail"])
+    for cause, _ in causes.most_common(1):
+        words = details[cause][:MOST_CHARS].replace("\n", " ")
+        say(console, f"no results, only dead letters, most often {cause}: {words}")

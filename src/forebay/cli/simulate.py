@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.files import check_writable
-from forebay.cli.json_option import Command, Group, JsonFile, check_json, shows_text, write_json
-from forebay.cli.terminal import results_console, say
+from forebay.cli.output import (
+    Command,
+    Group,
+    JsonFile,
+    check_json,
+    check_writable,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ def run(
 
     check_json(json)
     if plot is not None:
-        from forebay.simulate.picture import check_drawing, draw_runs
+        from forebay.simulate.figures import check_drawing, draw_runs
 
         check_writable("--plot", plot)
         check_drawing(plot)

@@ -25,7 +25,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.config import KvEvents, Urls
-from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 

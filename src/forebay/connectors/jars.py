@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from forebay.errors import LaunchError, SettingError
-from forebay.private_folder import check_nobody_else_writes
+from forebay.files import check_nobody_else_writes
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 READ_TIMEOUT_S = 60.0

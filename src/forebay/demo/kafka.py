@@ -28,7 +28,7 @@ from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.records import DeadLetter, Event
 from forebay.runtime.job_graph import connector_jars
-from forebay.runtime.run import Engine, RunOptions, Watch, run_pipeline
+from forebay.runtime.run import OpenEngine, RunOptions, Watch, run_pipeline
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
 from forebay.testing.kafka import local_kafka
@@ -101,7 +101,7 @@ def run_between_topics(
     bootstrap: str,
     name: str,
     *,
-    engine: Engine,
+    engine: OpenEngine,
     settings: Settings,
     watch: Watch,
 ) -> tuple[Snapshot, Summary, Topics]:

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from forebay.engine.launch.commands import run_logged
-from forebay.engine.launch.files import check_sha256, locked
-from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.progress import Progress, run_logged
 from forebay.errors import SetupError
+from forebay.files import check_sha256, locked
 from forebay.settings import Settings
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"

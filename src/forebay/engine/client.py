@@ -12,11 +12,10 @@ import aiohttp
 from yarl import URL
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
-from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, request_body
-from forebay.engine.sse import SseParser
+from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body
 from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation, SettingError, Unreachable
 from forebay.records import Completion, ReplicaLoad, Request, Timing
 from forebay.settings import SecretRef, read_secret

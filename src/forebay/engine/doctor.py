@@ -16,11 +16,11 @@ from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
 from forebay.engine.launch.local import machine_registry, threads_on
 from forebay.engine.launch.machine import Processor, available_memory_gib, read_processor, usable_cores
 from forebay.engine.launch.model import model_ready
-from forebay.engine.launch.ports import free_ports_from
 from forebay.engine.launch.registry import Replica
 from forebay.engine.launch.replicas import PORT_BASE
 from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB
 from forebay.errors import LaunchError
+from forebay.ports import free_ports_from
 from forebay.settings import Settings
 
 FLINK = "2.3.0"

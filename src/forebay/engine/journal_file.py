@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.errors import SettingError
-from forebay.private_folder import check_nobody_else_writes
+from forebay.files import check_nobody_else_writes
 
 APPLICATION_ID = 0x46425931
 """Marks the file as Forebay's ("FBY1"), in the place that SQLite keeps for it."""

@@ -1,18 +1,46 @@
-"""One replica as a fleet uses it: it answers requests, and says how it is and what it serves."""
+"""One replica as a fleet uses it: it answers requests, and says how healthy and how loaded it is and what it
+serves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import aiohttp
+import orjson
+from yarl import URL
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.client import HttpEngine, open_session, request_headers
-from forebay.engine.deadline import Deadline
-from forebay.engine.load import ReplicaCounters
-from forebay.engine.probe import ServedModel, check_health, fetch_cache_tokens, fetch_metrics, list_models
+from forebay.engine.base import Deadline
+from forebay.engine.client import (
+    MAX_ERROR_BYTES,
+    HttpEngine,
+    open_session,
+    read_bounded,
+    read_start,
+    request_headers,
+    request_timeout,
+    transport_error,
+)
+from forebay.engine.failures import Quoter, error_from_status
+from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
+from forebay.errors import AttemptTimeout, BadRequest, EngineError, ModelNotFound, ProtocolViolation
 from forebay.records import Completion, ReplicaLoad, Request
+
+MAX_MODELS_BYTES = 1 << 20
+MAX_METRICS_BYTES = 8 << 20
+NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
+"""How a server answers that has no list of its models: 404, 405, or something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that a replica serves. `max_model_len`: its context in tokens, where the replica says so."""
+
+    name: str
+    max_model_len: int | None = None
 
 
 class ReplicaEngine(Protocol):
@@ -40,14 +68,21 @@ class Replica(Protocol):
     def engine(self) -> ReplicaEngine: ...
 
     async def check_health(self, timeout_s: float) -> bool:
-        """Return where it is well: False where it is in reach and knows no such question."""
+        """Return where it is well: False where it is in reach and knows no such question, or wants a key
+        for it."""
         ...
 
-    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]: ...
+    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]:
+        """What it serves."""
+        ...
 
-    async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]: ...
+    async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
+        """Its load, and what it has counted since it started."""
+        ...
 
-    async def fetch_cache_tokens(self, timeout_s: float) -> float | None: ...
+    async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
+        """How many tokens its KV cache holds; None where it does not say."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -66,32 +101,71 @@ class HttpReplica:
     def engine(self) -> HttpEngine:
         return self._engine
 
-    async def check_health(self, timeout_s: float) -> bool:
-        return await check_health(self._url, timeout_s=timeout_s, session=self._open())
+    async def check_health(self, timeout_s: float = 2.0) -> bool:
+        status, body = await self._ask("/health", timeout_s, MAX_MODELS_BYTES)
+        if status >= 500:
+            raise self._error(status, body)
+        return status == 200
 
-    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]:
-        return await list_models(self._url, api_key=self._api_key, timeout_s=timeout_s, session=self._open())
+    async def list_models(self, timeout_s: float = 10.0) -> tuple[ServedModel, ...]:
+        body = await self._get("/v1/models", timeout_s, MAX_MODELS_BYTES)
+        try:
+            document: Any = orjson.loads(body)
+            return tuple(_model(entry) for entry in document["data"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            said = Quoter(self._api_key)(body.decode("utf-8", "replace"))
+            raise ProtocolViolation(f"{self._url}/v1/models answered no list of models: {said}") from None
 
-    async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
-        return await fetch_metrics(
-            self._url,
-            api_key=self._api_key,
-            timeout_s=timeout_s,
-            clock=self._clock,
-            session=self._open(),
-        )
+    async def fetch_metrics(self, timeout_s: float = 10.0) -> tuple[ReplicaLoad, ReplicaCounters]:
+        body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
+        return parse_metrics(body.decode("utf-8", "replace"), observed_s=self._clock.monotonic_s())
 
-    async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
-        return await fetch_cache_tokens(
-            self._url, api_key=self._api_key, timeout_s=timeout_s, session=self._open()
-        )
+    async def fetch_cache_tokens(self, timeout_s: float = 10.0) -> float | None:
+        body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
+        return parse_cache_tokens(body.decode("utf-8", "replace"))
 
     async def close(self) -> None:
         await self._engine.close()
         if self._session is not None:
             await self._session.close()
 
-    def _open(self) -> aiohttp.ClientSession:
+    async def _get(self, path: str, timeout_s: float, limit: int) -> bytes:
+        status, body = await self._ask(path, timeout_s, limit)
+        if status != 200:
+            raise self._error(status, body)
+        return body
+
+    async def _ask(self, path: str, timeout_s: float, limit: int) -> tuple[int, bytes]:
+        """Status and body, of which only the beginning is read where the status is not 200."""
         if self._session is None:
             self._session = open_session(request_headers(self._api_key))
-        return self._session
+        try:
+            url, timeout = URL(self._url + path), request_timeout(timeout_s)
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+                if response.status == 200:
+                    return 200, await read_bounded(response, limit, replica=self._url)
+                return response.status, await read_start(response, MAX_ERROR_BYTES)
+        except asyncio.TimeoutError:
+            failure: EngineError = AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            failure = transport_error(error, replica=self._url, quote=Quoter(self._api_key))
+        raise failure
+
+    def _error(self, status: int, body: bytes) -> EngineError:
+        return error_from_status(status, body, replica=self._url, model="", quote=Quoter(self._api_key))
+
+
+async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
+    """What the replica at `url` serves. Raises the `EngineError` of the cause."""
+    replica = HttpReplica(url, api_key=api_key)
+    try:
+        return await replica.list_models()
+    finally:
+        await replica.close()
+
+
+def _model(entry: Any) -> ServedModel:
+    name, length = entry["id"], entry.get("max_model_len")
+    if not isinstance(name, str):
+        raise TypeError("a model's id is not a string")
+    return ServedModel(name, length if type(length) is int and length > 0 else None)

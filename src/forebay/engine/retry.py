@@ -11,8 +11,7 @@ from math import inf
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Engine
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline, Engine
 from forebay.errors import (
     AttemptTimeout,
     EngineError,

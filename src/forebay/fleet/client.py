@@ -19,20 +19,17 @@ from collections.abc import Callable
 from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.deadline import Deadline
-from forebay.engine.probe import ServedModel
-from forebay.engine.replica import HttpReplica
+from forebay.engine.base import Deadline
+from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
-from forebay.fleet.admission import Admission
-from forebay.fleet.cache_events.watch import CacheEventCounts
+from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
+from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.dispatch import Dispatcher, ImmediateDispatcher
 from forebay.fleet.lease import ReplicaLease
+from forebay.fleet.membership import Connect, Membership
 from forebay.fleet.policies import LeastRequests
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
-from forebay.fleet.prompts import BLOCK_CHARS, TokenEstimate, text_blocks
-from forebay.fleet.replicas.membership import Connect, Membership
-from forebay.fleet.routing_request import RoutingRequest
+from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 

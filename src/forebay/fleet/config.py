@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.documents.fields import HttpUrl, wrong
 from forebay.errors import SettingError
-from forebay.fleet.cache_events.subscriber import check_form
+from forebay.fleet.cache_subscriber import check_form
+from forebay.fleet.discovery import MAX_REPLICAS, ReplicaList
+from forebay.fleet.health import RULES, HealthRules
 from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
-from forebay.fleet.replicas.discovery import MAX_REPLICAS, ReplicaList
-from forebay.fleet.replicas.health import RULES, HealthRules
 from forebay.settings import SecretRef
 
 LEAST_STALL_S = 1.0
@@ -90,4 +90,4 @@ ByUrl = BeforeValidator(_by_url)
 Routing = Annotated[str, AfterValidator(_policy)]
 """A policy's name."""
 KvEvents = Annotated[str, AfterValidator(_kv_events)]
-"""Where replicas publish the events of their caches; see `forebay.fleet.cache_events.subscriber`."""
+"""Where replicas publish the events of their caches; see `forebay.fleet.cache_subscriber`."""

@@ -19,8 +19,8 @@ from forebay.errors import (
     Unauthorized,
     Unreachable,
 )
-from forebay.fleet.replicas.member import WHOLE, Member
-from forebay.fleet.replicas.progress import PATIENCE
+from forebay.fleet.health import PATIENCE
+from forebay.fleet.member import WHOLE, Member
 from forebay.fleet.routing_request import ReplicaCharge
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad, Usage

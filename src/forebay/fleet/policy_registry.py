@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 from forebay.documents.load import suggestion
 from forebay.errors import ForebayError, SettingError
-from forebay.fleet.dispatch import Policy
+from forebay.fleet.admission import Policy
 from forebay.fleet.policies import (
+    Aibrix,
+    Dynamo,
     ExpectedTtft,
     LeastRequests,
+    LlmD,
     PowerOfTwo,
     RandomChoice,
     RoundRobin,
     SessionAffinity,
+    Sglang,
 )
-from forebay.fleet.published_policies import Aibrix, Dynamo, LlmD, Sglang
 from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 from forebay.registry import Registry, described

@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.child_processes import parent_death_signal
-from forebay.private_folder import private_folder
+from forebay.files import private_folder
+from forebay.processes import parent_death_signal
 
 LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""

@@ -32,10 +32,10 @@ from pyflink import java_gateway
 from pyflink import pyflink_gateway_server as gateway
 from pyflink.util.exceptions import install_exception_handler, install_py4j_hooks
 
-from forebay.child_processes import parent_death_signal
 from forebay.errors import LaunchError
+from forebay.files import private_folder
 from forebay.flink.class_archive import ClassArchive, with_planner
-from forebay.private_folder import private_folder
+from forebay.processes import parent_death_signal
 
 HEAP_MB = 1024
 START_TIMEOUT_S = 120.0
@@ -274,7 +274,7 @@ def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None
 
 def jvm_process() -> tuple[int, float]:
     """The number of this process's JVM, which must run, and its birth as `processes.birth_s` has it."""
-    from forebay.engine.launch.processes import birth_s  # takes a fifth of a second, and a JVM is to start
+    from forebay.processes import birth_s  # takes a fifth of a second, and a JVM is to start
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
     return pid, birth_s(pid) or 0.0

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.private_folder import private_folder
+from forebay.files import private_folder
 
 VALID = dt.timedelta(days=3650)
 NAME = "localhost"

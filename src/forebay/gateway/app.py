@@ -15,20 +15,23 @@ from forebay.engine.load import LOAD_REQUEST_HEADER
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
-from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
-from forebay.gateway.guard import HungUp, TimeLimit, TimeOver, UntilHungUp, forget_cancelling
-from forebay.gateway.headers import (
+from forebay.gateway.asgi import (
+    HungUp,
     RawHeaders,
     Receive,
     Scope,
     Send,
+    TimeLimit,
+    TimeOver,
+    UntilHungUp,
+    forget_cancelling,
     headers_up,
     json_headers,
     request_id,
     send_whole,
 )
+from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
 from forebay.gateway.keys import UNNAMED, KeyRing
-from forebay.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.protocol import LINGER_S
 from forebay.gateway.refusal import (
@@ -43,7 +46,7 @@ from forebay.gateway.refusal import (
 )
 from forebay.gateway.relay import Cut, Relay, RelayedCall, RelayRules
 from forebay.gateway.spec import LimitsSpec
-from forebay.gateway.tracing import Tracing
+from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
 
 LOG = logging.getLogger("forebay.gateway")
 

@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
-from forebay.gateway.guard import HungUp, TimeLimit, TimeOver
-from forebay.gateway.headers import Receive
+from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, no_room, slow_body, too_large
 
 EMBED_PATH = "/v1/embeddings"

@@ -7,7 +7,7 @@ import math
 import orjson
 
 from forebay.errors import ForebayError
-from forebay.gateway.headers import RawHeaders, json_headers
+from forebay.gateway.asgi import RawHeaders, json_headers
 
 MAX_MESSAGE_CHARS = 1000
 INVALID = "invalid_request_error"

@@ -30,9 +30,8 @@ from forebay.errors import (
 )
 from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
+from forebay.gateway.asgi import Send, TimeLimit, TimeOver, forget_cancelling, headers_down
 from forebay.gateway.body import Asked
-from forebay.gateway.guard import TimeLimit, TimeOver, forget_cancelling
-from forebay.gateway.headers import Send, headers_down
 from forebay.gateway.refusal import SERVER, Refusal, error_body, no_replica
 from forebay.records import Usage
 

@@ -18,11 +18,10 @@ from forebay.clock import SystemClock
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
 from forebay.gateway.app import Gateway, Monitoring
-from forebay.gateway.keys import KeyRing
-from forebay.gateway.limits import KeyLimits
+from forebay.gateway.keys import KeyLimits, KeyRing
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
-from forebay.gateway.tracing import open_tracing
+from forebay.gateway.telemetry import open_tracing
 from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")

@@ -22,9 +22,9 @@ from forebay.documents.fields import (
 from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
 from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.fleet.policy_registry import DEFAULT_POLICY
-from forebay.fleet.replicas.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.gateway.limits import KeyLimits
+from forebay.gateway.keys import KeyLimits
 from forebay.gateway.relay import RelayRules
 
 

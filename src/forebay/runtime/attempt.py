@@ -22,20 +22,17 @@ from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.ports import free_port
+from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
-from forebay.runtime.kafka_commits import CommitWatch, Start, Topic
-from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, begin, ends
-from forebay.runtime.kafka_preflight import await_brokers
-from forebay.runtime.kafka_transactions import NAMES, Resumed
+from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, OffsetSettlement, begin, ends
+from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
 from forebay.runtime.kept_checkpoints import KeptCheckpoints
-from forebay.runtime.lag import lag_watched
-from forebay.runtime.model_discovery import Served
-from forebay.runtime.offset_settlement import OffsetSettlement
+from forebay.runtime.preflight import await_brokers
 from forebay.runtime.reports import AwaitsKafka, Ready, Report
 from forebay.runtime.resume import check_same_kafka, fingerprint
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
-from forebay.runtime.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
+from forebay.runtime.watch import CANCEL_S, POLL_S, StopRequests, lag_watched, watch_until_end
 from forebay.settings import Settings
 
 ARRIVAL_S = 10.0

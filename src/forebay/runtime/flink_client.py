@@ -7,21 +7,48 @@ import pickle
 import signal
 import threading
 import traceback
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.base import Written
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
+from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import import_ahead
 from forebay.runtime.attempt import Attempt
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
-from forebay.runtime.plan_ahead import plan_ahead
+from forebay.runtime.job_graph import connector_jars
+from forebay.runtime.kafka_transactions import NAMES
 from forebay.runtime.reports import Checked, Failed, Finished, Look, Lost, Ready, Report, encode_report
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import Cancelled, JobLost, StopRequests
+from forebay.settings import Settings
+
+
+def plan_ahead(spec: PipelineSpec, settings: Settings) -> bool:
+    """Plan the topics of `spec` for a job that is never submitted; blocks. False where there are none, or
+    where that failed. Needs this process's JVM; to be called on a thread of its own."""
+    if not (isinstance(spec.source, KafkaSource) or spec.topics()):
+        return False
+    # Whatever it is, the job meets it as well, and says so.
+    with suppress(Exception):
+        config = FlinkConfig(log_dir=settings.run / "flink", jars=connector_jars(spec, settings))
+        env = flink_environment(config)
+        if isinstance(spec.source, KafkaSource):
+            stream = spec.source.stream(env, spec)
+        else:
+            stream = env.from_collection([b""])
+        for key, sink in spec.topics().items():
+            sink.attach(stream, Written(NAMES[key], spec.name))
+        return True
+    return False
+
 
 JVM_GONE_S = 15.0
 ARCHIVE_AFTER_S = 15.0

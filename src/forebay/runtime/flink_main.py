@@ -12,8 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
-from forebay.child_processes import parent_death_signal
 from forebay.flink.jvm import HEAP_MB, launch_jvm
+from forebay.processes import parent_death_signal
 from forebay.runtime.flink_protocol import Post
 
 

@@ -13,7 +13,7 @@ from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.connectors.timestamps import with_event_time
 from forebay.engine.prompt import FieldTemplate
-from forebay.fleet.replicas.discovery import ReplicaList
+from forebay.fleet.discovery import ReplicaList
 from forebay.flink.infer import infer
 from forebay.records import Event
 from forebay.runtime.inference import call_of

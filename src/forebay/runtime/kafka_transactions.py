@@ -1,16 +1,37 @@
-"""The transactions in which results are written to Kafka: their names, and whether Kafka has ended one."""
+"""The transactions in which results are written to Kafka: their names, whether Kafka has ended one, and
+whether it has committed what the job's checkpoints count as written: asked while the job runs, and once more
+when it has ended.
+
+Flink counts a transaction that it cannot commit, and goes on; behind the last checkpoint nobody reads that
+count. A restore commits once more what was committed before as a rule, and Flink counts that as well. Kafka
+knows what became of each transaction.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
-from forebay.connectors.kafka.admin import KafkaAdmin
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import (
+    CALL_TIMEOUT_S,
+    START_TIMEOUT_S,
+    KafkaAdmin,
+    KafkaAway,
+    KafkaRefused,
+    Transaction,
+    kafka_admin,
+)
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
-from forebay.errors import SettingError
+from forebay.errors import PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import checkpoints_of
+from forebay.flink.job import Checkpoints
+from forebay.runtime.kept_checkpoints import KeptCheckpoints
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
@@ -59,3 +80,234 @@ def _mend(resumed: Resumed) -> str:
         f"Resume with --from-checkpoint {older[0].path} to have them made again, or" if older else "Resume"
     )
     return f"{again} with --from-checkpoint {resumed.checkpoint} to go on without them"
+
+
+LOOK_S = 1.0
+SKEW_MS = 5000
+"""By how much the clocks of this machine and of a broker may differ."""
+MOST_SINCE = 200
+"""So many checkpoints may have completed between the last look and the end of a job, or after the one that is
+resumed."""
+OPEN = "Ongoing"
+COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
+
+Key = tuple[int, int]
+"""A transaction of a topic: its subtask, and the number of the checkpoint at which it is due."""
+
+
+class TopicCommits:
+    """Which transactions of one topic are lost: a decision, one look after another.
+
+    A transaction is due once the checkpoint whose number it bears has completed. It is lost if Kafka has
+    aborted it by then, or if it was open once and is neither open nor committed any more: somebody else began
+    it anew. What was there before the job, or began before `since_ms`, is of an earlier run; what the `first`
+    look after a restore finds was given up with what the restore took back. Flink begins those ids anew.
+    """
+
+    def __init__(self, subtasks: int, restored: int, since_ms: int) -> None:
+        self._subtasks = subtasks
+        self._judged = restored
+        self._since_ms = since_ms
+        self._open: set[Key] = set()
+        self._given_up: dict[Key, int | None] = {}
+
+    def given_up(self, found: Mapping[Key, Transaction], number: int) -> None:
+        """All that is `found` and is due after checkpoint `number` is none that the job will commit."""
+        self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > number}
+
+    def resumed(self, found: Mapping[Key, Transaction]) -> list[Key]:
+        """Those that are lost of the checkpoint that the run resumes; `found` are such as it may hold."""
+        newest = {subtask: max(key for key in found if key[0] == subtask) for subtask, _ in found}
+        self._open |= {key for key in newest.values() if found[key].state == OPEN}
+        return sorted(key for key in newest.values() if found[key].state in ABORTED)
+
+    def restored(self, number: int) -> None:
+        """The job was restored from checkpoint `number`: what was to be committed later is taken back."""
+        self._open = {key for key in self._open if key[1] <= number}
+
+    def wanted(self, newest: int) -> list[Key]:
+        """Those to ask for, where checkpoint `newest` is the last that was triggered."""
+        numbers = range(self._judged + 1, newest + 2)
+        new = {(subtask, number) for subtask in range(self._subtasks) for number in numbers}
+        return sorted(new | self._open)
+
+    def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
+        """Those that are lost, of all that are `found`, where checkpoint `done` is the last completed one."""
+        if first:
+            self.given_up(found, done)
+        lost = []
+        for key in sorted(found.keys() | self._open):
+            now = found.get(key, Transaction("Empty"))
+            if now.began_ms is not None and self._given_up.get(key) == now.began_ms:
+                continue
+            if now.state == OPEN:
+                self._open.add(key)
+            elif now.state in COMMITTED:
+                self._open.discard(key)
+            elif key[1] <= done and (key in self._open or self._aborted(now)):
+                lost.append(key)
+        self._judged = max(self._judged, done)
+        return lost
+
+    def safe(self, done: int) -> int:
+        """The newest checkpoint up to which all is committed."""
+        return min((number - 1 for _, number in self._open if number <= done), default=done)
+
+    def _aborted(self, now: Transaction) -> bool:
+        return now.state in ABORTED and (now.began_ms or 0) >= self._since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that is written exactly once, under `key` of the pipeline file. `transactions` is how the ids
+    of its transactions begin."""
+
+    key: str
+    sink: KafkaSink
+    transactions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a job starts: from `checkpoint` and its `number`, 0 for the beginning. `subtasks`: as many as it
+    has, or had before. `unsure`: what the checkpoint is to commit may be lost still."""
+
+    number: int
+    subtasks: int
+    checkpoint: Path | None = None
+    unsure: bool = False
+
+
+class CommitWatch:
+    """Holds the transactions of a running job against its checkpoints. To be called with them about twice a
+    second; asks Kafka once a second at most.
+
+    Keeps the newest checkpoint before which nothing is lost, also beyond the job's end.
+    """
+
+    def __init__(
+        self, topics: Iterable[Topic], start: Start, kept: KeptCheckpoints, *, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._start = start
+        self._kept = kept
+        since_ms = self._clock.wall_ms() - SKEW_MS
+        self._topics = [(topic, TopicCommits(start.subtasks, start.number, since_ms)) for topic in topics]
+        self._looked_s: float | None = None
+        # Flink counts the restore that the job starts with.
+        self._restored = 0 if start.number == 0 else 1
+        self._unsure = start.unsure
+        self._newest = start.number
+        # Opened once: a client starts threads, and logs all that it is configured with.
+        self._open = ExitStack()
+        self._admins: list[tuple[KafkaCluster, KafkaAdmin]] = []
+
+    def before_start(self) -> None:
+        """Note what earlier jobs have left in Kafka. To be called once, before the job is submitted. Raises
+        `KafkaAway` and `KafkaRefused`."""
+        for topic, commits in self._topics:
+            commits.given_up(self._ask_from(topic, self._start.number + 1), self._start.number)
+
+    def __call__(self, checkpoints: Checkpoints) -> None:
+        """Raises `ResultsLost` where a transaction of a completed checkpoint is lost. Where Kafka does not
+        answer, a later call asks again."""
+        now_s = self._clock.monotonic_s()
+        if not self._topics or (self._looked_s is not None and now_s - self._looked_s < LOOK_S):
+            return
+        self._looked_s = now_s
+        self._kept.keep()
+        done = max(checkpoints.newest_done, self._start.number)
+        self._newest = max(self._newest, checkpoints.newest)
+        first = checkpoints.restored > self._restored
+        try:
+            if self._unsure:
+                self._look_at_resumed()
+            for topic, commits in self._topics:
+                if first:
+                    commits.restored(done)
+                # A checkpoint that is given up leaves its number out.
+                ahead = self._newest + (SKIPPED if first else 0)
+                found = self._ask(topic, commits.wanted(ahead))
+                self._raise_lost(topic, commits.look(found, done, first=first))
+        except (KafkaAway, KafkaRefused):
+            self.close()
+            return
+        self._restored = max(self._restored, checkpoints.restored)
+        self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
+
+    def finished(self) -> None:
+        """The job came to its end, and all is due. Raises `ResultsLost`; `PipelineFailed` where Kafka does
+        not say."""
+        self.close()
+        try:
+            for topic, commits in self._topics:
+                # Checkpoints may have completed since the last look.
+                later = self._ask_from(topic, self._newest + 2)
+                found = self._ask(topic, commits.wanted(self._newest), START_TIMEOUT_S) | later
+                self._raise_lost(topic, commits.look(found, self._newest + 1 + MOST_SINCE))
+        except (KafkaAway, KafkaRefused) as error:
+            raise PipelineFailed(
+                f"the job has finished, and Kafka did not say whether its last results are committed: {error}"
+            ) from None
+
+    def close(self) -> None:
+        """End the connections to Kafka; the next look makes others."""
+        self._open.close()
+        self._admins.clear()
+
+    def _look_at_resumed(self) -> None:
+        number = self._start.number
+        for topic, commits in self._topics:
+            held = self._ask(topic, self._numbers(max(1, number - SKIPPED), number + 1))
+            self._raise_lost(topic, commits.resumed(held))
+        self._unsure = False
+
+    def _numbers(self, begin: int, end: int) -> list[Key]:
+        return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]
+
+    def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
+        """Those from `number` on, until some numbers in a row have none."""
+        found: dict[Key, Transaction] = {}
+        for begin in range(number, number + MOST_SINCE, SKIPPED):
+            more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
+            found |= more
+            if not more:
+                break
+        return found
+
+    def _ask(
+        self, topic: Topic, keys: Iterable[Key], timeout_s: float = CALL_TIMEOUT_S
+    ) -> dict[Key, Transaction]:
+        ids = {f"{topic.transactions}-{subtask}-{number}": (subtask, number) for subtask, number in keys}
+        found = self._admin(topic, timeout_s).transactions(ids)
+        return {ids[id]: transaction for id, transaction in found.items()}
+
+    def _admin(self, topic: Topic, timeout_s: float) -> KafkaAdmin:
+        cluster: KafkaCluster = topic.sink.cluster()
+        for known, admin in self._admins:
+            if known == cluster:
+                return admin
+        opened = self._open.enter_context(kafka_admin(cluster, timeout_s))
+        self._admins.append((cluster, opened))
+        return opened
+
+    def _raise_lost(self, topic: Topic, lost: list[Key]) -> None:
+        if not lost:
+            return
+        names = ", ".join(f"{topic.transactions}-{subtask}-{number}" for subtask, number in lost)
+        oldest = min(number for _, number in lost)
+        raise ResultsLost(
+            f"{topic.key}.topic: results are missing in topic {topic.sink.topic!r}: Kafka has thrown away "
+            f"{names}, which checkpoint {oldest} was to commit: open for longer than transaction_timeout_s "
+            f"({topic.sink.transaction_timeout_s:g}), or ended by somebody else. {self._mend(oldest - 1)}"
+        )
+
+    def _mend(self, number: int) -> str:
+        kept = self._kept.bring_back(number)
+        older = self._start.checkpoint if kept is None else kept.path
+        if older is None:
+            return "Start over with --fresh to have them made again: all other results come a second time"
+        return (
+            f"Resume with --from-checkpoint {older} to have them made again; what was committed after it "
+            f"comes a second time"
+        )

@@ -11,8 +11,8 @@ import orjson
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import committed_parts
+from forebay.runtime.flink_process import StdoutResults
 from forebay.runtime.snapshot import Snapshot
-from forebay.runtime.stdout_results import StdoutResults
 
 
 class OutputCounts:

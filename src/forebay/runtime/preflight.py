@@ -1,13 +1,22 @@
-"""The places that a pipeline reads and writes, and its secrets, looked at before anything starts."""
+"""What a pipeline needs, looked at before it starts: the places that it reads and writes, its secrets, and
+Kafka: is it there, and will it take what the pipeline wants?
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
-from forebay.errors import SettingError
+from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
+from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
+from forebay.errors import PipelineFailed, SettingError
+from forebay.runtime.kafka_transactions import Resumed, check_transactions
 from forebay.settings import read_secret
 
 
@@ -54,3 +63,107 @@ def _nearest(folder: Path) -> Path:
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     return there
+
+
+PATIENCE_S = 120.0
+PAUSE_S = 1.0
+
+Check = Callable[[KafkaAdmin], None]
+Say = Callable[[str, float], None]
+"""Told why the pipeline waits, and for how long it has, in seconds."""
+
+
+def await_brokers(
+    spec: PipelineSpec,
+    say: Say = lambda words, waited_s: None,
+    resumed: Resumed | None = None,
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Wait until every Kafka of `spec` answers, and check topics and transactions against it; blocks.
+
+    Returns the id of the Kafka cluster that is read; None where the source is none. One client asks all of a
+    cluster. Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a
+    Kafka does not answer within two minutes, and `SettingError`, naming the key, where a topic is missing,
+    another consumer reads in the source's group, a transaction may not stay open for as long as the sink
+    says, or Kafka has thrown away what the `resumed` checkpoint is to commit; at once also where Kafka does
+    not let the client in (`KafkaRefused`).
+    """
+    time_ = clock or SystemClock()
+    begin_s = time_.monotonic_s()
+    read: str | None = None
+    for cluster, checks in _by_cluster(_checks(spec, resumed)):
+        while True:
+            try:
+                with kafka_admin(cluster) as admin:
+                    for check in checks:
+                        check(admin)
+                    if isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster:
+                        read = admin.cluster_id()
+                break
+            except KafkaAway as error:
+                waited_s = time_.monotonic_s() - begin_s
+                if waited_s >= PATIENCE_S:
+                    raise PipelineFailed(
+                        f"{error}; gave up after {waited_s:.0f} s: check 'bootstrap', and that the addresses "
+                        f"which its brokers advertise can be reached from here"
+                    ) from None
+                say(str(error), waited_s)
+            sleep(PAUSE_S)
+    return read
+
+
+def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[KafkaCluster, list[Check]]]:
+    found: list[tuple[KafkaCluster, list[Check]]] = []
+    for cluster, check in checks:
+        known = next((of for other, of in found if other == cluster), None)
+        if known is None:
+            found.append((cluster, [check]))
+        else:
+            known.append(check)
+    return found
+
+
+def _checks(spec: PipelineSpec, resumed: Resumed | None) -> Iterator[tuple[KafkaCluster, Check]]:
+    source = spec.source
+    if isinstance(source, KafkaSource):
+        yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
+    for key, sink in spec.topics().items():
+
+        def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
+            _check_sink(admin, key, sink)
+            if resumed is not None and sink.guarantee == "exactly-once":
+                check_transactions(admin, spec, key, sink, resumed)
+
+        yield sink.cluster(), check
+
+
+def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
+    missing = sorted(set(source.topics) - admin.topics()) if source.topics else []
+    if missing:
+        raise SettingError(
+            f"source.topics: Kafka has no topic {', '.join(map(repr, missing))} that this client may see; "
+            f"create it first, or let the client read it"
+        )
+    members = admin.members(group)
+    if members:
+        raise SettingError(
+            f"source.group: {group!r} is read by others now ({members}); a pipeline needs one of its own. "
+            f"(Whoever was killed counts until the session has timed out.)"
+        )
+
+
+def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
+    if sink.topic not in admin.topics():
+        raise SettingError(
+            f"{key}.topic: Kafka has no topic {sink.topic!r} that this client may see; "
+            f"create it first, or let the client write to it"
+        )
+    if sink.guarantee == "exactly-once":
+        longest_s = admin.longest_transaction_ms() / 1000
+        if sink.transaction_timeout_s > longest_s:
+            raise SettingError(
+                f"{key}.transaction_timeout_s: expected at most {longest_s:g}, the brokers' "
+                f"transaction.max.timeout.ms, found {sink.transaction_timeout_s:g}"
+            )

@@ -15,8 +15,8 @@ import psutil
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import committed_by
-from forebay.engine.launch.processes import is_same, kill, wait_gone
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.files import check_nobody_else_writes
 from forebay.flink.checkpoints import (
     Checkpoint,
     check_readable,
@@ -26,7 +26,7 @@ from forebay.flink.checkpoints import (
 )
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
-from forebay.private_folder import check_nobody_else_writes
+from forebay.processes import is_same, kill, wait_gone
 from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
 
 ORPHAN_S = 30.0

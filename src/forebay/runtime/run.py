@@ -22,21 +22,20 @@ from forebay.runtime.resume import (
     found_state,
     run_lock,
 )
-from forebay.runtime.run_options import RunOptions
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
-from forebay.runtime.supervisor import Supervisor, Watch
+from forebay.runtime.supervisor import RunOptions, Supervisor, Watch
 from forebay.settings import Settings
 
-__all__ = ["Engine", "RunOptions", "Watch", "run_pipeline"]
+__all__ = ["OpenEngine", "RunOptions", "Watch", "run_pipeline"]
 
-Engine = AbstractContextManager[Sequence[str]]
+OpenEngine = AbstractContextManager[Sequence[str]]
 """Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
 
 
 def run_pipeline(
     spec: PipelineSpec,
-    engine: Engine,
+    engine: OpenEngine,
     options: RunOptions,
     settings: Settings,
     watch: Watch = lambda _: None,

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,10 +21,9 @@ from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.runtime.attempt import Attempt, Order
-from forebay.runtime.engine_supervisor import EngineSupervisor
-from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess
+from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
+from forebay.runtime.inference import Served, served_by
 from forebay.runtime.job_graph import connector_jars
-from forebay.runtime.model_discovery import Served, served_by
 from forebay.runtime.output_counts import OutputCounts
 from forebay.runtime.reports import AwaitsKafka, Checked, Failed, Finished, Look, Lost, Ready, Report
 from forebay.runtime.resume import (
@@ -35,13 +34,30 @@ from forebay.runtime.resume import (
     fingerprint,
     forget,
 )
-from forebay.runtime.run_options import RunOptions
 from forebay.runtime.run_state import RunState, new_id, write_state
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
-from forebay.runtime.stdout_results import StdoutResults
-from forebay.runtime.supervision import Restarts, Vigil
+from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
 from forebay.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How this run differs from what the file says.
+
+    `fresh` forgets the pipeline's checkpoints, and adds its results to those that the sink holds.
+    `from_checkpoint` is a checkpoint to resume from in place of the one that the record names: what was
+    committed after it comes again. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked after
+    each look at the job: once it is true, the job completes what it has read, commits it and ends.
+    `in_process`: Flink runs in this process's own JVM, and where that is lost, the run ends.
+    """
+
+    fresh: bool = False
+    from_checkpoint: Path | None = None
+    cluster: str | None = None
+    enough: Callable[[Snapshot], bool] = lambda now: False
+    in_process: bool = False
+
 
 TICK_S = 0.5
 EMBEDDED_CANCEL_S = 15.0

@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 from math import nan
 
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.kv_cache import PrefixCache
+from forebay.simulate.engine import EngineModel, PrefixCache
 
 
 class Sequence:

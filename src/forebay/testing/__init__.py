@@ -13,43 +13,32 @@ from typing import TYPE_CHECKING
 from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from forebay.testing.clock import wait_until as wait_until
     from forebay.testing.cluster import local_cluster as local_cluster
-    from forebay.testing.delays import Fixed as Fixed
-    from forebay.testing.delays import Mixture as Mixture
     from forebay.testing.engine import ScriptedEngineFactory as ScriptedEngineFactory
-    from forebay.testing.faults import Faults as Faults
     from forebay.testing.replica import ReplicaProcess as ReplicaProcess
     from forebay.testing.replica import ReplicaScript as ReplicaScript
     from forebay.testing.replica import ReplicaThread as ReplicaThread
+    from forebay.testing.script import Faults as Faults
+    from forebay.testing.script import Fixed as Fixed
+    from forebay.testing.script import Mixture as Mixture
     from forebay.testing.stateful import Machine as Machine
-    from forebay.testing.waiting import wait_until as wait_until
 
 _HOMES = {
-    "Faults": "faults",
-    "Fixed": "delays",
+    "Faults": "script",
+    "Fixed": "script",
     "Machine": "stateful",
-    "Mixture": "delays",
+    "Mixture": "script",
     "ReplicaProcess": "replica",
     "ReplicaScript": "replica",
     "ReplicaThread": "replica",
     "ScriptedEngineFactory": "engine",
     "local_cluster": "cluster",
-    "wait_until": "waiting",
+    "wait_until": "clock",
 }
 """Where each name is defined."""
 
-__all__ = [
-    "Faults",
-    "Fixed",
-    "Machine",
-    "Mixture",
-    "ReplicaProcess",
-    "ReplicaScript",
-    "ReplicaThread",
-    "ScriptedEngineFactory",
-    "local_cluster",
-    "wait_until",
-]
+__all__ = list(_HOMES)
 
 if not TYPE_CHECKING:  # Otherwise a checker would take any name.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,9 +1,17 @@
-"""A clock that moves only when told to."""
+"""Time in tests: a clock that moves only when told to, an event loop whose time is counted and not waited
+for, and waiting for a condition, for tests that may not sleep.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import selectors
+import threading
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from forebay.clock import SystemClock
 
@@ -54,3 +62,96 @@ class SetClock:
     def wall_ms(self) -> int:
         is_back = self.until is not None and self.until.exists()
         return SystemClock().wall_ms() + (-self.behind_ms if is_back else self.ahead_ms)
+
+
+T = TypeVar("T")
+EPOCH_MS = 1_700_000_000_000
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its `time` stands still while something runs, and jumps to the next timer when nothing does."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        super().__init__(_NoWait(self))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def passed(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+class _NoWait(selectors.DefaultSelector):
+    """Passes time instead of waiting."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("everything waits, and no timer is set: it would wait for ever")
+        self._loop.passed(timeout)
+        return []
+
+
+class LoopClock:
+    """The `Clock` of a `VirtualLoop`; monotonic time begins at 0."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + round(self._loop.time() * 1000)
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a `VirtualLoop` of its own. Raises `RuntimeError` where it would wait for ever."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(_end(asyncio.all_tasks(loop)))
+        loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+POLL_S = 0.01
+MAX_PAUSE_S = 0.5
+
+
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float = 180.0, *, tell: Callable[[], str] | None = None
+) -> None:
+    """Return when `condition` holds. Blocks meanwhile.
+
+    Args:
+        condition: Looked at every 10 ms; if a look takes longer, the pause after it is as long, at most 0.5
+            s.
+        timeout_s: Seconds after which to give up.
+        tell: Makes a text for the error's message.
+
+    Raises `AssertionError` after `timeout_s`.
+
+    >>> wait_until(lambda: True, timeout_s=5)
+    """
+    pause = threading.Event()
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        begin_s = time.monotonic()
+        if condition():
+            return
+        now_s = time.monotonic()
+        if now_s >= deadline_s:
+            told = f": {tell()}" if tell else ""
+            raise AssertionError(f"the condition did not come true within {timeout_s:g} s{told}")
+        pause.wait(min(max(POLL_S, now_s - begin_s), MAX_PAUSE_S))

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.errors import (
     AttemptTimeout,
     BadRequest,
@@ -23,8 +23,7 @@ from forebay.errors import (
 )
 from forebay.records import Completion, Request, Timing, Usage
 from forebay.testing.answers import BROKEN_ANSWER, answer_to, request_text, tokens
-from forebay.testing.delays import Delay, Mixture
-from forebay.testing.faults import Faults
+from forebay.testing.script import Delay, Faults, Mixture
 
 ERRORS: dict[str, type[EngineError]] = {
     "400": BadRequest,

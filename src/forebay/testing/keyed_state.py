@@ -1,17 +1,21 @@
-"""What Flink gives a keyed function, without Flink: state and timers by key, and a clock that may be set."""
+"""What Flink gives a keyed function, without Flink: state and timers by key, a clock that may be set, and
+calls that are answered when a test says so, on its own thread; and for sources, which have one key, state
+that is kept as bytes between runs.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 from pyflink.datastream import TimeDomain
 
+from forebay.flink.request_pool import Answer, Handler, Ordering, RequestPool
 from forebay.flink.shards import subtask_of
-from forebay.testing.keyed import bytes_only
+from forebay.records import KeyedEvent, Result
 
 Timers = list[tuple[int, int]]
 """Time and key, in order: equal times by key."""
@@ -171,3 +175,132 @@ def _set(timers: Timers, time_ms: int, key: int) -> None:
 
 def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | list) else value
+
+
+AnswerTo = Callable[[KeyedEvent], Answer]
+
+
+class ChosenCalls(RequestPool):
+    """`RequestPool` without its thread: slots, room and release are the real ones.
+
+    `out` are the calls in flight, in the order of their starts; `answer` answers one. Where the operator
+    waits, time passes and the oldest is answered: nothing else could end its wait.
+    """
+
+    def __init__(
+        self,
+        open_answerer: Callable[[], Awaitable[Handler]],
+        *,
+        capacity: int,
+        ordering: Ordering = "unordered",
+        answer_to: AnswerTo,
+        clock: WallClock,
+    ) -> None:
+        super().__init__(open_answerer, capacity=capacity, ordering=ordering)
+        self._loop.close()
+        self._loop: Any = _NoLoop()
+        self._answer_to = answer_to
+        self._clock = clock
+        self.out: list[tuple[int, KeyedEvent, bool]] = []
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.out.clear()
+
+    def answer(self, which: int) -> bool:
+        """Answer a call in flight, counted round; False where there is none."""
+        if not self.out:
+            return False
+        shard, item, reissued = self.out.pop(which % len(self.out))
+        answer = self._answer_to(item)
+        if reissued and isinstance(answer, Result):
+            answer = replace(answer, reissued=True)
+        self._finish(shard, item.id, answer)
+        return True
+
+    def _start_pending(self) -> None:
+        self._waking = False
+        while self._pending and self._in_flight < self._capacity:
+            self._in_flight += 1
+            self.out.append(self._pending.popleft())
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        if not condition():
+            self._clock.advance(timeout_s)
+            self.answer(0)
+        return condition()
+
+
+class _NoLoop:
+    """Runs at once what is called soon."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+class OneKeyContext:
+    """Runtime context and call context in one. `states` outlives a run, as in a checkpoint."""
+
+    def __init__(self, states: dict[str, bytes] | None = None) -> None:
+        self.states = {} if states is None else dict(states)
+        self.event_timers: set[int] = set()
+        self.counted = 0
+
+    def get_state(self, descriptor: Any) -> Any:
+        name = descriptor.get_name()
+        return SimpleNamespace(
+            value=lambda: self.states.get(name),
+            update=lambda value: self.states.update({name: bytes_only(value)}),
+        )
+
+    def get_metrics_group(self) -> Any:
+        return self
+
+    def add_group(self, _name: str) -> Any:
+        return self
+
+    def counter(self, _name: str) -> Any:
+        return self
+
+    def inc(self) -> None:
+        self.counted += 1
+
+    def timer_service(self) -> Any:
+        return SimpleNamespace(register_event_time_timer=self.event_timers.add)
+
+
+def bytes_only(value: Any) -> bytes:
+    """What Flink keeps of a value of state: of any other kind it would keep none, or a pickle."""
+    if type(value) is not bytes:
+        raise TypeError(f"expected bytes for state, found {type(value).__name__}")
+    return value
+
+
+class Room:
+    """Whether there is room, as a script says; where it has ended, there is."""
+
+    def __init__(self, *room: bool) -> None:
+        self._room = list(room)
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self._room.pop(0) if self._room else True
+
+
+class PlannedCalls:
+    """Stands in for what calls a source: notes how many calls a source plans, and makes none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _env: Any, *, count: int, name: str) -> Any:
+        self.count = count
+        return self
+
+    def process(self, *_: Any) -> Any:
+        return self
+
+    set_parallelism = name = process

@@ -27,8 +27,7 @@ from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
 from forebay.connectors.timestamps import with_event_time
-from forebay.engine.base import Engine, EngineFactory
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline, Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
@@ -41,9 +40,9 @@ from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program
 from forebay.testing.answers import request_text
-from forebay.testing.delays import Delay, Fixed
+from forebay.testing.clock import POLL_S, wait_until
 from forebay.testing.engine import ScriptedEngineFactory
-from forebay.testing.waiting import POLL_S, wait_until
+from forebay.testing.script import Delay, Fixed
 
 
 def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:

@@ -17,7 +17,7 @@ from forebay.apps.summaries.results import Summary
 from forebay.apps.summaries.state import KeyState
 from forebay.errors import SettingError
 from forebay.records import Usage
-from forebay.testing.driven import END_MS, Driven
+from forebay.testing.summaries import END_MS, Driven
 
 SECOND = 1000
 WINDOWS = (

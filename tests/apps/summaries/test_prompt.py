@@ -16,8 +16,7 @@ from forebay.apps.summaries.plan import OVERHEAD_TOKENS, SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
 from forebay.engine.answer import AnswerCheck
-from forebay.testing.driven import Driven
-from forebay.testing.summaries import summarise
+from forebay.testing.summaries import Driven, summarise
 
 ITEMS = tuple(item_of(f"e{n}", n * 60_000, f"bob: says {n}") for n in range(4))
 EARLIER = tuple(Statement(f"Earlier {n}.", (Source(f"s{n}", n, f"text {n}"),), more=n) for n in range(3))

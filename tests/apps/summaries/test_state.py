@@ -10,7 +10,7 @@ from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.errors import ForebayError
-from forebay.testing.driven import Driven
+from forebay.testing.summaries import Driven
 
 
 def test_a_state_comes_back_whole() -> None:

@@ -18,7 +18,7 @@ from forebay.connectors.feeds.source import Poll, Polled, polled_source
 from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed import Context, Room
+from forebay.testing.keyed_state import Context, Room
 
 
 @dataclass

@@ -19,7 +19,7 @@ from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.types import END_OF_TIME_MS
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed import Context, PlannedCalls, Room
+from forebay.testing.keyed_state import OneKeyContext, PlannedCalls, Room
 
 FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 
@@ -38,7 +38,7 @@ class Run:
         takes_s: float = 0.0,
     ) -> None:
         self.clock = ManualClock(0.0)
-        self.context = Context(states)
+        self.context = OneKeyContext(states)
         self.room = room or Room()
         self._takes_s = takes_s
         self.function = Replay(

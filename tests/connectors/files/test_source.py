@@ -15,7 +15,7 @@ from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import ReadPieces
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS
-from forebay.testing.keyed import Context
+from forebay.testing.keyed_state import Context
 
 LINES = st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"]))
 READERS = st.sampled_from(

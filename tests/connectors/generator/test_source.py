@@ -12,7 +12,7 @@ from forebay.connectors.generator.source import START_MS, Burst, Generator, Give
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed import Context, PlannedCalls, Room
+from forebay.testing.keyed_state import Context, PlannedCalls, Room
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:

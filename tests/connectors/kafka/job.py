@@ -12,8 +12,8 @@ from forebay.engine.prompt import PromptTemplate
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
 from forebay.flink.infer import infer
 from forebay.flink.request_handler import InferenceSpec
-from forebay.testing.delays import Mixture
 from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.script import Mixture
 
 
 def main(order: dict[str, str]) -> None:

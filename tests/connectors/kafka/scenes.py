@@ -25,8 +25,8 @@ from forebay.connectors.timestamps import with_event_time
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit
 from forebay.ports import free_port
+from forebay.testing.clock import wait_until
 from forebay.testing.topics import make_topic, produce
-from forebay.testing.waiting import wait_until
 
 WAIT_S = 180.0
 DAY_MS = 1_700_000_000_000

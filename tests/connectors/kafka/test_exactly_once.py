@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.testing.waiting import wait_until
+from forebay.testing.clock import wait_until
 
 pytestmark = pytest.mark.flink
 WAIT_S = 180.0

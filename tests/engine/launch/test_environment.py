@@ -11,8 +11,8 @@ import pytest
 
 from forebay.engine.launch import Silent, environment
 from forebay.engine.launch.environment import engine_python, ensure_environment, environment_ready
-from forebay.engine.launch.files import locked
 from forebay.errors import SettingError, SetupError
+from forebay.files import locked
 from forebay.settings import Settings
 
 # A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.

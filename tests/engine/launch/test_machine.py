@@ -12,8 +12,8 @@ from forebay.engine.launch.machine import (
     read_processor,
     usable_cores,
 )
-from forebay.engine.launch.ports import free_ports_from
 from forebay.errors import LaunchError, SettingError
+from forebay.ports import free_ports_from
 
 
 def test_usable_cores_are_those_of_this_process() -> None:

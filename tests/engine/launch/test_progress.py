@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from forebay.engine.launch import ConsoleProgress
 from forebay.engine.launch import progress as module
+from forebay.engine.launch.progress import run_logged, tail
+from forebay.errors import SetupError
+from forebay.settings import Settings
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -42,3 +47,42 @@ def test_without_a_terminal_a_long_step_says_that_it_goes_on(monkeypatch: pytest
     out = io.StringIO()
     with ConsoleProgress(Console(file=out)).step("Installing"):
         eventually(lambda: out.getvalue().count("Installing …") > 1)
+
+
+def test_output_goes_to_the_log_and_line_by_line_to_the_caller(tmp_path: Path) -> None:
+    lines: list[str] = []
+    script = "import os, sys; print('one'); print(os.environ['GIVEN'], file=sys.stderr)"
+    run_logged(
+        [sys.executable, "-u", "-c", script],
+        tmp_path / "log",
+        detail=lines.append,
+        environment={"GIVEN": "two"},
+    )
+    assert lines == ["one", "two"]
+    assert (tmp_path / "log").read_text().splitlines()[1:] == lines
+
+
+def test_a_command_has_no_other_environment_than_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-secret")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index")
+    settings = Settings(tmp_path, Path(sys.executable), secret_variables=frozenset({"ENGINE_KEY"}))
+    lines: list[str] = []
+    script = "import os; print(*(name in os.environ for name in ('ENGINE_KEY', 'PIP_INDEX_URL', 'MORE')))"
+    environment = settings.child_environment({"MORE": "1"})
+    run_logged([sys.executable, "-c", script], tmp_path / "log", detail=lines.append, environment=environment)
+    assert lines == ["False True True"]
+
+
+def test_a_failure_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    script = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
+    with pytest.raises(SetupError, match=r"status 3[\s\S]*line 99") as caught:
+        run_logged([sys.executable, "-c", script], tmp_path / "log", environment={})
+    assert "line 50\n" not in str(caught.value)
+
+
+def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 10**6 + b"\rlast bar\n\xff end\n")
+    assert tail(tmp_path / "log") == "last bar\n\ufffd end"
+    assert tail(tmp_path / "missing") == ""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch.processes import birth_s
 from forebay.engine.launch.registry import Registry, Replica
+from forebay.processes import birth_s
 
 
 def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:

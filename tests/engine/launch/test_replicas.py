@@ -10,10 +10,10 @@ import pytest
 
 from forebay.engine.launch import end_kept, is_healthy
 from forebay.engine.launch.machine import usable_cores
-from forebay.engine.launch.ports import port_is_free
-from forebay.engine.launch.processes import birth_s
 from forebay.engine.launch.registry import Replica
 from forebay.errors import LaunchError
+from forebay.ports import port_is_free
+from forebay.processes import birth_s
 
 from .conftest import StandIn, command_line, eventually
 

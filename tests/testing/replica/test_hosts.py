@@ -13,8 +13,8 @@ from forebay.engine.client import HttpEngine
 from forebay.errors import LaunchError
 from forebay.records import Completion, Request
 from forebay.testing.answers import echo
-from forebay.testing.delays import Fixed
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread, fetch_report
+from forebay.testing.script import Fixed
 
 NOW = ReplicaScript(delay=Fixed(0.0))
 

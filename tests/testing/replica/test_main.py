@@ -1,9 +1,8 @@
 import pytest
 
-from forebay.testing.delays import Mixture
-from forebay.testing.faults import Faults
 from forebay.testing.replica import ReplicaScript
 from forebay.testing.replica.__main__ import main, parse, script_of
+from forebay.testing.script import Faults, Mixture
 
 
 def test_without_options_it_is_the_default() -> None:

@@ -14,9 +14,8 @@ import pytest
 from forebay.engine.client import HttpEngine
 from forebay.errors import Overloaded
 from forebay.records import Request
-from forebay.testing.delays import Fixed, Mixture
-from forebay.testing.faults import Faults
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Faults, Fixed, Mixture
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from forebay.testing.clock import run_virtual
 from forebay.testing.replica.work import Work
-from forebay.testing.virtual import run_virtual
 
 
 def test_work_goes_on_at_a_new_speed() -> None:

@@ -17,8 +17,7 @@ from forebay.apps.summaries.parts import Chunk, Node, Statement, events_of, with
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.prompt import Ask, Read, read_answer, without_answer
 from forebay.apps.summaries.results import Refused, Summary
-from forebay.apps.summaries.state import KeyState, Pane, Work
-from forebay.apps.summaries.windows import ends_of, panes_of
+from forebay.apps.summaries.state import KeyState, Pane, Work, ends_of, panes_of
 from forebay.records import JSON, Usage
 
 Output = Summary | Refused

@@ -1,23 +1,106 @@
-"""The application `topics` as a Flink graph."""
+"""The application `topics` as a Flink graph: texts by shard, embedded and placed in batches, then named."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
 
 from forebay.apps.graph import InferenceOptions, with_answers
-from forebay.apps.topics.operators import topic_events
 from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_prompt_event, to_result
-from forebay.apps.topics.stages import shard_event_of
+from forebay.apps.topics.stages import TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.values import TopicSettings
+from forebay.codec import decode
 from forebay.embed.base import NoEmbedding, OpenEmbedder, OpenMiniLM
 from forebay.embed.model import find_embedding_model
-from forebay.errors import SetupError
+from forebay.errors import RecordError, SetupError
 from forebay.flink.infer import InferenceStreams
-from forebay.flink.keying import TextField
-from forebay.records import Event
+from forebay.flink.keying import EventText, TextField
+from forebay.flink.shards import flink_keys, shard_of
+from forebay.flink.stages import StageFunction, message, staged
+from forebay.flink.stream_clock import REFUSED, Clocked, partition_of, refused
+from forebay.flink.thread_mode import check_environment
+from forebay.flink.types import BYTES, side_output
+from forebay.records import DeadLetter, Event
 from forebay.settings import load_settings
 
-if TYPE_CHECKING:
-    from pyflink.datastream import DataStream
+MOST_LOG_BYTES = 1 << 18
+"""Some thousand texts: after a restore they are embedded again, at 3 ms each."""
+
+
+class Texts(ProcessFunction):
+    """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
+    letters that come, and events without the text or whose key cannot be made."""
+
+    def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
+        self._text = text
+        self._key = key
+        self._shards = shards
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._keys = flink_keys(self._shards)
+
+    def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        data = bytes(value)
+        record = decode(data)
+        if isinstance(record, DeadLetter):
+            yield REFUSED, data
+            return
+        try:
+            key = "" if self._key is None else self._key(record)
+            text = self._text(record)
+        except RecordError as error:
+            yield REFUSED, refused(record, error)
+            return
+        shard = shard_of(key, self._shards)
+        yield message(self._keys[shard], text_bytes(record.time_ms, text, partition_of(record.position)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStage:
+    """Makes the stage of a shard; loads the embedding."""
+
+    settings: TopicSettings
+    embedder: OpenEmbedder
+
+    def __call__(self, shard: int) -> TopicStage:
+        embedder = self.embedder()
+        return TopicStage(self.settings, shard, embedder.embed, embedder.width)
+
+
+def topic_events(
+    stream: DataStream,
+    settings: TopicSettings,
+    text: TextField,
+    embedder: OpenEmbedder,
+    *,
+    key: EventText | None = None,
+    wait_ms: int,
+    shards: int = 1,
+    parallelism: int = 1,
+    name: str,
+) -> Clocked:
+    """The topics of a stream of encoded records: messages whose bytes behind the key are `ShardEvent`s, and
+    the records that were refused.
+
+    A text waits at most `wait_ms` until its batch is full. A topic lives in one shard: with more than one,
+    texts of one `key` meet. Raises `SettingError` where Python would run in worker processes.
+    """
+    check_environment(stream.get_execution_environment())
+    source = stream._j_data_stream.getParallelism()
+    texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
+    texts.set_parallelism(source)
+    function = StageFunction(
+        OpenStage(settings, embedder),
+        shards=shards,
+        next_shards=1,
+        wait_ms=wait_ms,
+        most_log_bytes=MOST_LOG_BYTES,
+    )
+    events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
+    return Clocked(events, side_output(texts, REFUSED))
 
 
 def topics(

@@ -15,11 +15,11 @@ from pathlib import Path
 import orjson
 
 from forebay.engine.launch.environment import engine_python, recipe
-from forebay.engine.launch.files import locked, read_stamp, write_stamp
 from forebay.engine.launch.machine import Processor
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import LaunchError
+from forebay.files import locked, read_stamp, write_stamp
 from forebay.settings import Settings
 
 SHORT, LONG = "bfloat16", "float32"

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from forebay.engine.launch.commands import run_logged
-from forebay.engine.launch.files import locked, read_stamp, write_stamp
-from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.progress import Progress, run_logged
 from forebay.errors import SetupError
-from forebay.private_folder import check_nobody_else_writes
+from forebay.files import check_nobody_else_writes, locked, read_stamp, write_stamp
 from forebay.settings import Settings
 
 LOCKS = Path(__file__).with_name("locks")

@@ -19,7 +19,6 @@ from forebay.engine.launch.machine import (
     usable_cores,
 )
 from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model, is_quantized, more_weights_gib
-from forebay.engine.launch.ports import check_port
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
@@ -33,6 +32,7 @@ from forebay.engine.launch.spec import (
     vllm_launch,
 )
 from forebay.errors import SettingError
+from forebay.ports import check_port
 from forebay.settings import Settings, load_settings
 
 MAX_REPLICAS = 64

@@ -10,12 +10,11 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.launch.commands import run_logged
 from forebay.engine.launch.environment import WAITING, engine_python
-from forebay.engine.launch.files import check_sha256, locked, read_stamp, write_stamp
-from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.progress import Progress, run_logged
 from forebay.engine.launch.spec import DEFAULT_WEIGHTS_GIB, GIB
 from forebay.errors import SetupError
+from forebay.files import check_sha256, locked, read_stamp, write_stamp
 from forebay.settings import Settings
 
 MAX_CONFIG_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from forebay.engine.launch.files import locked, read_stamp, write_stamp
-from forebay.engine.launch.processes import (
+from forebay.files import locked, read_stamp, write_stamp
+from forebay.processes import (
     birth_s,
     descendants,
     is_same,

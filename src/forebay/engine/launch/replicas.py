@@ -12,16 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import overload
 
-from forebay.child_processes import module_command
-from forebay.engine.launch.commands import tail
 from forebay.engine.launch.dtype import NumberType
-from forebay.engine.launch.ports import free_ports_from
-from forebay.engine.launch.processes import birth_s, kill
-from forebay.engine.launch.progress import Progress, Silent
+from forebay.engine.launch.progress import Progress, Silent, tail
 from forebay.engine.launch.registry import GRACE_S, Registry, Replica, end_processes
 from forebay.engine.launch.spec import LOOPBACK, Launch
 from forebay.engine.launch.supervisor import Order
 from forebay.errors import LaunchError
+from forebay.ports import free_ports_from
+from forebay.processes import birth_s, kill, module_command
 from forebay.settings import environment_without
 
 PORT_BASE = 8100

@@ -20,9 +20,8 @@ from pathlib import Path
 import orjson
 import psutil
 
-from forebay.child_processes import parent_death_signal
-from forebay.engine.launch.processes import descendants, kill, session_members, terminate, wait_gone
 from forebay.engine.launch.registry import Registry
+from forebay.processes import descendants, kill, parent_death_signal, session_members, terminate, wait_gone
 
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.2

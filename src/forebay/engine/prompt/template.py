@@ -1,4 +1,5 @@
-"""Prompt templates: the fields of an event in, the messages or the prompt of a request out.
+"""Prompt templates: the fields of an event in, the messages or the prompt of a request out; and who the
+request is: its id, the same each time its record is read, and the hash of what it asks.
 
 Variables: every field of the event by its name, `event` (the object of all fields, for names such as
 `event["user id"]`), `key` and `time_ms`. These three names win over fields that are called the same.
@@ -6,6 +7,8 @@ Variables: every field of the event by its name, `event` (the object of all fiel
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,7 +19,7 @@ from forebay.engine.prompt.budget import Budgeted
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
 from forebay.engine.prompt.special_tokens import between
 from forebay.errors import SettingError, TemplateFailed
-from forebay.records import JSON, Message
+from forebay.records import JSON, Event, Message, Request
 
 MAX_PROMPT_CHARS = 1_048_576
 MAX_FIELD_CHARS = 1024
@@ -202,3 +205,48 @@ def _has_lone_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+HASH_BYTES = 16
+
+
+def request_id(event: Event, key: str, explicit: str | None) -> str:
+    """The id of the request for `event`: a pure function of the record.
+
+    In this order: `explicit` (the pipeline's `id` template), the record's position in its source, a hash of
+    its raw bytes and key (32 hex digits of BLAKE2b). Only the last cannot tell two identical records of one
+    key apart: a source that does not know positions should be given an `id` template.
+    """
+    if explicit is not None:
+        return explicit
+    if event.position is not None:
+        return event.position
+    encoded_key = key.encode(errors="surrogatepass")
+    digest = hashlib.blake2b(len(encoded_key).to_bytes(8, "big"), digest_size=HASH_BYTES)
+    digest.update(encoded_key)
+    digest.update(event.raw)
+    return digest.hexdigest()
+
+
+def request_hash(request: Request) -> str:
+    """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema.
+
+    The id is left out: two records that ask the same share one entry of the result journal.
+    """
+    sampling = request.sampling
+    asked = {
+        "model": request.model,
+        "messages": [[message.role, message.content] for message in request.messages],
+        "prompt": request.prompt,
+        "sampling": {
+            "max_tokens": sampling.max_tokens,
+            "temperature": float(sampling.temperature),
+            "top_p": None if sampling.top_p is None else float(sampling.top_p),
+            "seed": sampling.seed,
+            "stop": list(sampling.stop),
+            "extra": dict(sampling.extra),
+        },
+        "schema": request.schema,
+    }
+    canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=dict)
+    return hashlib.blake2b(canonical.encode(), digest_size=32).hexdigest()

@@ -11,9 +11,9 @@ from forebay.testing.replica.hosts import (
     fetch_work,
     set_speed,
 )
-from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.replica.work import WorkReport
+from forebay.testing.script import CallReport, ReplicaScript
 
 __all__ = [
     "CallReport",

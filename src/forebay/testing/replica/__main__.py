@@ -12,11 +12,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forebay.testing.delays import Mixture
-from forebay.testing.faults import Faults
 from forebay.testing.replica.hosts import exit_with_parent
-from forebay.testing.replica.script import ReplicaScript
 from forebay.testing.replica.server import FakeReplica
+from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -16,9 +16,9 @@ import orjson
 
 from forebay.errors import LaunchError
 from forebay.ports import free_port
-from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.replica.work import WorkReport
+from forebay.testing.script import CallReport, ReplicaScript
 
 START_TIMEOUT_S = 180.0
 

@@ -1,4 +1,4 @@
-"""A fake replica without HTTP, for tests in counted time (`forebay.testing.virtual`)."""
+"""A fake replica without HTTP, for tests in counted time (`forebay.testing.clock`)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from forebay.engine.deadline import Deadline
+from forebay.engine.base import Deadline
 from forebay.engine.load import ReplicaCounters
-from forebay.engine.probe import ServedModel
+from forebay.engine.replica import ServedModel
 from forebay.errors import AttemptTimeout, ModelNotFound, Overloaded, RateLimited, Unreachable
 from forebay.records import Completion, ReplicaLoad, Request, Timing, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.engine import ERRORS
-from forebay.testing.replica.script import ReplicaScript
 from forebay.testing.replica.work import Bucket, Work, WorkReport
+from forebay.testing.script import ReplicaScript
 
 
 class InsideReplica:

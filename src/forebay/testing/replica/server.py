@@ -13,11 +13,10 @@ from aiohttp import web
 
 from forebay.records import Usage
 from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
-from forebay.testing.faults import STATUSES
 from forebay.testing.replica import wire
-from forebay.testing.replica.script import CallReport, ReplicaScript
 from forebay.testing.replica.wire import Answered, Asked
 from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
+from forebay.testing.script import STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0

@@ -1,0 +1,136 @@
+"""Files that survive a crash in the middle (atomic writes, stamps, locks), and folders that only their owner
+can read and write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import orjson
+
+from forebay.errors import SettingError, SetupError
+
+
+def private_folder(path: Path) -> Path:
+    """Make `path` and missing parents folders of mode 0700, or see to it that `path` is one; returns `path`.
+
+    Raises `SettingError` where it is a link, no folder, or belongs to somebody else: whoever made it could
+    read what is put there, or have it written to another place.
+    """
+    try:
+        for missing in reversed([parent for parent in path.parents if not parent.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise SettingError(f"{path}: expected a folder, found a link or a file; remove it")
+        if found.st_uid != os.getuid():
+            raise SettingError(f"{path} belongs to user {found.st_uid}, not to you; choose another place")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be made a private folder: {error}") from None
+    return path
+
+
+RUNS_CODE = "can run code as you"
+
+
+def check_nobody_else_writes(
+    path: Path, risk: str = RUNS_CODE, *, by: int = stat.S_IWGRP | stat.S_IWOTH
+) -> None:
+    """Raise `SettingError` where others than its owner may write to the folder or file `path`, or its owner
+    is neither who asks nor root.
+
+    `risk`: what may come of what is stored there. `by`: the bits of its mode that let others write. One that
+    is missing is fine.
+    """
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid not in {os.getuid(), 0}:
+            raise SettingError(
+                f"{path} belongs to user {found.st_uid}, and what is stored there {risk}: make "
+                f"it yours (chown), if you trust what it holds"
+            )
+        if stat.S_IMODE(found.st_mode) & by:
+            raise SettingError(
+                f"others may write to {path}, and what is stored there {risk}: keep them out "
+                f"(chmod go-w), if you trust what it holds"
+            )
+
+
+MAX_STATE_BYTES = 1 << 20
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`: a reader, or a crash, sees the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_stamp(path: Path, content: Mapping[str, object]) -> None:
+    """Write `content` as JSON; the last act of what it vouches for."""
+    write_atomic(path, orjson.dumps(dict(content), option=orjson.OPT_INDENT_2))
+
+
+def read_stamp(path: Path) -> dict[str, object]:
+    """The stamp's content; empty where it is missing, unreadable, too large or no JSON object."""
+    try:
+        if path.stat().st_size > MAX_STATE_BYTES:
+            return {}
+        content = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def check_sha256(path: Path, wanted: str) -> None:
+    """Raise `SetupError` where the file at `path` is missing or is not the one with this SHA-256."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                found.update(chunk)
+    except OSError as error:
+        raise SetupError(f"{path.name} cannot be read: {error}") from None
+    if found.hexdigest() != wanted:
+        raise SetupError(
+            f"{path.name} is not the file that this Forebay knows: expected the SHA-256 {wanted}, found "
+            f"{found.hexdigest()}; nothing was installed. Look at where pip gets its packages from"
+        )
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
+    """Hold a lock on `path` between processes; blocks, inside `waiting`, while another has it.
+
+    Yields the lock's descriptor. A child that is given it (`pass_fds`) keeps the lock until it ends too,
+    so that what a killed command left running is not disturbed by the next one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with waiting():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,303 @@
+"""What a replica's KV cache holds and evicts, by its own word: the events that vLLM publishes, and how far
+back the cache reaches. The form was read off vLLM 0.32.
+
+A message has three frames: topic, sequence number (8 bytes, big-endian, from 0 on), and in msgpack an array
+`[time, events, …]`. An event is a map with its `type` (vLLM 0.32), or an array with it in front (older ones).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any
+
+import msgpack
+
+from forebay.errors import ProtocolViolation
+
+MAX_FRAME_BYTES = 4 << 20
+"""About a million tokens in one step of the engine."""
+MAX_ITEMS = 1 << 18
+"""Of one array: events of a step, blocks or tokens of a prompt."""
+MAX_GROUP = 64
+DEVICE = "GPU"
+"""What vLLM calls the memory that it computes in, on any device. Other tiers are not the prefix cache."""
+HASH_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """These blocks are cached from now on, or are used again."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """These blocks were evicted."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """All blocks are gone."""
+
+
+CacheEvent = Stored | Removed | Cleared
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMessage:
+    """The events of one step of a replica, in order. A block's number tells its hash and its group."""
+
+    sequence: int
+    events: tuple[CacheEvent, ...]
+
+
+def read_message(frames: Sequence[bytes]) -> CacheMessage:
+    """The events in `frames`, without those of unknown kinds, of sliding windows and of other memory tiers.
+
+    Takes time and memory in proportion to the frames, of at most `MAX_FRAME_BYTES` each. Raises
+    `ProtocolViolation` where they are not such a message; nothing else.
+    """
+    if len(frames) != 3 or len(frames[1]) != 8 or any(len(frame) > MAX_FRAME_BYTES for frame in frames):
+        raise ProtocolViolation("expected three frames: a topic, 8 bytes of sequence number, and the events")
+    try:
+        payload = msgpack.unpackb(
+            frames[2], strict_map_key=False, max_array_len=MAX_ITEMS, max_map_len=64, max_ext_len=0
+        )
+        events = payload[1]
+        if not isinstance(payload, list) or not isinstance(events, list):
+            raise TypeError("no list of events")
+        read = tuple(event for event in map(_event, events) if event is not None)
+    except (ValueError, TypeError, LookupError, RecursionError, msgpack.UnpackException) as error:
+        raise ProtocolViolation(f"not KV-cache events: {type(error).__name__}") from None
+    return CacheMessage(int.from_bytes(frames[1], "big"), read)
+
+
+STORED = ("type", "block_hashes", "", "", "", "", "medium", "", "", "group_idx", "kind", "sliding_window")
+REMOVED = ("type", "block_hashes", "medium", "group_idx")
+
+
+def _event(event: Any) -> CacheEvent | None:
+    if isinstance(event, list):
+        names = STORED if event[0] == "BlockStored" else REMOVED
+        event = dict(zip(names, event, strict=False))
+    elif not isinstance(event, dict):
+        raise TypeError("an event is neither an array nor a map")
+    kind = event.get("type")
+    if kind == "AllBlocksCleared":
+        return Cleared()
+    if kind not in ("BlockStored", "BlockRemoved") or event.get("medium") not in (None, DEVICE):
+        return None
+    if event.get("sliding_window", event.get("kv_cache_spec_sliding_window")) is not None:
+        # What has left the window is evicted early, and says nothing of the prefix.
+        return None
+    group = event.get("group_idx") or 0
+    if not isinstance(group, int) or not 0 <= group < MAX_GROUP:
+        raise TypeError("a group is not a small number")
+    hashes = event["block_hashes"] or ()
+    blocks = tuple(_number(block) | group << 64 for block in hashes)
+    return Stored(blocks) if kind == "BlockStored" else Removed(blocks)
+
+
+def _number(block: Any) -> int:
+    if isinstance(block, bytes):
+        return int.from_bytes(block[-8:], "big")
+    if isinstance(block, int):
+        return block & HASH_MASK
+    raise TypeError("a hash is neither a number nor bytes")
+
+
+MAX_SAMPLED = 2048
+"""Blocks of a replica whose moment is remembered: a sample by hash, halved whenever it grows beyond."""
+WITNESSES = 5
+"""Evictions of which the middle one counts: a copy of a block that is still used says nothing."""
+
+
+class CacheHorizon:
+    """The moment before which nothing is cached any more that was not used since.
+
+    The blocks in the messages are of tokens and ours are of text: none can be told to be the other. But an
+    engine evicts what it has not used for longest, whoever used it: once a block is evicted that was stored
+    at a moment, all that was last used before that moment is gone. `horizon_s` is such a moment, on the clock
+    of those passed in. It never goes back, and whatever was missed can only leave it too early.
+
+    Only a sample of the blocks is remembered, chosen by hash, as a fixed share of all (spatial sampling,
+    Waldspurger and others 2015): memory is bounded whatever the size of the cache.
+    """
+
+    def __init__(self) -> None:
+        self.horizon_s = -math.inf
+        self.missed = 0
+        """Messages that were published and did not arrive."""
+        self.restarts = 0
+        self._next: int | None = None
+        self._moments: dict[int, float] = {}
+        self._share_bits = 0
+        self._evicted: deque[float] = deque([-math.inf] * WITNESSES, WITNESSES)
+
+    def __len__(self) -> int:
+        """How many blocks are remembered."""
+        return len(self._moments)
+
+    def read(self, message: CacheMessage, now_s: float) -> bool:
+        """Count a message in; whether the replica has lost all that it had cached.
+
+        It has where it says so, and where its sequence numbers begin anew: it was started again. After a gap
+        the horizon stays, and what arrives from then on moves it.
+        """
+        lost = False
+        if self._next is not None and message.sequence < self._next:
+            self.restarts += 1
+            self.clear()
+            lost = True
+        elif self._next is not None:
+            self.missed += message.sequence - self._next
+        self._next = message.sequence + 1
+        for event in message.events:
+            if isinstance(event, Stored):
+                self._store(event.blocks, now_s)
+            elif isinstance(event, Removed):
+                self._remove(event.blocks)
+            elif isinstance(event, Cleared):
+                self.clear()
+                lost = True
+        return lost
+
+    def clear(self) -> None:
+        """Nothing is cached any more; the horizon stays where it is."""
+        self._moments.clear()
+        self._share_bits = 0
+        self._evicted.extend([-math.inf] * WITNESSES)
+
+    def _store(self, blocks: tuple[int, ...], now_s: float) -> None:
+        mask = (1 << self._share_bits) - 1
+        for block in blocks:
+            if block & mask == 0:
+                self._moments[block] = now_s
+        while len(self._moments) > MAX_SAMPLED and self._share_bits < 64:
+            self._share_bits += 1
+            mask = (1 << self._share_bits) - 1
+            self._moments = {block: at_s for block, at_s in self._moments.items() if block & mask == 0}
+
+    def _remove(self, blocks: tuple[int, ...]) -> None:
+        for block in blocks:
+            moment_s = self._moments.pop(block, None)
+            if moment_s is not None:
+                self._evicted.append(moment_s)
+                self.horizon_s = max(self.horizon_s, median_low(self._evicted))
+
+
+MAX_BLOCKS = 16_384
+"""Blocks of a replica whose last use is known, the latest ones: about two million tokens."""
+
+
+class BlockUsage:
+    """Text blocks in the order of their last use, `MAX_BLOCKS` at most."""
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def used(self, blocks: Iterable[int], now_s: float) -> None:
+        """These were used now. A moment before the last one only delays what `take_before` gives."""
+        used = self._used
+        for block in blocks:
+            used[block] = now_s
+            used.move_to_end(block)
+        while len(used) > MAX_BLOCKS:
+            used.popitem(last=False)
+
+    def take_before(self, moment_s: float) -> list[int]:
+        """Those last used before `moment_s`, no longer kept here."""
+        taken = []
+        while self._used:
+            block, at_s = next(iter(self._used.items()))
+            if at_s >= moment_s:
+                break
+            del self._used[block]
+            taken.append(block)
+        return taken
+
+    def clear(self) -> None:
+        self._used.clear()
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEventCounts:
+    """What came of one replica's events.
+
+    Messages that were read, that were missed and that were none; restarts; text blocks that were forgotten.
+    """
+
+    read: int
+    missed: int
+    malformed: int
+    restarts: int
+    forgotten: int
+
+
+class CacheWatch:
+    """What one replica evicts, in our text blocks. Pure: moments are passed in, of one clock."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._horizon = CacheHorizon()
+        self._usage = BlockUsage()
+        self._read = self._malformed = self._forgotten = 0
+
+    @property
+    def counts(self) -> CacheEventCounts:
+        horizon = self._horizon
+        return CacheEventCounts(
+            self._read, horizon.missed, self._malformed, horizon.restarts, self._forgotten
+        )
+
+    def used(self, blocks: Sequence[int], now_s: float) -> None:
+        """A request with these blocks was sent there, or has ended there."""
+        self._usage.used(blocks, now_s)
+
+    def heard(self, frames: Sequence[bytes], now_s: float) -> bool:
+        """A message came; whether the replica has lost its whole cache. Raises nothing."""
+        try:
+            message = read_message(frames)
+        except ProtocolViolation as error:
+            if not self._malformed:
+                log.warning(
+                    "KV-cache events of %s are passed over where they are wrong: %s", self._name, error
+                )
+            self._malformed += 1
+            return False
+        self._read += 1
+        lost = self._horizon.read(message, now_s)
+        if lost:
+            self._usage.clear()
+        return lost
+
+    def restarted(self) -> None:
+        """The replica was started anew."""
+        self._horizon.clear()
+        self._usage.clear()
+
+    def evicted(self, in_flight: Iterable[Sequence[int]], now_s: float) -> list[int]:
+        """The text blocks that are gone since the last call. Those of requests in flight are in use."""
+        gone = self._usage.take_before(self._horizon.horizon_s)
+        if not gone:
+            return []
+        in_use = {block for blocks in in_flight for block in blocks}
+        kept = [block for block in gone if block in in_use]
+        self._usage.used(kept, now_s)
+        gone = [block for block in gone if block not in in_use]
+        self._forgotten += len(gone)
+        return gone

@@ -1,0 +1,258 @@
+"""What tells a fleet which replicas there are, and what they serve, asked before a job starts: where all are
+away they are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+from yarl import URL
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.client import replica_url
+from forebay.engine.replica import ServedModel, list_models
+from forebay.engine.retry import RetryPolicy, jitter_unit
+from forebay.errors import EngineError, PipelineFailed, SettingError
+from forebay.settings import SecretRef, read_secret
+
+MAX_REPLICAS = 1000
+
+
+class ReplicaList(Protocol):
+    """The addresses of a fleet's replicas, now. Picklable; holds no connection."""
+
+    @property
+    def every_s(self) -> float:
+        """How often to ask again; infinite where the answer never changes."""
+        ...
+
+    async def urls(self) -> tuple[str, ...]:
+        """The URLs, each once. Raises `SettingError` where they cannot be told: the last answer stays."""
+        ...
+
+
+def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
+    """`urls` without repetition. Raises `SettingError`, naming `where`, for none, too many or a bad one."""
+    found: dict[str, None] = {}
+    for url in urls:
+        if not isinstance(url, str):
+            raise SettingError(f"{where}: expected URLs, found {type(url).__name__}")
+        try:
+            found[replica_url(url)] = None
+        except SettingError as error:
+            raise SettingError(f"{where}: {error}") from None
+        if len(found) > MAX_REPLICAS:
+            raise SettingError(f"{where}: holds more than {MAX_REPLICAS} replicas")
+    if not found:
+        raise SettingError(f"{where}: holds no replica; expected at least one URL")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class FixedReplicas:
+    """A fixed list. Raises `SettingError` at construction for a URL that cannot be a replica's."""
+
+    given: tuple[str, ...]
+    every_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", checked(self.given, where="the list of replicas"))
+
+    async def urls(self) -> tuple[str, ...]:
+        return self.given
+
+
+@dataclass(frozen=True)
+class DnsReplicas:
+    """Every address of the host in `url` is a replica; resolved again every `every_s`.
+
+    `http` only: an address has no certificate. Raises `SettingError` at construction for another URL.
+    """
+
+    url: str
+    every_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", replica_url(self.url))
+        if URL(self.url).scheme != "http":
+            raise SettingError(
+                f"dns: expected http://NAME:PORT, found {self.url}; list https replicas by name"
+            )
+
+    async def urls(self) -> tuple[str, ...]:
+        parsed = URL(self.url)
+        host, port = parsed.host or "", parsed.port or 80
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            raise SettingError(f"the name {host} cannot be resolved: {said}") from None
+        addresses = sorted({str(entry[4][0]) for entry in found})
+        return checked((str(parsed.with_host(address)) for address in addresses), where=f"the name {host}")
+
+
+MAX_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class FileReplicas:
+    """A file of URLs, read every `every_s`: one per line (`#` begins a comment), or a list in YAML or JSON.
+
+    Replace it as a whole (write beside it, then rename): half a list is a list too.
+    """
+
+    path: str
+    every_s: float = 2.0
+
+    async def urls(self) -> tuple[str, ...]:
+        return await asyncio.get_running_loop().run_in_executor(None, read_replicas, Path(self.path))
+
+
+def read_replicas(path: Path) -> tuple[str, ...]:
+    """The URLs in the file; blocks. Raises `SettingError` where it cannot be read or holds none."""
+    where = f"replica file {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingError(f"{where} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise SettingError(f"{where} is larger than {MAX_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{where} is not UTF-8: wrong byte at position {error.start}") from None
+    return checked(_entries(text, where), where=where)
+
+
+def _entries(text: str, where: str) -> Iterable[object]:
+    if text.lstrip().startswith("["):
+        try:
+            value: Any = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise SettingError(f"{where} is no JSON list of URLs: {error}") from None
+        return list(value)
+    # A list in YAML is lines too, each with a dash and perhaps in quotes.
+    lines = (line.split("#", 1)[0].strip().removeprefix("- ").strip(" \t'\"") for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+MAX_SAID = 4
+"""Of how many replicas that are away a message tells."""
+
+
+class Say(Protocol):
+    """Told that the engine is waited for, and how long it has been, in seconds."""
+
+    def __call__(self, words: str, waited_s: float) -> None: ...
+
+
+def discover_model(
+    replicas: ReplicaList,
+    wanted: str | None,
+    *,
+    api_key: SecretRef | None,
+    retry: RetryPolicy,
+    deadline_s: float,
+    keys: tuple[str, str],
+    say: Say = lambda words, waited_s: None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """The name of the model to ask for, checked against what the replicas serve; blocks.
+
+    One that answers is enough. Failures that may pass are tried again as `retry` says, until `deadline_s` is
+    over. Raises `PipelineFailed` where they did not pass, and `SettingError` for others, where the replicas
+    cannot be told, and where none of those that answer serves the model. `keys` are the settings that hold
+    the addresses and the model, for messages.
+    """
+    url_key, model_key = keys
+    key = None if api_key is None else read_secret(api_key)
+    served = _served(
+        replicas,
+        key,
+        policy=retry,
+        within_s=deadline_s,
+        url_key=url_key,
+        say=say,
+        clock=clock or SystemClock(),
+        sleep=sleep,
+    )
+    names = {name for models in served.values() for name in models}
+    if wanted is not None and wanted in names:
+        return wanted
+    if wanted is None and len(names) == 1:
+        return names.pop()
+    told = "; ".join(f"the engine at {url} serves {', '.join(m) or 'nothing'}" for url, m in served.items())
+    if wanted is None:
+        raise SettingError(f"{model_key}: expected a name: {told}")
+    raise SettingError(f"{model_key}: {wanted!r} is not served: {told}")
+
+
+def _served(
+    replicas: ReplicaList,
+    api_key: str | None,
+    *,
+    policy: RetryPolicy,
+    within_s: float,
+    url_key: str,
+    say: Say,
+    clock: Clock,
+    sleep: Callable[[float], None],
+) -> dict[str, list[str]]:
+    """The names of the models, by the URL of each replica that answers; at least one does."""
+    begin_s = clock.monotonic_s()
+    attempt, alike = 0, Counter[float]()
+    while True:
+        attempt += 1
+        urls, answers = asyncio.run(_ask(replicas, api_key))
+        served = {
+            url: [model.name for model in answer]
+            for url, answer in zip(urls, answers, strict=True)
+            if not isinstance(answer, EngineError)
+        }
+        if served:
+            return served
+        errors = [answer for answer in answers if isinstance(answer, EngineError)]
+        error = next((error for error in errors if error.retryable), errors[0])
+        if not error.retryable:
+            raise SettingError(f"{url_key}: the engine did not list its models: {error}")
+        waited_s = clock.monotonic_s() - begin_s
+        alike[policy.limit(error)] += 1
+        delay_s = policy.next_delay_s(
+            error,
+            attempt=attempt,
+            alike=alike[policy.limit(error)],
+            left_s=within_s - waited_s,
+            jitter_unit=jitter_unit(urls[0], attempt),
+        )
+        said = "; ".join(map(str, errors[:MAX_SAID]))
+        if delay_s is None:
+            raise PipelineFailed(
+                f"the engine did not list its models: {said} ({attempt} tries in "
+                f"{waited_s:.0f} s); nothing was started"
+            )
+        say(f"waiting for the engine, at most {within_s:g} s: {said}", waited_s)
+        sleep(delay_s)
+
+
+async def _ask(
+    replicas: ReplicaList, api_key: str | None
+) -> tuple[tuple[str, ...], list[tuple[ServedModel, ...] | EngineError]]:
+    async def ask(url: str) -> tuple[ServedModel, ...] | EngineError:
+        try:
+            return await list_models(url, api_key=api_key)
+        except EngineError as error:
+            return error
+
+    urls = await replicas.urls()
+    return urls, await asyncio.gather(*map(ask, urls))

@@ -1,0 +1,237 @@
+"""One replica of a fleet, as its client knows it, and whether what it reports of its load may be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from forebay.engine.load import ReplicaCounters
+from forebay.engine.replica import Replica, ReplicaEngine, ServedModel
+from forebay.errors import EngineError, RateLimited
+from forebay.fleet.cache_events import CacheWatch
+from forebay.fleet.concurrency import ConcurrencyLimit, Turn
+from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Refusals, Tracked
+from forebay.fleet.state import Fleet
+from forebay.records import ReplicaLoad
+
+UNPROVEN_S = 10.0
+"""How long a claim of other people's requests is believed that no request of ours has borne out."""
+LEAST_CLAIM_S = 0.05
+"""Claims of less waiting than this change nothing and are not looked into."""
+
+
+class ReportCheck:
+    """What one replica reports, held against what our own requests there see.
+
+    A report that repeats itself to the last token while the replica is busy is no news, so that a frozen one
+    goes stale. A claim of much waiting that keeps us away is believed for `UNPROVEN_S`, and then until a
+    request of ours contradicts it; one that was found wrong is believed again once another bears it out.
+    """
+
+    def __init__(self) -> None:
+        self.believed = True
+        self._last: tuple[object, ...] | None = None
+        self._unproven_since_s: float | None = None
+
+    def news(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
+        """Whether the replica says something new. Of an idle one, the same over and over is new each time."""
+        seen = (load.running, load.waiting, load.kv_cache_usage, counters)
+        new = seen != self._last
+        self._last = seen
+        return new or not (load.running or load.waiting)
+
+    def claimed(self, claimed_s: float, now_s: float) -> bool:
+        """It claims that others' requests take `claimed_s` of prefill; whether to count that in."""
+        if claimed_s < LEAST_CLAIM_S:
+            self._unproven_since_s = None
+            return True
+        if self._unproven_since_s is None:
+            self._unproven_since_s = now_s
+        if now_s - self._unproven_since_s > UNPROVEN_S:
+            self.believed = False
+        return self.believed
+
+    def first_token(self, claimed_s: float, own_s: float, waited_s: float) -> None:
+        """A request of ours, sent when it claimed `claimed_s`, waited so long; ours alone took `own_s`."""
+        if claimed_s < LEAST_CLAIM_S:
+            return
+        self.believed = waited_s >= own_s + claimed_s / 2
+        self._unproven_since_s = None
+
+
+UNSEEN_S = 30.0
+"""How long an answer in one piece is awaited before metrics that stand still count as silence."""
+WHOLE = 0.99
+"""An answer whose first content comes after more than this share of its time comes in one piece."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+"""How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
+until one succeeds. And how long at most, whatever it says."""
+FADE = 0.1
+MOSTLY = 0.25
+"""Answers come in one piece where fewer than this share lately did not, and the other way round."""
+
+
+class Member:
+    """A replica with its connection, its health and the requests that are in flight there.
+
+    `row` is its number in the fleet, None until it was found to serve the model. `fault` says why it is not
+    used though its health would allow it; empty where it may be.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        replica: Replica,
+        rules: HealthRules,
+        *,
+        capacity: float = math.inf,
+        most_s: float = math.inf,
+    ) -> None:
+        self.url = url
+        self.replica = replica
+        self.health = Health(rules)
+        self.progress = Progress()
+        turn = Turn()
+        self.running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
+        """How many requests it gets the most done with."""
+        self.beside = ConcurrencyLimit(most=capacity, turn=turn)
+        """How many of them without a first token."""
+        self.refusals = Refusals()
+        self.whole = False
+        """Whether its answers come in one piece, so that no first token tells what it works on."""
+        self.reports = ReportCheck()
+        self.row: int | None = None
+        self.fault = "it was not asked yet"
+        self.asked = False
+        self.doubtful = True
+        """Whether it must be asked again what it serves."""
+        self.leaving = False
+        self.models: tuple[ServedModel, ...] = ()
+        self.leases: set[Tracked] = set()
+        self.cache: CacheWatch | None = None
+        """What it publishes of its KV cache; None where it is not asked for that."""
+        self.claimed_s = 0.0
+        self.paused_until_s = -math.inf
+        """Until when it asked to be sent nothing."""
+        self.wakes_s = -math.inf
+        """When it is looked at whether that is over."""
+        self._refused_s = -math.inf
+        self._pause_s = FIRST_PAUSE_S
+        self._whole_share: float | None = None
+        self._has_begun = False
+        self._shows_work = False
+        self._seen: tuple[ReplicaCounters, float | None, set[Tracked]] | None = None
+
+    @property
+    def engine(self) -> ReplicaEngine:
+        return self.replica.engine
+
+    @property
+    def why(self) -> str:
+        """Why it gets no requests, in words; empty where it may get some."""
+        if self.leaving:
+            return "it has left the list"
+        return self.fault or (self.health.why if self.health.state == "shut" else "")
+
+    @property
+    def believed_s(self) -> float:
+        """The prefill of others' requests that it claims to have, as far as it may be believed."""
+        return self.claimed_s if self.reports.believed else 0.0
+
+    def open(self, now_s: float) -> bool:
+        """Whether one more request may be sent there."""
+        if self.leaving or self.fault or now_s < self.paused_until_s:
+            return False
+        return self.health.room(len(self.leases))
+
+    def refused(self, error: EngineError, there: int, sent_s: float, now_s: float) -> bool:
+        """It had no room for one of so many requests, or gets them too fast. Of those that were under way at
+        once only one counts: False for the others."""
+        if sent_s < self._refused_s:
+            return False
+        self._refused_s = now_s
+        rate = isinstance(error, RateLimited)
+        pause_s = error.retry_after_s
+        if pause_s is None and rate:
+            pause_s, self._pause_s = self._pause_s, 2 * self._pause_s
+        self.paused_until_s = now_s + min(pause_s or 0.0, MOST_PAUSE_S)
+        self.refusals.refused(there, now_s, rate=rate)
+        return True
+
+    def works(self) -> bool:
+        """Whether it answers requests: it is in use, and has not to show that it is well."""
+        return self.health.state == "up" and not self.fault and not self.leaving
+
+    def sign(self, now_s: float) -> None:
+        """It sent something of an answer, or shows otherwise that it works."""
+        self.progress.moved(now_s)
+        self.health.sign(now_s)
+
+    def moved_since(self, moment_s: float) -> bool:
+        return self.progress.moved_s > moment_s
+
+    def silent_since_s(self) -> float:
+        """Since when answers are awaited there and nothing came; infinite where none is."""
+        sent_s = [lease.sent_s for lease in self.leases if not lease.quiet]
+        if self._shows_work:
+            sent_s += [lease.sent_s + UNSEEN_S for lease in self.leases if lease.unseen]
+        return max(self.progress.moved_s, min(sent_s, default=math.inf))
+
+    def patience_s(self, fleet: Fleet, least_s: float) -> float:
+        """How long it may be silent. Until its first token nothing is known of its pace."""
+        if self.row is None or not self._has_begun:
+            return PATIENCE * least_s
+        return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
+
+    def began(self) -> None:
+        """A request had its first token."""
+        self._has_begun = True
+        self._pause_s = FIRST_PAUSE_S
+        self.refusals.answered()
+
+    def sent(self, now_s: float) -> None:
+        """It was sent a request."""
+        self.running.began(now_s)
+        self.beside.began(now_s)
+
+    def answered(self, there: int, sent_s: float, now_s: float, *, whole: bool) -> None:
+        """One of `there` requests is answered; `whole`: in one piece."""
+        self.running.answered(there, sent_s, now_s)
+        share = self._whole_share
+        self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
+        if not MOSTLY < share < 1 - MOSTLY:
+            self.whole = share > 0.5
+
+    def tell(self, fleet: Fleet) -> None:
+        """Tell the fleet how many requests there may be."""
+        if self.row is not None:
+            limit = int(min(self.running.limit, self.refusals.most))
+            fleet.set_room(self.row, limit, math.inf if self.whole else self.beside.limit)
+
+    def used(self, blocks: Sequence[int], now_s: float) -> None:
+        """A request with these prefix blocks was sent there, or has ended there."""
+        if self.cache is not None:
+            self.cache.used(blocks, now_s)
+
+    def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
+        """It reported its load: counted in as far as it is news and may be believed."""
+        row = self.row
+        if counters is not None and self._moves(load, counters):
+            self._shows_work = True
+            self.sign(now_s)
+        if row is None or (counters is not None and not self.reports.news(load, counters)):
+            return
+        self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
+        if self.reports.claimed(self.claimed_s, now_s):
+            fleet.report(row, load)
+        else:
+            fleet.report(row, ReplicaLoad(load.observed_s))
+
+    def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
+        """Whether its metrics show that it works: tokens are counted, or its KV cache changes though no
+        request of ours came or went. A long prefill sends nothing for as long as it takes.
+        """
+        before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
+        if before is None:
+            return False
+        return before[0] != counters or (before[1] != load.kv_cache_usage and before[2] == self.leases)

@@ -1,0 +1,355 @@
+"""Keeps a fleet's replicas up to date: who joins and leaves, who is well, what each reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from forebay.clock import Clock
+from forebay.engine.failures import Quoter
+from forebay.engine.replica import NO_LIST, Replica, ServedModel
+from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
+from forebay.fleet.cache_events import CacheWatch
+from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.member import Member
+from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
+"""How a server answers that does not tell what it is asked."""
+RARELY_S = 600.0
+"""How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
+Connect = Callable[[str], Replica]
+"""Opens the replica at a URL, on the running event loop."""
+
+
+class Question:
+    """When to ask a replica again what it may not know: servers elsewhere are not to be pestered."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._wait_s = every_s
+        self.due_s = -math.inf
+
+    def answered(self, now_s: float, *, known: bool) -> None:
+        self._wait_s = self._every_s if known else min(2 * self._wait_s, RARELY_S)
+        self.due_s = now_s + (0.0 if known else self._wait_s)
+
+
+class Membership:
+    """The members of a fleet by URL, each watched by a task of its own. Belongs to one event loop.
+
+    `changed` is called when a replica may get requests that could not before.
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        fleet: Fleet,
+        api_key: str | None,
+        clock: Clock,
+        changed: Callable[[], None],
+        *,
+        connect: Connect,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._connect = connect
+        self._quote = Quoter(api_key)
+        self._clock = clock
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._list_task: asyncio.Task[None] | None = None
+        self.members: dict[str, Member] = {}
+        self.rows: dict[int, Member] = {}
+        self.fault = ""
+        """Why the list cannot be read now; empty while it can."""
+        self.looked = asyncio.Event()
+        """Set with every look at a member; whoever waits for one clears it."""
+        self._model_names = None if config.model is None else frozenset((config.model,))
+        self._subscriber = None if config.kv_events is None else CacheSubscriber()
+        self._listed = False
+        self._here_since_s = -math.inf
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
+
+    async def close(self) -> None:
+        tasks = [*self._tasks.values()] + ([self._list_task] if self._list_task else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._subscriber is not None:
+            self._subscriber.close()
+        for member in [*self.members.values(), *self.rows.values()]:
+            await member.replica.close()
+
+    def usable(self) -> bool:
+        """Whether some replica may get a request, now or once those in flight there are fewer."""
+        return any(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
+
+    def works(self) -> bool:
+        """Whether some replica answers requests, so that what waits for room there is not late."""
+        return any(member.works() for member in self.rows.values())
+
+    def only(self, row: int) -> bool:
+        """Whether no other replica may get what is sent to this one."""
+        now_s = self._clock.monotonic_s()
+        return not any(member.open(now_s) for other, member in self.rows.items() if other != row)
+
+    def why_none(self) -> str:
+        """What is wrong with each replica, in one line."""
+        said = [
+            f"{url}: {member.why or member.health.why or 'it is full'}"
+            for url, member in list(self.members.items())[:8]
+        ]
+        more = f"; and {len(self.members) - 8} more" if len(self.members) > 8 else ""
+        return "; ".join(said) + more if said else self.fault or "the list was not read yet"
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """What the replicas in use serve, each name once."""
+        found = {model.name: model for member in self.rows.values() for model in member.models}
+        names = self._model_names
+        return tuple(model for name, model in found.items() if names is None or name in names)
+
+    def sync(self, member: Member) -> None:
+        """Tell the fleet whether the replica may get requests, and how many."""
+        row = member.row
+        if row is None:
+            return
+        now_s = self._clock.monotonic_s()
+        open = member.open(now_s)
+        if now_s < member.paused_until_s != member.wakes_s:
+            member.wakes_s = member.paused_until_s
+            asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
+        self._fleet.limit[row] = member.health.limit
+        if bool(self._fleet.available[row]) != open:
+            self._fleet.set_available(row, open)
+            if open:
+                self._changed()
+        if member.leaving and not member.leases:
+            self._gone(member)
+
+    def resumed(self) -> None:
+        """This process itself was held up until now: the replicas' silence before means nothing."""
+        self._here_since_s = self._clock.monotonic_s()
+
+    def find_stalled(self) -> None:
+        """Give up what no progress is made on. Shut replicas that hang: soon where another can take over."""
+        now_s = self._clock.monotonic_s()
+        for member in list(self.rows.values()):
+            if self._fleet.reported_s[member.row] < now_s - STALE_S:
+                member.claimed_s = 0.0
+            since_s = max(member.silent_since_s(), self._here_since_s)
+            patience_s = member.patience_s(self._fleet, self._config.stall_s)
+            if now_s - since_s > patience_s and self._others_work(member, since_s):
+                self._lose_all(member, now_s - since_s)
+                continue
+            member.progress.set_aside_stale(now_s)
+            for lease in list(member.leases):
+                silent_s, hangs = lease.overdue(now_s, self._here_since_s)
+                if hangs:
+                    self._lose_all(member, silent_s)
+                    break
+                if silent_s:
+                    lease.mark_stalled(f"{member.url} made no progress on a request for {silent_s:.1f} s")
+
+    def _lose_all(self, member: Member, silent_s: float) -> None:
+        why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
+        now_s = self._clock.monotonic_s()
+        self._note_shut(member, lambda: member.health.shut(why, now_s))
+        for lease in list(member.leases):
+            lease.mark_stalled(why)
+
+    def forget_evicted(self) -> None:
+        """Forget the prefix blocks that replicas have evicted since, by their own events."""
+        now_s = self._clock.monotonic_s()
+        for row, member in self.rows.items():
+            if member.cache is not None:
+                gone = member.cache.evicted((lease.blocks for lease in member.leases), now_s)
+                self._fleet.index.forget(row, gone)
+
+    async def _watch_list(self) -> None:
+        source = self._config.replicas
+        while True:
+            try:
+                urls = await source.urls()
+            except SettingError as error:
+                if str(error) != self.fault:
+                    log.warning("%s; the last list of %d replicas stays", error, len(self.members))
+                self.fault = str(error)
+                self.looked.set()
+            else:
+                self.fault = ""
+                self._replace(urls)
+            if source.every_s == math.inf:
+                return
+            await asyncio.sleep(source.every_s)
+
+    def _replace(self, urls: tuple[str, ...]) -> None:
+        wanted = set(urls)
+        for url in [url for url in self.members if url not in wanted]:
+            member = self.members.pop(url)
+            self._tasks.pop(url).cancel()
+            if f"follow {url}" in self._tasks:
+                self._tasks.pop(f"follow {url}").cancel()
+            member.leaving = True
+            log.info("replica %s leaves with %d requests in flight", url, len(member.leases))
+            self.sync(member)
+            if member.row is None:
+                self._close(member)
+        newcomers, self._listed = self._listed, True
+        for url in urls:
+            if url not in self.members:
+                config = self._config
+                member = self.members[url] = Member(
+                    url,
+                    self._connect(url),
+                    config.health,
+                    capacity=config.capacity,
+                    most_s=config.deadline_s / 2,
+                )
+                if newcomers:
+                    member.health.start_slowly()
+                self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
+                self._follow(member)
+
+    def _follow(self, member: Member) -> None:
+        """Subscribe to what it publishes of its cache."""
+        if self._subscriber is None or self._config.kv_events is None:
+            return
+        try:
+            endpoint = cache_endpoint(self._config.kv_events, member.url)
+        except SettingError as error:
+            log.warning("%s; its own events are not heard", error)
+            return
+        cache = member.cache = CacheWatch(member.url)
+
+        def heard(frames: list[bytes]) -> None:
+            if cache.heard(frames, self._clock.monotonic_s()) and member.row is not None:
+                self._fleet.restarted(member.row)
+
+        task = self._subscriber.follow(endpoint, heard)
+        self._tasks[f"follow {member.url}"] = asyncio.get_running_loop().create_task(task)
+
+    def _gone(self, member: Member) -> None:
+        row = member.row
+        if row is not None and self.rows.get(row) is member:
+            del self.rows[row]
+            member.row = None
+            self._fleet.remove(row)
+            self._close(member)
+
+    def _close(self, member: Member) -> None:
+        task = asyncio.get_running_loop().create_task(member.replica.close())
+        self._tasks[f"close {member.url}"] = task
+        task.add_done_callback(lambda _: self._tasks.pop(f"close {member.url}", None))
+
+    async def _watch(self, member: Member) -> None:
+        health, metrics = (Question(self._config.check_s) for _ in range(2))
+        while True:
+            try:
+                await self._look(member, health, metrics)
+            except Exception:
+                # A defect here must not leave the replica unwatched for ever.
+                log.exception("a look at replica %s failed", member.url)
+            member.asked = True
+            self.looked.set()
+            await asyncio.sleep(self._config.check_s)
+
+    async def _look(self, member: Member, health: Question, metrics: Question) -> None:
+        timeout_s = self._config.check_timeout_s
+        began_s = self._clock.monotonic_s()
+        try:
+            if began_s >= health.due_s:
+                known = await member.replica.check_health(timeout_s)
+                health.answered(began_s, known=known)
+            if member.doubtful:
+                await self._ask(member)
+        except EngineError as error:
+            now_s, why = self._clock.monotonic_s(), str(error)
+            if member.row is None:
+                member.fault = why
+            self._note_shut(member, lambda: member.health.check_failed(why, began_s, now_s))
+            # Whoever comes back may have been started anew, and serve something else.
+            member.doubtful = member.doubtful or member.health.state == "shut"
+            self.sync(member)
+            return
+        shut = member.health.state == "shut"
+        member.health.check_passed(self._clock.monotonic_s())
+        if shut and member.health.state != "shut":
+            log.info("replica %s is tried again", member.url)
+        self.sync(member)
+        if began_s < metrics.due_s:
+            return
+        try:
+            load, counters = await member.replica.fetch_metrics(timeout_s)
+        except EngineError as error:
+            # Own counts must do.
+            metrics.answered(began_s, known=not isinstance(error, UNKNOWN))
+            return
+        metrics.answered(began_s, known=True)
+        member.heard(self._fleet, load, counters, self._clock.monotonic_s())
+        self._changed()
+
+    async def _ask(self, member: Member) -> None:
+        """Ask what it serves; it joins, or stays out with the reason. Whoever lists no models is believed to
+        serve the one that is wanted by name."""
+        timeout_s = self._config.check_timeout_s
+        try:
+            member.models = await member.replica.list_models(timeout_s)
+        except NO_LIST:
+            if self._model_names is None:
+                raise
+            member.models = tuple(map(ServedModel, sorted(self._model_names)))
+        names = [model.name for model in member.models]
+        if self._model_names is None and names:
+            self._model_names = frozenset(names)
+        wanted = self._model_names or frozenset()
+        if not wanted or not wanted.issubset(names):
+            fault = f"it serves {self._quote(', '.join(names)) or 'nothing'}, not "
+            fault += self._quote(", ".join(sorted(wanted))) or "a model"
+            if fault != member.fault:
+                log.warning("replica %s gets no requests: %s", member.url, fault)
+            member.fault = fault
+            return
+        if member.row is None:
+            await self._join(member, timeout_s)
+        else:
+            self._fleet.restarted(member.row)
+            if member.cache is not None:
+                member.cache.restarted()
+        member.fault = ""
+        member.doubtful = False
+
+    async def _join(self, member: Member, timeout_s: float) -> None:
+        try:
+            tokens = await member.replica.fetch_cache_tokens(timeout_s)
+        except EngineError:
+            tokens = None
+        if member.leaving:
+            return
+        row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
+        # Unavailable until the caller says so.
+        self._fleet.set_available(row, False)
+        member.tell(self._fleet)
+        self.rows[row] = member
+        log.info("replica %s joins", member.url)
+
+    def _others_work(self, member: Member, since_s: float) -> bool:
+        """Whether another replica may take what this one has, and is not as silent itself."""
+        now_s = self._clock.monotonic_s()
+        others = (other for other in self.rows.values() if other is not member and other.open(now_s))
+        return any(not other.leases or other.moved_since(since_s) for other in others)
+
+    def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
+        before = member.health.state
+        change()
+        if member.health.state == "shut" != before:
+            log.warning("replica %s gets no requests for now: %s", member.url, member.health.why)
+        self.sync(member)

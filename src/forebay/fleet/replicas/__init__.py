@@ -1,1 +1,0 @@
-"""Where a fleet's replicas come from, and whether each may get requests."""

@@ -1,0 +1,186 @@
+"""`--json`: one habit for all commands."""
+
+from __future__ import annotations
+
+import ast
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import application as benchmarks
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import forebay
+from forebay import cli
+from forebay.cli import application
+from forebay.cli.live import LiveLine, report
+from forebay.cli.output import (
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    with_values,
+    write_json,
+)
+from forebay.cli.run import show_lost
+from forebay.engine.launch import ConsoleProgress
+from forebay.errors import SettingError, SetupError
+from forebay.runtime.snapshot import Snapshot
+
+TEXT = "pip install 'forebay[x]' [red]now[/] [/] :smile: [link=http://a.b]"
+SOURCES = Path(forebay.__file__).parent
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("make", [results_console, errors_console])
+def test_a_message_and_a_table_are_whole(make: object, capsys: pytest.CaptureFixture[str]) -> None:
+    console = make()  # type: ignore[operator]
+    say(console, TEXT)
+    say(console, TEXT, style="red")
+    console.width = 200
+    table = Table(TEXT, title=None, box=None)
+    table.add_row(TEXT)
+    console.print(table)
+    printed = "".join(capsys.readouterr())
+    assert printed.count(TEXT) == 4
+
+
+def test_a_message_is_whole_on_any_console() -> None:
+    """One that somebody else has made, markup and all."""
+    out = StringIO()
+    console = Console(file=out, width=40)
+    say(console, TEXT)
+    with ConsoleProgress(console).step(TEXT) as detail:
+        detail(TEXT)
+    assert out.getvalue().count(TEXT) == 3
+
+
+def test_a_bar_is_whole() -> None:
+    out = StringIO()
+    console = Console(file=out, width=300, force_terminal=True, color_system=None)
+    with ConsoleProgress(console).step(TEXT) as detail:
+        detail(TEXT)
+    assert out.getvalue().count(TEXT) >= 2
+
+
+def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    console = errors_console()
+    LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
+    report(Snapshot(1.0, TEXT), one_each=True, json=None, console=console, limited=TEXT)
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    (folder / "part-a-0.jsonl").write_text('{"cause": "[x]", "detail": "[y] :smile:"}\n')
+    show_lost(str(folder), console)
+    said = capsys.readouterr().err
+    assert f"Flink restarts the job: {TEXT}" in said
+    assert f"; {TEXT}" in said
+    assert "most often [x]: [y] :smile:" in said
+
+
+def test_an_error_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def application() -> None:
+        raise SetupError(TEXT)
+
+    monkeypatch.setattr(cli, "application", lambda: application)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == f"forebay: {TEXT}\n"
+
+
+@pytest.mark.parametrize("file", sorted([*SOURCES.rglob("*.py"), *BENCHMARKS.rglob("*.py")]), ids=str)
+def test_no_command_makes_a_console_of_its_own(file: Path) -> None:
+    if file.name == "output.py":
+        return
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    assert not [call.lineno for call in calls if getattr(call.func, "id", "") == "Console"]
+
+
+SILENT = frozenset(("forebay ask", "forebay init"))
+"""Their output is answers and a file."""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--json"], ["--json", "-"]),
+        (["--json", "-"], ["--json", "-"]),
+        (["--json", "a.json", "p.yaml"], ["--json", "a.json", "p.yaml"]),
+        (["--json", "--fresh"], ["--json", "-", "--fresh"]),
+        (["--json=a.json"], ["--json=a.json"]),
+        (["a", "--", "--json"], ["a", "--", "--json"]),
+    ],
+)
+def test_the_file_may_be_left_out(words: list[str], found: list[str]) -> None:
+    assert with_values(words) == found
+
+
+def commands(name: str, command: object) -> dict[str, object]:
+    if isinstance(command, TyperGroup):
+        found = {name: command} if command.callback and command.invoke_without_command else {}
+        for word, inner in command.commands.items():
+            found |= commands(f"{name} {word}", inner)
+        return found
+    return {name: command}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *commands("forebay", get_command(application())).items(),
+        *commands("benchmarks", get_command(benchmarks())).items(),
+    ],
+)
+def test_every_command_that_reports_has_it(name: str, command: object) -> None:
+    if name in SILENT:
+        return
+    (option,) = [one for one in command.params if "--json" in getattr(one, "opts", ())]  # type: ignore[attr-defined]
+    assert (option.metavar, option.default) == ("[FILE]", None)
+
+
+def test_a_file_is_indented_and_standard_output_has_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "a.json")
+    write_json(file, {"a": 1})
+    write_json("-", {"a": 1})
+    write_json(None, {"a": 1})
+    assert Path(file).read_text() == '{\n  "a": 1\n}\n'
+    assert capsys.readouterr().out == '{"a":1}\n'
+    assert [shows_text(target) for target in (None, file, "-")] == [True, True, False]
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="--json: expected a file, found the folder"):
+        check_json(str(tmp_path))
+    with pytest.raises(SettingError, match="--json: there is no folder"):
+        check_json(str(tmp_path / "none" / "a.json"))
+    with pytest.raises(SettingError, match="or - for standard output"):
+        check_json("")
+    check_json("-")
+    check_json(None)
+
+
+def test_a_report_in_a_file_leaves_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    file = tmp_path / "a.json"
+    done = CliRunner().invoke(application(), ["engine", "down", "--json", str(file)])
+    assert "0 replica" in done.stdout
+    assert json.loads(file.read_text()) == {"ended": []}
+    alone = CliRunner().invoke(application(), ["engine", "down", "--json"])
+    assert json.loads(alone.stdout) == {"ended": []}
+
+
+def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
+    """`--json p.yaml` without a pipeline is a mistake, and overwrites nothing."""
+    file = tmp_path / "p.yaml"
+    file.write_text("name: p\n")
+    assert CliRunner().invoke(application(), ["run", "--json", str(file)]).exit_code == 2
+    assert file.read_text() == "name: p\n"

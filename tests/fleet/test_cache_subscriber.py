@@ -1,0 +1,153 @@
+"""Events over ZeroMQ: a publisher that is scripted, the fleet's client at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgpack
+import pytest
+
+from forebay.fleet.cache_events import MAX_FRAME_BYTES
+from forebay.fleet.routing_request import text_blocks
+from forebay.testing.replica import FakeReplica, ReplicaScript
+
+zmq = pytest.importorskip("zmq")
+zmq_asyncio = pytest.importorskip("zmq.asyncio")
+
+TEXT = "a question of some length " * 60
+
+
+class Script:
+    """A publisher that knows when somebody has subscribed, as vLLM's own does not need to."""
+
+    def __init__(self, context: Any, port: int = 0) -> None:
+        self._socket = context.socket(zmq.XPUB)
+        self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+        self._socket.bind(f"tcp://127.0.0.1:{port}" if port else "tcp://127.0.0.1:*")
+        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+        self.sequence = 0
+
+    async def subscribed(self) -> None:
+        while await asyncio.wait_for(self._socket.recv(), 180.0) != b"\1":
+            pass
+
+    async def say(self, *events: Any) -> None:
+        await self.send(msgpack.packb([1.0, list(events), 0]))
+
+    async def send(self, payload: bytes) -> None:
+        await self._socket.send_multipart([b"", self.sequence.to_bytes(8, "big"), payload])
+        self.sequence += 1
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+@asynccontextmanager
+async def publisher() -> AsyncIterator[tuple[Any, Script]]:
+    context = zmq_asyncio.Context()
+    try:
+        yield context, Script(context)
+    finally:
+        context.destroy(linger=0)
+
+
+async def bound_again(context: Any, port: int) -> Script:
+    """A new publisher at a port that is given up only now."""
+    end_s = asyncio.get_running_loop().time() + 180.0
+    while True:
+        try:
+            return Script(context, port)
+        except zmq.ZMQError:
+            assert asyncio.get_running_loop().time() < end_s, "the port did not become free"
+            await asyncio.sleep(0.005)
+
+
+def removed(*hashes: int) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU", "group_idx": 0}
+
+
+def stored(*hashes: int) -> dict[str, Any]:
+    return removed(*hashes) | {"type": "BlockStored"}
+
+
+@asynccontextmanager
+async def followed(fleet_of: Any, script: Script) -> AsyncIterator[Any]:
+    async with fleet_of(1, kv_events=f"tcp://{{host}}:{script.port}") as fakes:
+        await fakes.engine.client.start(60.0)
+        await script.subscribed()
+        yield fakes
+
+
+def held(fakes: Any) -> int:
+    return int(fakes.engine.client.fleet.index.match(text_blocks(TEXT))[0])
+
+
+def counts(fakes: Any) -> Any:
+    return fakes.engine.client.cache_events()[fakes.replicas[0].url]
+
+
+async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+    async with publisher() as (_, script), followed(fleet_of, script) as fakes:
+        await script.say(stored(*range(100)))
+        # Heard before the prompt is sent: what is stored after it does not count as older.
+        await wait_for(lambda: counts(fakes).read == 1)
+        await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
+        assert held(fakes) == 3
+        await script.say(removed(*range(50)))
+        await script.say(stored(*range(100, 150)))
+        await wait_for(lambda: counts(fakes).read == 3)
+        await fakes.engine.complete(ask(2, "short"), timeout_s=60.0)
+        assert held(fakes) == 3, "only what was stored before the prompt is gone"
+        await script.say(removed(*range(50, 110)))
+        await wait_for(lambda: held(fakes) == 0)
+        assert counts(fakes).forgotten == 3
+
+
+async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+    async with publisher() as (context, script), followed(fleet_of, script) as fakes:
+        await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
+        await script.say({"type": "AllBlocksCleared"})
+        await wait_for(lambda: held(fakes) == 0)
+        await fakes.engine.complete(ask(2, TEXT), timeout_s=60.0)
+        assert held(fakes) == 3
+        script.close()
+        again = await bound_again(context, script.port)
+        await again.subscribed()
+        await again.say(stored(1))
+        await wait_for(lambda: held(fakes) == 0)
+        assert (counts(fakes).restarts, counts(fakes).missed) == (1, 0)
+
+
+async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with publisher() as (_, script), followed(fleet_of, script) as fakes:
+        await script.send(b"\xc1")
+        await script.send(b"\x91" * 100_000)
+        await script.say(stored("text"))  # type: ignore[arg-type]
+        await wait_for(lambda: counts(fakes).malformed == 3)
+        await script.send(bytes(MAX_FRAME_BYTES + 1))
+        await script.subscribed()  # cut off, and here again
+        await script.say(stored(1))
+        await wait_for(lambda: counts(fakes).read == 1)
+        assert (await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)).text
+
+
+async def test_a_publisher_that_is_away_is_no_hindrance(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(1, kv_events="tcp://{host}:9") as fakes:
+        assert (await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)).text
+        assert counts(fakes).read == 0
+
+
+async def test_the_port_may_be_told_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
+    async with publisher() as (_, script), FakeReplica(ReplicaScript(models=("m",))) as replica:
+        added = script.port - replica.port
+        kv_events = f"tcp://{{host}}:{{port{added:+}}}"
+        async with fleet_of(0, dead=(replica.url,), kv_events=kv_events) as fakes:
+            await fakes.engine.client.start(60.0)
+            await script.subscribed()
+            await script.say(stored(1))
+            await wait_for(lambda: fakes.engine.client.cache_events()[replica.url].read == 1)

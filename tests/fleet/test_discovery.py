@@ -1,0 +1,123 @@
+"""Where replicas come from: a fixed list, a file, a name."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+from forebay.fleet.discovery import (
+    MAX_BYTES,
+    MAX_REPLICAS,
+    DnsReplicas,
+    FileReplicas,
+    FixedReplicas,
+    checked,
+    read_replicas,
+)
+
+TWO = ("http://a:8000", "http://b:8000")
+
+
+async def test_a_fixed_list_is_asked_once_and_names_each_replica_once() -> None:
+    replicas = FixedReplicas(("http://a:8000/v1/", "http://b:8000", "http://a:8000"))
+    assert await replicas.urls() == TWO
+    assert replicas.every_s == math.inf
+
+
+@pytest.mark.parametrize("urls", [(), ("ftp://a",), ("http://u:secret@a:1",), (1,), ("",)])
+def test_a_list_that_is_none_is_refused_without_its_secrets(urls: tuple[Any, ...]) -> None:
+    with pytest.raises(SettingError) as caught:
+        FixedReplicas(urls)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_list_is_bounded() -> None:
+    urls = [f"http://r:{port}" for port in range(1, MAX_REPLICAS + 2)]
+    assert len(checked(urls[:-1], where="x")) == MAX_REPLICAS
+    with pytest.raises(SettingError, match="more than 1000 replicas"):
+        checked(urls, where="x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://a:8000\nhttp://b:8000\n",
+        "\ufeff# ours\n  http://a:8000  # first\n\nhttp://b:8000/v1",
+        "- http://a:8000\n- 'http://b:8000'\n",
+        '["http://a:8000", "http://b:8000"]',
+    ],
+)
+async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "replicas"
+    file.write_text(text, encoding="utf-8")
+    assert await FileReplicas(str(file)).urls() == TWO
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "holds no replica"),
+        (b"# none\n", "holds no replica"),
+        (b"[1]", "expected URLs, found int"),
+        (b'["http://a:1"', "no JSON list"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"a: b\n", "the engine's URL"),
+        (b"http://a:1\n" * (MAX_BYTES // 10), "larger than"),
+    ],
+)
+def test_a_broken_file_says_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+    file = tmp_path / "replicas"
+    file.write_bytes(data)
+    with pytest.raises(SettingError, match=says) as caught:
+        read_replicas(file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_replicas(tmp_path / "none")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_list_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzz"
+    file.write_bytes(data)
+    with contextlib.suppress(SettingError):
+        assert read_replicas(file)
+
+
+async def test_every_address_of_a_name_is_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def getaddrinfo(host: str, port: int, *rest: Any, **more: Any) -> list[Any]:
+        asked.append((host, port))
+        addresses = ["10.0.0.2", "10.0.0.1", "10.0.0.2"]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+        return [*found, (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", port, 0, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    urls = await DnsReplicas("http://vllm.svc:8000/v1").urls()
+    assert urls == ("http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://[fd00::1]:8000")
+    assert asked == [("vllm.svc", 8000)]
+
+
+async def test_a_name_that_is_not_known_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(SettingError, match=r"the name vllm\.svc cannot be resolved: Name or service"):
+        await DnsReplicas("http://vllm.svc:8000").urls()
+
+
+def test_addresses_have_no_certificates() -> None:
+    with pytest.raises(SettingError, match="expected http://NAME:PORT"):
+        DnsReplicas("https://vllm.svc")

@@ -1,0 +1,321 @@
+"""The circuit breaker: what shuts a replica, what opens it again, and how slowly it starts."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.fleet.health import CALLS, IGNORE_S, PATIENCE, Health, HealthRules, Progress, Refusals
+
+RULES = HealthRules(failures=3, missed_checks=2, first_wait_s=1.0, max_wait_s=4.0, start_tokens=4)
+
+
+def fail(health: Health, times: int, now_s: float = 0.0) -> None:
+    for _ in range(times):
+        health.failed(health.epoch, "503", now_s)
+
+
+def test_failures_shut_it_only_without_a_success_between_them() -> None:
+    health = Health(RULES)
+    fail(health, 2)
+    health.succeeded(health.epoch, 0.0)
+    fail(health, 2)
+    assert health.room(1000)
+    fail(health, 1)
+    assert (health.state, health.why) == ("shut", "503")
+    assert not health.room(0)
+
+
+def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
+    health = Health(RULES)
+    fail(health, 3, now_s=10.0)
+    health.check_passed(10.5)
+    assert not health.room(0), "it said that it is well all the time"
+    health.check_passed(11.0)
+    assert health.state == "trial"
+    assert health.room(0)
+    assert not health.room(1)
+
+
+def test_each_first_token_lets_one_more_in_until_there_is_no_limit() -> None:
+    health = Health(RULES)
+    fail(health, 3)
+    health.check_passed(1.0)
+    limits = []
+    for _ in range(4):
+        limits.append(health.limit)
+        health.succeeded(health.epoch, 2.0)
+    assert limits == [1, 2, 3, 4]
+    assert health.limit == math.inf
+    assert health.why == ""
+
+
+def test_it_is_left_alone_twice_as_long_each_time_it_fails_again() -> None:
+    health = Health(RULES)
+    now_s, waits = 0.0, []
+    fail(health, 3)
+    for _ in range(5):
+        waits.append(health.until_s - now_s)
+        now_s = health.until_s
+        health.check_passed(now_s)
+        fail(health, 1, now_s)
+        assert health.state == "shut", "in trial one failure is enough"
+    assert waits == [1, 2, 4, 4, 4]
+
+
+def test_recovered_for_good_it_waits_as_at_first() -> None:
+    health = Health(RULES)
+    fail(health, 3)
+    health.check_passed(1.0)
+    for _ in range(4):
+        health.succeeded(health.epoch, 1.0)
+    fail(health, 3, 5.0)
+    assert health.until_s == 6.0
+
+
+def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now() -> None:
+    health = Health(RULES)
+    old = health.epoch
+    fail(health, 3)
+    health.check_passed(1.0)
+    health.failed(old, "late", 1.1)
+    assert health.state == "trial"
+    health.succeeded(old, 1.2)
+    assert health.limit == 1
+
+
+def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile() -> None:
+    health = Health(RULES)
+    health.check_failed("no answer", 0.0, 1.0)
+    assert health.room(0)
+    health.sign(1.5)
+    health.check_failed("no answer", 1.2, 2.0)
+    assert health.room(0), "it answered a request during the check"
+    health.check_failed("no answer", 2.0, 3.0)
+    assert health.state == "shut"
+
+
+def test_after_a_failure_one_missed_check_is_enough() -> None:
+    health = Health(RULES)
+    fail(health, 1)
+    health.check_failed("refused", 0.5, 0.6)
+    assert health.state == "shut"
+
+
+def test_a_replica_that_asks_to_be_left_alone_is() -> None:
+    health = Health(RULES)
+    health.failed(health.epoch, "429", 0.0, at_least_s=3.0)
+    assert (health.state, health.until_s) == ("shut", 3.0)
+    health.check_passed(3.0)
+    health.failed(health.epoch, "429", 3.0, at_least_s=3600.0)
+    assert health.until_s == 3.0 + RULES.max_wait_s
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("ok", "fail", "wish", "pass", "miss")), st.floats(0, 2)), max_size=80)
+)
+def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, float]]) -> None:
+    health = Health(RULES)
+    now_s = 0.0
+    for what, after_s in steps:
+        now_s += after_s
+        if what == "ok":
+            health.succeeded(health.epoch, now_s)
+        elif what == "fail":
+            health.failed(health.epoch, "x", now_s)
+        elif what == "wish":
+            health.failed(health.epoch, "x", now_s, at_least_s=1e6)
+        elif what == "pass":
+            health.check_passed(now_s)
+        else:
+            health.check_failed("x", now_s, now_s)
+        assert (health.state == "shut") == (not health.room(0))
+        assert health.until_s <= now_s + RULES.max_wait_s
+    health.check_passed(now_s + RULES.max_wait_s)
+    assert health.room(0)
+    for _ in range(RULES.start_tokens):
+        health.succeeded(health.epoch, now_s + RULES.max_wait_s)
+    assert health.limit == math.inf
+
+
+def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
+    health = Health(HealthRules(start_tokens=5))
+    health.start_slowly()
+    for _ in range(4):
+        health.succeeded(health.epoch, 1.0, whole=False)
+        health.succeeded(health.epoch, 1.0, first=False)
+    assert health.limit == 5.0
+    health.succeeded(health.epoch, 1.0, whole=False)
+    assert health.limit == math.inf
+
+
+def test_one_that_is_alone_is_shut_after_many_more_failures() -> None:
+    health = Health(RULES)
+    for _ in range(RULES.failures_alone - 1):
+        health.failed(health.epoch, "500", 0.0, alone=True)
+    assert health.state == "up"
+    health.failed(health.epoch, "500", 0.0, alone=True)
+    assert health.state == "shut"
+
+
+LIMIT_S = 60.0
+
+
+class Asked:
+    """A request at the replica."""
+
+    def __init__(self, progress: Progress, sent_s: float = 0.0) -> None:
+        self.timeout_s = LIMIT_S
+        self.sent_s = self.moved_s = sent_s
+        self.passed_s = math.nan
+        self.quiet = False
+        self.aside = False
+        self.begun = False
+        self._progress = progress
+        progress.sent(self)
+
+    def set_aside(self) -> None:
+        self.aside = True
+
+    def begin(self, now_s: float) -> None:
+        self.begun = True
+        self._progress.began(self, now_s)
+
+    def overdue(self, now_s: float, here_since_s: float = -math.inf) -> tuple[float, bool]:
+        return self._progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
+
+
+def test_while_the_replica_works_on_those_before_it_none_is_late() -> None:
+    progress = Progress()
+    requests = [Asked(progress) for _ in range(20)]
+    for turn, request in enumerate(requests[:-1]):
+        request.begin(50.0 * (turn + 1))
+    assert requests[-1].overdue(50.0 * 19 + 59.0) == (0.0, False)
+
+
+def test_where_nothing_moves_at_all_the_replica_hangs() -> None:
+    progress = Progress()
+    request = Asked(progress)
+    assert request.overdue(60.0) == (0.0, False)
+    assert request.overdue(61.0) == (61.0, True)
+
+
+def test_one_that_was_overtaken_could_have_begun_then() -> None:
+    progress = Progress()
+    first, second = Asked(progress), Asked(progress, 1.0)
+    second.begin(10.0)
+    assert first.aside
+    for now_s in range(20, 70, 10):
+        progress.went_on(second, float(now_s))
+    assert first.overdue(70.0) == (0.0, False)
+    assert first.overdue(71.0) == (61.0, False), "it alone, though the replica works"
+
+
+def test_between_tokens_there_may_pass_as_long_again() -> None:
+    progress = Progress()
+    request = Asked(progress)
+    request.begin(59.0)
+    assert request.overdue(118.0) == (0.0, False)
+    progress.went_on(request, 118.0)
+    assert request.overdue(177.0) == (0.0, False), "an answer that goes on is never late"
+
+
+def test_limits_follow_what_answers_were_seen_to_take() -> None:
+    progress = Progress()
+    slow = Asked(progress)
+    slow.begin(50.0)
+    progress.ended(slow)
+    other = Asked(progress, 50.0)
+    assert other.overdue(50.0 + PATIENCE * 50.0) == (0.0, False)
+    assert other.overdue(51.0 + PATIENCE * 50.0)[1]
+
+
+def test_what_was_given_up_gives_the_next_twice_as_long() -> None:
+    progress = Progress()
+    assert Asked(progress).overdue(61.0)[0]
+    after = Asked(progress, 61.0)
+    assert after.overdue(61.0 + 121.0) == (0.0, False)
+    assert after.overdue(61.0 + 123.0)[0]
+
+
+def test_time_for_which_this_process_was_held_up_does_not_count() -> None:
+    progress = Progress()
+    request = Asked(progress)
+    assert request.overdue(500.0, here_since_s=450.0) == (0.0, False)
+
+
+def test_one_whose_silence_says_nothing_is_not_late() -> None:
+    progress = Progress()
+    request = Asked(progress)
+    request.quiet = True
+    assert request.overdue(1e6) == (0.0, False)
+
+
+def test_those_that_wait_much_longer_than_any_did_do_not_keep_others_out() -> None:
+    progress = Progress()
+    quick = Asked(progress)
+    quick.begin(0.5)
+    progress.ended(quick)
+    stuck, fresh = Asked(progress, 1.0), Asked(progress, 2.5)
+    progress.set_aside_stale(2.9)
+    assert not stuck.aside
+    progress.set_aside_stale(3.1)
+    assert stuck.aside
+    assert not fresh.aside
+
+
+def test_one_that_never_refuses_gets_as_many_as_there_are() -> None:
+    refusals = Refusals()
+    for _ in range(100):
+        refusals.answered()
+    assert refusals.most == math.inf
+
+
+def test_for_want_of_room_there_are_a_few_less_and_for_the_rate_half() -> None:
+    room, rate = Refusals(), Refusals()
+    room.refused(40, 0.0, rate=False)
+    rate.refused(40, 0.0, rate=True)
+    assert (room.most, rate.most) == (36.0, 20.0)
+
+
+def test_with_each_round_of_answers_there_may_be_one_more() -> None:
+    refusals = Refusals()
+    refusals.refused(20, 0.0, rate=True)
+    for _ in range(11):
+        refusals.answered()
+    assert 10.9 < refusals.most < 11.1
+
+
+def test_far_past_where_it_refused_it_is_forgotten() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, rate=True)
+    for _ in range(60):
+        refusals.answered()
+    assert refusals.most == math.inf
+
+
+def test_one_that_refuses_as_many_of_fewer_refuses_them_for_another_reason() -> None:
+    refusals = Refusals()
+    for call in range(4 * CALLS):
+        if call % 3:
+            refusals.answered()
+        else:
+            refusals.refused(int(min(refusals.most, 16)), float(call), rate=False)
+    assert refusals.most == math.inf
+    refusals.refused(16, 60.0, rate=False)
+    assert refusals.most == math.inf, "for a minute nothing follows from it"
+    refusals.refused(16, 4 * CALLS + IGNORE_S, rate=False)
+    assert refusals.most < 16
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(1, 500)), max_size=300))
+def test_there_is_always_at_least_one(events: list[tuple[bool, bool, int]]) -> None:
+    refusals = Refusals()
+    for now_s, (refused, rate, there) in enumerate(events):
+        if refused:
+            refusals.refused(there, float(now_s), rate=rate)
+        else:
+            refusals.answered()
+        assert refusals.most >= 1

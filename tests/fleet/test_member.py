@@ -1,0 +1,196 @@
+"""What a replica reports, as far as it is counted in."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from forebay.engine.load import ReplicaCounters
+from forebay.engine.replica import HttpReplica
+from forebay.fleet.concurrency import FIRST
+from forebay.fleet.health import RULES
+from forebay.fleet.member import UNPROVEN_S, Member, ReportCheck
+from forebay.fleet.routing_request import RoutingRequest
+from forebay.fleet.speed import PrefillSpeed
+from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.records import ReplicaLoad
+
+BUSY = ReplicaLoad(1.0, 4.0, 2.0, 0.5)
+
+
+def test_a_busy_replica_that_repeats_itself_to_the_last_token_tells_nothing_new() -> None:
+    check = ReportCheck()
+    assert check.news(BUSY, ReplicaCounters(generation_tokens=10.0))
+    assert not check.news(ReplicaLoad(2.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=10.0))
+    assert check.news(ReplicaLoad(3.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=11.0))
+
+
+def test_an_idle_one_may_say_the_same_for_ever() -> None:
+    check = ReportCheck()
+    idle = ReplicaLoad(1.0, 0.0, 0.0, 0.0)
+    assert all(check.news(idle, ReplicaCounters(1.0)) for _ in range(3))
+
+
+def test_a_claim_that_nothing_bears_out_is_believed_for_a_while_only() -> None:
+    check = ReportCheck()
+    assert check.claimed(30.0, 0.0)
+    assert check.claimed(30.0, UNPROVEN_S)
+    assert not check.claimed(30.0, UNPROVEN_S + 0.1)
+
+
+def test_a_request_that_waited_as_claimed_bears_it_out() -> None:
+    check = ReportCheck()
+    check.claimed(3.0, 0.0)
+    assert not check.claimed(3.0, UNPROVEN_S + 1)
+    check.first_token(claimed_s=3.0, own_s=0.1, waited_s=2.0)
+    assert check.claimed(3.0, UNPROVEN_S + 2)
+
+
+def test_one_that_did_not_wait_refutes_it() -> None:
+    check = ReportCheck()
+    assert check.claimed(3.0, 0.0)
+    check.first_token(claimed_s=3.0, own_s=0.1, waited_s=0.2)
+    assert not check.claimed(3.0, 0.1)
+
+
+def test_small_claims_are_not_looked_into() -> None:
+    check = ReportCheck()
+    check.first_token(claimed_s=0.01, own_s=0.1, waited_s=0.0)
+    assert check.claimed(0.01, 0.0)
+    assert check.claimed(0.01, 1000.0)
+
+
+COUNTERS = ReplicaCounters(generation_tokens=7.0)
+
+
+def member_of(fleet: Fleet) -> Member:
+    member = Member("http://a:1", HttpReplica("http://a:1"), RULES)
+    member.row = fleet.add(ReplicaLimits(member.url))
+    return member
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """One that has learned that a prompt takes a tenth of a second."""
+    fleet = Fleet([], speed=PrefillSpeed(0.1, 0.0))
+    fleet._work_s = 0.1
+    return fleet
+
+
+def busy(now_s: float, waiting: float = 50.0) -> ReplicaLoad:
+    return ReplicaLoad(now_s, 4.0, waiting, 0.5)
+
+
+def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    for now_s in range(5):
+        member.heard(fleet, busy(now_s), COUNTERS, now_s)
+        fleet.forget_stale_reports(now_s)
+    assert fleet.external_s[0] == pytest.approx(5.0)
+    now_s = STALE_S + 0.1
+    member.heard(fleet, busy(now_s), COUNTERS, now_s)
+    fleet.forget_stale_reports(now_s)
+    assert (fleet.external_s[0], fleet.external[0]) == (0.0, 0.0)
+
+
+def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    for second in range(int(UNPROVEN_S) + 3):
+        member.heard(fleet, busy(second, 50.0 + second), COUNTERS, second)
+        assert bool(fleet.external_s[0]) == (second <= UNPROVEN_S)
+
+
+def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert fleet.external_s[0] == pytest.approx(5.0)
+
+
+def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
+    for _ in range(times):
+        member.answered(1, 0.0, 1.0, whole=whole)
+    member.tell(fleet)
+
+
+def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.tell(fleet)
+    assert (fleet.window[0], fleet.beside[0]) == (FIRST, FIRST)
+    answered(member, fleet, whole=True, times=1)
+    assert member.whole
+    assert (fleet.window[0], fleet.beside[0]) == (FIRST, math.inf)
+
+
+def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    answered(member, fleet, whole=False, times=20)
+    answered(member, fleet, whole=True, times=3)
+    assert not member.whole
+    answered(member, fleet, whole=True, times=30)
+    assert member.whole
+    answered(member, fleet, whole=False, times=3)
+    assert member.whole
+
+
+def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
+    member.began()
+    assert member.patience_s(fleet, 2.0) == 2.0
+    for _ in range(10):
+        fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
+    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)
+
+
+def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    assert member.why == "it was not asked yet"
+    member.fault = ""
+    assert member.why == ""
+    member.health.shut("it answered 503", 0.0)
+    assert member.why == "it answered 503"
+    assert not member.open(99.0)
+    member.health.check_passed(99.0)
+    assert member.why == ""
+    assert member.open(99.0)
+    member.leaving = True
+    assert member.why == "it has left the list"
+    assert not member.open(99.0)
+
+
+def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    moments = [
+        (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (2.0, ReplicaLoad(2.0, 1.0, 0.0, 0.5), COUNTERS, False),
+        (3.0, ReplicaLoad(3.0, 1.0, 0.0, 0.6), COUNTERS, True),
+        (4.0, ReplicaLoad(4.0, 9.0, 9.0, 0.6), COUNTERS, False),
+        (5.0, ReplicaLoad(5.0, 9.0, 9.0, 0.6), ReplicaCounters(generation_tokens=8.0), True),
+    ]
+    for now_s, load, counters, moves in moments:
+        member.heard(fleet, load, counters, now_s)
+        assert member.moved_since(now_s - 0.5) == moves, now_s
+
+
+def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
+    class Whole:
+        quiet, unseen, sent_s = True, True, 0.0
+
+    member = member_of(fleet)
+    member.leases.add(Whole())  # type: ignore[arg-type]
+    member.heard(fleet, busy(1.0), COUNTERS, 1.0)
+    assert member.silent_since_s() == math.inf, "its metrics have shown nothing yet"
+    member.heard(fleet, busy(40.0), ReplicaCounters(generation_tokens=8.0), 40.0)
+    assert member.silent_since_s() == 40.0
+
+
+def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
+    member = member_of(fleet)
+    member.began()
+    member.heard(fleet, busy(1.0), None, 1.0)
+    assert member.patience_s(fleet, 2.0) == 20.0
+    member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)
+    assert member.patience_s(fleet, 2.0) == 2.0

@@ -1,0 +1,117 @@
+"""What the engine serves is asked before anything starts, until it answers or the deadline is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.config.load import parse_spec
+from forebay.engine.replica import ServedModel
+from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
+from forebay.fleet import discovery as module
+from forebay.fleet.discovery import FixedReplicas
+from forebay.runtime.inference import served_model
+from forebay.testing.clock import ManualClock
+
+URL = "http://engine"
+
+
+class FakeEngine:
+    """Fails so many times, then says what it serves."""
+
+    def __init__(
+        self, *failures: EngineError, names: tuple[str, ...] = ("m",), for_ever: bool = False
+    ) -> None:
+        self.failures, self.names, self.for_ever = list(failures), names, for_ever
+        self.asked = 0
+        self.urls: tuple[str, ...] = (URL,)
+        self.clock = ManualClock()
+        self.said: list[tuple[str, float]] = []
+
+    async def list_models(self, url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
+        self.asked += 1
+        if self.failures:
+            raise self.failures[0] if self.for_ever else self.failures.pop(0)
+        return tuple(ServedModel(name) for name in self.names)
+
+    def served(self, monkeypatch: pytest.MonkeyPatch, **document: Any) -> str:
+        monkeypatch.setattr(module, "list_models", self.list_models)
+        usual = {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
+        spec = parse_spec({**usual, "deadline_s": 100.0, **document})
+        return served_model(
+            spec,
+            FixedReplicas(self.urls),
+            lambda *said: self.said.append(said),
+            clock=self.clock,
+            sleep=self.clock.advance,
+        )
+
+
+def test_the_only_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    assert engine.served(monkeypatch) == "m"
+    assert engine.said == []
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "words"),
+    [
+        (("a", "b"), None, "expected a name: the engine at http://engine serves a, b"),
+        ((), None, "serves nothing"),
+        (("a",), "b", "'b' is not served: the engine at http://engine serves a"),
+    ],
+)
+def test_a_model_that_cannot_be_told_or_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], model: str | None, words: str
+) -> None:
+    with pytest.raises(SettingError, match=words):
+        FakeEngine(names=names).served(monkeypatch, engine={"model": model})
+
+
+def test_an_engine_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(*[Unreachable("no connection")] * 8, Overloaded("busy", retry_after_s=7.0))
+    before_s = engine.clock.monotonic_s()
+    assert engine.served(monkeypatch) == "m"
+    assert engine.asked == 10
+    assert engine.clock.monotonic_s() - before_s > 7.0
+    words, waited_s = engine.said[0]
+    assert (words, waited_s) == ("waiting for the engine, at most 100 s: no connection", 0.0)
+    assert engine.said[-1][1] > 0
+
+
+def test_one_that_stays_away_until_the_deadline_is_no_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(Unreachable("no connection"), for_ever=True)
+    before_s = engine.clock.monotonic_s()
+    with pytest.raises(PipelineFailed, match=r"no connection .* tries in .* nothing was started"):
+        engine.served(monkeypatch)
+    assert 90 < engine.clock.monotonic_s() - before_s <= 100
+
+
+def test_what_does_not_pass_is_a_wrong_setting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(Unauthorized("check the API key"))
+    with pytest.raises(SettingError, match=r"engine\.url: .* check the API key"):
+        engine.served(monkeypatch)
+    assert engine.asked == 1
+
+
+def test_of_several_replicas_one_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(Unreachable("no connection"))
+    engine.urls = ("http://away", URL)
+    assert engine.served(monkeypatch) == "m"
+    assert engine.said == []
+
+
+def test_replicas_that_serve_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    engine.urls = ("http://a", "http://b")
+    by_url = {"http://a": "x", "http://b": "y"}
+
+    async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
+        return (ServedModel(by_url[url]),)
+
+    engine.list_models = list_models  # type: ignore[method-assign]
+    assert engine.served(monkeypatch, engine={"model": "y"}) == "y"
+    words = "expected a name: the engine at http://a serves x; the engine at http://b serves y"
+    with pytest.raises(SettingError, match=words):
+        engine.served(monkeypatch)

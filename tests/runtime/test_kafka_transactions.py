@@ -1,0 +1,279 @@
+"""Transactions that Kafka gives up, look by look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.connectors.kafka.admin import KafkaAway, Transaction
+from forebay.connectors.kafka.settings import KafkaSink
+from forebay.errors import PipelineFailed, ResultsLost
+from forebay.flink.job import Checkpoints
+from forebay.runtime import kafka_transactions
+from forebay.runtime.kafka_transactions import CommitWatch, Start, Topic, TopicCommits
+from forebay.runtime.kept_checkpoints import KeptCheckpoints
+from forebay.testing.clock import ManualClock
+from forebay.testing.operators import complete_checkpoint
+
+BEGAN_MS = 1_000_000
+OPEN = Transaction("Ongoing", BEGAN_MS)
+COMMITTED = Transaction("CompleteCommit", BEGAN_MS)
+PREPARED = Transaction("PrepareCommit", BEGAN_MS)
+ABORTED = Transaction("CompleteAbort", BEGAN_MS)
+EMPTY = Transaction("Empty")
+OLD = Transaction("CompleteAbort", BEGAN_MS - 1)
+
+# (what Kafka says of the transactions 0-N, newest completed checkpoint)
+Look = tuple[dict[int, Transaction], int]
+
+
+def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
+    topic = TopicCommits(1, restored, since_ms=BEGAN_MS)
+    return [
+        [number for _, number in topic.look({(0, number): it for number, it in found.items()}, done)]
+        for found, done in looks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("looks", "lost"),
+    [
+        ([({1: OPEN}, 0), ({1: COMMITTED, 2: OPEN}, 1), ({2: PREPARED}, 2)], [[], [], []]),
+        ([({1: EMPTY, 2: EMPTY}, 1), ({2: EMPTY}, 2), ({}, 3)], [[], [], []]),
+        # A commit takes its time.
+        ([({1: OPEN}, 1), ({1: OPEN}, 2), ({1: COMMITTED}, 3)], [[], [], []]),
+        ([({1: OPEN}, 1), ({1: ABORTED}, 2)], [[], [1]]),
+        # Aborted before its checkpoint: Flink may meet it, and restore.
+        ([({1: OPEN}, 0), ({1: ABORTED}, 0), ({1: ABORTED}, 1)], [[], [], [1]]),
+        ([({1: COMMITTED, 2: ABORTED, 3: COMMITTED}, 3)], [[2]]),
+        # Begun anew by somebody else, who has written nothing, or whom Kafka has forgotten.
+        ([({1: OPEN}, 0), ({1: EMPTY}, 1)], [[], [1]]),
+        ([({1: OPEN}, 0), ({}, 1)], [[], [1]]),
+        # Of an earlier run.
+        ([({1: OLD}, 1)], [[]]),
+    ],
+)
+def test_what_is_due_and_not_committed_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
+    assert lost_in(looks) == lost
+
+
+def test_what_a_restore_takes_back_is_not_lost() -> None:
+    topic = TopicCommits(1, 0, since_ms=BEGAN_MS)
+    topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
+    topic.restored(2)
+    # 3 and 4 are begun anew; 5 was given up, and the new attempt leaves that number out.
+    assert not topic.look({(0, 3): OPEN, (0, 4): OPEN, (0, 5): ABORTED}, 2, first=True)
+    anew = Transaction("Ongoing", BEGAN_MS + 9)
+    assert not topic.look({(0, 3): anew, (0, 4): ABORTED, (0, 5): ABORTED}, 2)
+    assert not topic.look({(0, 3): replace(anew, state="CompleteCommit"), (0, 4): EMPTY, (0, 5): ABORTED}, 5)
+
+
+def test_what_an_earlier_run_left_open_is_not_lost_when_flink_begins_it_anew() -> None:
+    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
+    topic.given_up({(0, 8): OPEN}, 7)
+    # Flink counts the restore before its sink is there.
+    assert not topic.look({(0, 8): OPEN}, 7, first=True)
+    assert not topic.look({(0, 8): ABORTED}, 7)
+    assert not topic.look({(0, 8): EMPTY}, 8)
+
+
+def test_the_first_transaction_of_a_job_can_be_lost_as_well() -> None:
+    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
+    topic.given_up({(0, 8): replace(OPEN, began_ms=BEGAN_MS - 9)}, 7)
+    assert not topic.look({(0, 8): OPEN}, 7)
+    assert topic.look({(0, 8): ABORTED}, 8) == [(0, 8)]
+
+
+def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
+    """Between a restore and the next checkpoint, too."""
+    topic = TopicCommits(1, 0, since_ms=BEGAN_MS)
+    topic.look({(0, 1): OPEN, (0, 2): OPEN}, 1)
+    topic.restored(1)
+    assert topic.look({(0, 1): ABORTED, (0, 2): EMPTY}, 1, first=True) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("states", "lost"),
+    [
+        ({}, []),
+        ({(0, 7): COMMITTED, (0, 6): ABORTED, (1, 7): OPEN}, []),
+        ({(0, 7): COMMITTED, (1, 6): OLD}, [(1, 6)]),
+    ],
+)
+def test_the_newest_transactions_of_a_resumed_checkpoint_are_to_be_committed(
+    states: dict[tuple[int, int], Transaction], lost: list[tuple[int, int]]
+) -> None:
+    assert TopicCommits(2, 7, since_ms=BEGAN_MS).resumed(states) == lost
+
+
+def test_one_that_a_resumed_checkpoint_holds_is_lost_where_it_is_aborted_before_the_commit() -> None:
+    topic = TopicCommits(1, 7, since_ms=BEGAN_MS + 1)
+    assert topic.resumed({(0, 7): OPEN}) == []
+    assert topic.wanted(7) == [(0, 7), (0, 8)]
+    assert topic.look({(0, 7): ABORTED}, 7) == [(0, 7)]
+
+
+def test_a_checkpoint_is_safe_once_all_up_to_it_is_committed() -> None:
+    topic = TopicCommits(2, 0, since_ms=0)
+    topic.look({(0, 1): COMMITTED, (1, 1): COMMITTED, (0, 2): OPEN, (1, 2): COMMITTED, (0, 3): OPEN}, 2)
+    assert (topic.safe(1), topic.safe(2)) == (1, 1)
+    topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
+    assert topic.safe(2) == 2
+
+
+class FakeKafka:
+    """Says what a test wants of transactions by their ids."""
+
+    def __init__(self) -> None:
+        self.transactions_: dict[str, Transaction] = {}
+        self.away = False
+        self.asked: list[int] = []
+
+    def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
+        wanted = list(ids)
+        self.asked.append(len(wanted))
+        if self.away:
+            raise KafkaAway("Kafka at k:1 does not answer")
+        return {id: self.transactions_[id] for id in wanted if id in self.transactions_}
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    fake = FakeKafka()
+
+    @contextmanager
+    def client(cluster: object, timeout_s: float) -> Iterator[FakeKafka]:
+        yield fake
+
+    monkeypatch.setattr(kafka_transactions, "kafka_admin", client)
+    return fake
+
+
+class Watched:
+    """A job whose checkpoints complete when a test says so."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.job = folder / ("a" * 32)
+        self.clock = ManualClock(wall_ms=BEGAN_MS)
+        sink = KafkaSink(type="kafka", bootstrap="k:1", topic="out")
+        topics = (Topic("sink", sink, "r"), Topic("dead_letters", sink, "d"))
+        self.watch = CommitWatch(topics, start, KeptCheckpoints(self.job), clock=self.clock)
+
+    def look(self, done: int, *, restored: int = 0) -> None:
+        self.clock.advance(1.0)
+        self.watch(Checkpoints(0, 0, (), newest=done, newest_done=done, restored=restored))
+
+
+def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKafka, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Start(0, 1))
+    for number in (1, 2):
+        kafka.transactions_[f"r-0-{number}"] = COMMITTED
+        complete_checkpoint(watched.job, number)
+        watched.look(number)
+    kafka.transactions_["r-0-3"] = ABORTED
+    complete_checkpoint(watched.job, 3)
+    with pytest.raises(ResultsLost) as lost:
+        watched.look(3)
+    assert str(lost.value) == (
+        "sink.topic: results are missing in topic 'out': Kafka has thrown away r-0-3, which checkpoint 3 was "
+        "to commit: open for longer than transaction_timeout_s (900), or ended by somebody else. Resume with "
+        f"--from-checkpoint {watched.job}/savepoint-kept-2 to have them made again; what was committed after "
+        "it comes a second time"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "mend"),
+    [
+        (
+            Start(0, 1),
+            "Start over with --fresh to have them made again: all other results come a second time",
+        ),
+        (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to have them made"),
+    ],
+)
+def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
+    kafka: FakeKafka, tmp_path: Path, start: Start, mend: str
+) -> None:
+    watched = Watched(tmp_path, start)
+    watched.look(start.number)
+    # Numbers up to there are known and empty.
+    for number in range(start.number + 1, start.number + 25):
+        kafka.transactions_[f"d-0-{number}"] = EMPTY
+    kafka.transactions_[f"d-0-{start.number + 23}"] = ABORTED
+    with pytest.raises(ResultsLost, match=f"dead_letters.topic: .*d-0-{start.number + 23}, .* {mend}"):
+        watched.watch.finished()
+
+
+def test_an_end_with_all_committed_is_one(kafka: FakeKafka, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Start(0, 2))
+    watched.look(0)
+    kafka.transactions_ = {"r-0-1": COMMITTED, "r-1-1": PREPARED, "r-0-2": EMPTY, "d-0-1": EMPTY}
+    watched.watch.finished()
+
+
+def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
+    kafka: FakeKafka, tmp_path: Path
+) -> None:
+    watched = Watched(tmp_path, Start(0, 1))
+    kafka.transactions_["r-0-1"] = ABORTED
+    kafka.away = True
+    watched.look(1)
+    with pytest.raises(PipelineFailed, match=r"did not say whether its last results .* does not answer"):
+        watched.watch.finished()
+    kafka.away = False
+    with pytest.raises(ResultsLost):
+        watched.look(1)
+
+
+def test_what_a_resumed_checkpoint_commits_is_watched_unless_it_was_chosen_by_hand(
+    kafka: FakeKafka, tmp_path: Path
+) -> None:
+    kafka.transactions_["r-0-4"] = ABORTED
+    Watched(tmp_path, Start(4, 1, Path("/chk-4"))).look(0)
+    with pytest.raises(ResultsLost, match="r-0-4"):
+        Watched(tmp_path, Start(4, 1, Path("/chk-4"), unsure=True)).look(0)
+
+
+def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Start(0, 1))
+    for number in range(1, 400):
+        kafka.transactions_[f"r-0-{number}"] = COMMITTED
+        watched.look(number)
+        watched.watch(Checkpoints(0, 0, (), newest=number, newest_done=number))
+    assert len(kafka.asked) == 2 * 399
+    assert max(kafka.asked[2:]) == 2
+
+
+def test_without_a_topic_nothing_is_asked(tmp_path: Path) -> None:
+    watch = CommitWatch((), Start(0, 1), KeptCheckpoints(tmp_path))
+    watch(Checkpoints(0, 0, (), newest_done=3))
+    watch.finished()
+    assert not any(tmp_path.iterdir()), Any
+
+
+def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_start(
+    kafka: FakeKafka, tmp_path: Path
+) -> None:
+    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4"), unsure=True))
+    kafka.transactions_ = {"r-0-4": COMMITTED, "r-0-5": OPEN, "d-0-5": EMPTY}
+    watched.watch.before_start()
+    kafka.transactions_["r-0-5"] = replace(OPEN, began_ms=BEGAN_MS + 5)
+    watched.look(0, restored=1)
+    kafka.transactions_["r-0-5"] = replace(ABORTED, began_ms=BEGAN_MS + 5)
+    with pytest.raises(ResultsLost, match="r-0-5"):
+        watched.look(5, restored=1)
+
+
+def test_a_restore_in_mid_run_gives_up_what_was_open(kafka: FakeKafka, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
+    watched.watch.before_start()
+    for state in (OPEN, ABORTED, EMPTY):
+        kafka.transactions_["r-0-5"] = state
+        watched.look(4, restored=1 if state is OPEN else 2)
+    watched.look(5, restored=2)

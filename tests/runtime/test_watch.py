@@ -1,0 +1,97 @@
+"""What waits for a running pipeline, watched beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.config.load import parse_spec
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
+from forebay.runtime import watch as module
+from forebay.runtime.snapshot import Backlog, Snapshot
+from forebay.runtime.watch import LastCount, lag_watched
+from forebay.testing.clock import ManualClock, wait_until
+
+NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
+
+
+def test_a_count_grows_old_and_keeps_its_records() -> None:
+    clock = ManualClock()
+    last = LastCount(clock)
+    assert last.backlog(NOW) is None
+    last.set(30)
+    clock.advance(7.0)
+    assert last.backlog(NOW) == Backlog(30, 1500, 300, 7.0)
+    last.set(20)
+    assert last.backlog(NOW) == Backlog(20, 1000, 200, 0.0)
+
+
+def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
+    last = LastCount(ManualClock())
+    last.set(30)
+    assert last.backlog(Snapshot(0.0, "CREATED")) == Backlog(30, None, None, 0.0)
+    last.backlog(NOW)
+    assert last.backlog(Snapshot(2.0, "RESTARTING")) == Backlog(30, 1500, 300, 0.0)
+
+
+def spec(folder: Path, **changes: Any) -> Any:
+    access = {"type": "kafka", "bootstrap": "h:1"}
+    document = {
+        "name": "p",
+        "source": {**access, "topics": ["in"]},
+        "prompt": "x",
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    return parse_spec({**document, **changes}, base=folder)
+
+
+def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), 3])
+    seen: list[tuple[Any, Any]] = []
+    begun, over = threading.Event(), threading.Event()
+
+    class Probe:
+        def __init__(self, *arguments: object, **more: object) -> None:
+            pass
+
+        def count(self, admin: object) -> int:
+            begun.wait(60.0)
+            answer = next(answers, None)
+            if answer is None:
+                over.wait(60.0)
+                return 99
+            if isinstance(answer, Exception):
+                seen.append((answer, last.backlog(NOW)))
+                raise answer
+            return int(answer)
+
+    @contextmanager
+    def admin(cluster: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(module, "LagProbe", Probe)
+    monkeypatch.setattr(module, "kafka_admin", admin)
+    monkeypatch.setattr(module, "COUNT_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "COUNT_END_S", 60.0)
+    job: Any = None
+    with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
+        begun.set()
+        wait_until(lambda: last.backlog(NOW) == Backlog(3, 150, 30, 0.0))
+        over.set()
+    assert [backlog for _, backlog in seen] == [Backlog(5, 250, 50, 0.0)] * 2
+    assert not any(thread.name == "lag" for thread in threading.enumerate())
+
+
+def test_other_sources_have_no_backlog(tmp_path: Path) -> None:
+    job: Any = None
+    files = spec(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
+    with lag_watched(files, job, restored=False) as last:
+        assert not any(thread.name == "lag" for thread in threading.enumerate())
+        assert last.backlog(NOW) is None

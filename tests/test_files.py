@@ -1,0 +1,115 @@
+"""Folders that nobody else reads, and those that nobody else may write."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forebay import files
+from forebay.errors import SettingError
+from forebay.files import (
+    check_nobody_else_writes,
+    locked,
+    private_folder,
+    read_stamp,
+    write_atomic,
+    write_stamp,
+)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_folder_is_made_private_whatever_it_was(tmp_path: Path) -> None:
+    made, open_to_all = tmp_path / "a" / "b", tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    assert private_folder(made) == made
+    assert private_folder(made) == made
+    assert mode(private_folder(open_to_all)) == mode(made) == mode(made.parent) == 0o700
+
+
+def test_a_link_that_somebody_has_put_there_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match="link: expected a folder, found a link or a file; remove it"):
+        private_folder(tmp_path / "link")
+    with pytest.raises(SettingError, match="file cannot be made a private folder"):
+        private_folder(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
+def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(SettingError, match="belongs to user 12345, not to you"):
+        private_folder(tmp_path)
+    with pytest.raises(SettingError, match=r"belongs to user 12345, .* make it yours \(chown\)"):
+        check_nobody_else_writes(tmp_path)
+
+
+def test_state_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    check_nobody_else_writes(tmp_path / "missing")
+    for allowed in (0o700, 0o755):
+        tmp_path.chmod(allowed)
+        check_nobody_else_writes(tmp_path)
+    for refused in (0o770, 0o707, 0o722):
+        tmp_path.chmod(refused)
+        with pytest.raises(SettingError, match=r"others may write to .* \(chmod go-w\)"):
+            check_nobody_else_writes(tmp_path)
+
+
+def test_a_stamp_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write_stamp(tmp_path / "deep" / "stamp.json", {"recipe": "1"})
+    assert read_stamp(tmp_path / "deep" / "stamp.json") == {"recipe": "1"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"a": "' + b"x" * 2**20 + b'"}'])
+def test_what_is_no_stamp_reads_as_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "stamp.json").write_bytes(content)
+    assert read_stamp(tmp_path / "stamp.json") == {}
+    assert read_stamp(tmp_path / "missing.json") == {}
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_scrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomic(tmp_path / "file", b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(tmp_path / "file", b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_lock_waits_for_its_holder_and_for_the_child_that_was_given_it(tmp_path: Path) -> None:
+    path, waited = tmp_path / "lock", []
+    with locked(path) as descriptor:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(descriptor,)
+        )
+    assert child.stdin is not None
+
+    @contextmanager
+    def let_the_child_end() -> Iterator[None]:
+        waited.append(child.poll())
+        child.stdin.close()  # type: ignore[union-attr]
+        yield
+        waited.append("done")
+
+    with locked(path, let_the_child_end):
+        assert waited == [None, "done"]
+    child.wait()
+    with locked(path, lambda: pytest.fail("nobody holds the lock")):
+        pass
