@@ -18,7 +18,7 @@ from forebay.connectors.feeds.source import Poll, Polled, polled_source
 from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import Context, Room
+from forebay.testing.keyed_state import OneKeyContext, Room
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Run:
     ) -> None:
         self.room = room or Room()
         monkeypatch.setattr(feed_source, "output_room", lambda _: self.room)
-        self.context = Context(states)
+        self.context = OneKeyContext(states)
         self.clock = ManualClock()
         self.slept: list[float] = []
         self.function = Poll(Polled(feed, None, limit=limit), clock=self.clock, sleep=self.slept.append)

@@ -15,7 +15,7 @@ from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import ReadPieces
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS
-from forebay.testing.keyed_state import Context
+from forebay.testing.keyed_state import OneKeyContext
 
 LINES = st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"]))
 READERS = st.sampled_from(
@@ -41,13 +41,13 @@ def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_the
     parts = parts_of(folder, reader)
     everything = [decode(recorded.data) for recorded in records_of(parts, reader)]
     count = max(1, -(-Pieces(parts, longest_line(reader)).size // step))
-    context, got, first = Context(), [], True
+    context, got, first = OneKeyContext(), [], True
     function = None
     for number in range(count):
         if function is None or data.draw(st.booleans()):
             # A run that is restored has been planned with what lies there then.
             function = ReadPieces(parts_of(folder, reader), reader, step if first else 7)
-            context, first = Context(context.states), False
+            context, first = OneKeyContext(context.states), False
             function.open(context)
         got += [decode(each) for each in function.process_element(number, context)]
         with (folder / data.draw(st.sampled_from(["000", "0005", "zzz"]))).open("ab") as file:
@@ -59,12 +59,12 @@ def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_the
 
 def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'1,"open')
-    reader, context = LineReader("f", Format("csv", columns=("id", "text"))), Context()
+    reader, context = LineReader("f", Format("csv", columns=("id", "text"))), OneKeyContext()
     function = ReadPieces(parts_of(tmp_path, reader), reader, 64)
     function.open(context)
     assert list(function.process_element(0, context)) == []
     assert context.event_timers == {END_OF_TIME_MS}
     again = ReadPieces(parts_of(tmp_path, reader), reader, 64)
-    again.open(Context(context.states))
+    again.open(OneKeyContext(context.states))
     (letter,) = again.on_timer(END_OF_TIME_MS, context)
     assert decode(letter).raw == b'1,"open'

@@ -12,7 +12,7 @@ from forebay.connectors.generator.source import START_MS, Burst, Generator, Give
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError
 from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import Context, PlannedCalls, Room
+from forebay.testing.keyed_state import OneKeyContext, PlannedCalls, Room
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:
@@ -64,7 +64,7 @@ class Run:
         self, config: Generator, states: dict[str, bytes] | None = None, room: Room | None = None
     ) -> None:
         self.clock = ManualClock(0.0)
-        self.context = Context(states)
+        self.context = OneKeyContext(states)
         self._function = GiveDue(config, clock=self.clock, sleep=self.clock.pause)
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(generator, "output_room", lambda _: room or Room())
