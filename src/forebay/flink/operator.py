@@ -6,9 +6,9 @@ here, and nothing of what an event means.
 
 What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
 and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
-touched, so answers wait in their shard's mailbox until the next record or timer of that shard; a timer per
-shard, armed while the shard has calls, bounds that wait. A restore takes up all shards before the first
-record.
+touched, so answers wait in their shard's mailbox until the next record or timer of that shard, and an answer
+has a timer of its shard fired at once (`forebay.flink.wakes`). Where this Flink cannot be woken, timers look
+for answers. A restore takes up all shards before the first record.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from forebay.flink.request_pool import Handler, RequestPool
 from forebay.flink.shards import held_keys
 from forebay.flink.timers import set_after_round
 from forebay.flink.types import BYTES, STATE
+from forebay.flink.wakes import WOKEN_MS, Wakes
 from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
@@ -56,6 +57,8 @@ END_OF_INPUT_MS = 2**63 - 2**40
 """An event-time timer that only the final watermark reaches: processing-time timers no longer fire then.
 There is room above it, because each turn at the end of the input is a timer set one later than the last."""
 HEARTBEAT_MS = 200
+RESCUE_MS = 1000
+"""How often a shard with calls is looked after that is woken for each answer: no wake is in a checkpoint."""
 WAIT_S = 0.2
 """The longest wait before a look at whether the job is cancelled."""
 SET_BACK_MS = 1000
@@ -73,14 +76,15 @@ FIRE_S = 0.1
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard. `held`: what its machine holds event time back for, by name.
-    `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
+    """What this subtask knows of one shard. `woken`: an answer fires a timer of it. `held`: what its machine
+    holds event time back for, by name. `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
     `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since when
     queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of timers,
     at the end of the input."""
 
     key: int
     machine: ShardMachine
+    woken: bool = False
     held: dict[str, HoldWatermark] = field(default_factory=dict)
     timer_ms: int | None = None
     overdue: list[int] = field(default_factory=list)
@@ -142,8 +146,12 @@ class InferenceOperator(KeyedProcessFunction):
         self._early = False
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
+        self._wakes = Wakes(runtime_context)
         self._calls = RequestPool(
-            partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
+            partial(self._open_answerer, self._counts),
+            capacity=self._capacity,
+            ordering=self._ordering,
+            on_ready=self._wakes.wake,
         )
         self._calls.start()
         # Before the first event, whenever the timers that came back are due: what is held bounds event time.
@@ -156,6 +164,7 @@ class InferenceOperator(KeyedProcessFunction):
     def close(self) -> None:
         # Flink closes a function whose opening failed, too.
         if hasattr(self, "_calls"):
+            self._wakes.close()
             self._calls.close()
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -189,7 +198,8 @@ class InferenceOperator(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
         if shard.machine.timers:
-            self._come(timestamp, shard, ctx)
+            if timestamp != WOKEN_MS:
+                self._come(timestamp, shard, ctx)
             yield from self._fire(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self.event_time:
@@ -198,7 +208,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """Take up a shard in this run: issue again what a checkpoint left in its state."""
-        shard = self._shards[key] = Shard(key, self._new_machine())
+        shard = self._shards[key] = Shard(key, self._new_machine(), self._wakes.add(key, ctx))
         for _ in self._apply(shard, shard.machine.restore(), ctx):
             raise AssertionError("a restore gives nothing")
         self._counts.restored += sum(held.read_ms is not None for held in shard.held.values())
@@ -334,8 +344,10 @@ class InferenceOperator(KeyedProcessFunction):
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._arm(self._shards[key], of_key, always=True)
-        if always or shard.machine.awaiting or shard.machine.due:
+        if always or shard.machine.due or (shard.machine.awaiting and not shard.woken):
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
+        elif shard.machine.awaiting:
+            wake_ms = now_ms + RESCUE_MS
         elif self._metrics.stale():
             wake_ms = now_ms + self._pace.idle_ms
         else:
@@ -359,7 +371,8 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
         """Whether Flink fires a timer before its time, as it does where the clock was set back."""
-        return timestamp > self._clock.wall_ms() and ctx.time_domain() == TimeDomain.PROCESSING_TIME
+        is_wall = ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp != WOKEN_MS
+        return is_wall and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
         """Set a processing-time timer of the key in hand."""
