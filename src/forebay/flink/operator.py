@@ -77,10 +77,10 @@ FIRE_S = 0.1
 @dataclass(slots=True)
 class Shard:
     """What this subtask knows of one shard. `woken`: an answer fires a timer of it. `held`: what its machine
-    holds event time back for, by name. `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
-    `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since when
-    queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of timers,
-    at the end of the input."""
+    holds event time back for, by name. `timer_ms`: the next of the processing-time timers that were set in
+    this run to look after the shard. `overdue`: the machine's timers that were set for an event time which
+    had passed. `full_since`: since when queues of its machine are full, by the key; None stands for that of
+    the whole shard. `rounds`: of timers, at the end of the input."""
 
     key: int
     machine: ShardMachine

@@ -45,8 +45,8 @@ class RequestPool:
 
     `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
     (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
-    `load` may be read from any. `on_ready` is called on the event loop's thread, with a shard for which `take`
-    has something to give or to raise; not again until that was taken.
+    `load` may be read from any. `on_ready` is called on the event loop's thread with a shard for which `take`
+    has something to give or to raise, and not again until that was taken.
     """
 
     def __init__(

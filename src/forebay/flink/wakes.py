@@ -76,7 +76,7 @@ class Wakes:
 
 
 def _fires(timers: Any) -> Any:
-    """A callback that fires a timer of the key in hand, at `WOKEN_MS`; `timers` is the key's timer service."""
+    """A callback that fires a timer of the key in hand at `WOKEN_MS`; `timers` is Flink's timer service."""
     from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
 
     handles = findClass("java.lang.invoke.MethodHandles")
