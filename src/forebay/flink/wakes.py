@@ -48,7 +48,8 @@ class Wakes:
         if self._service is None:
             return False
         try:
-            self._callbacks[key] = _fires(ctx.timer_service()._j_timer_service)  # type: ignore[attr-defined]
+            timers = ctx.timer_service()._j_timer_service  # type: ignore[attr-defined]
+            self._callbacks[key] = _sends(self._service, _fires(timers))
         except Exception as error:
             self._do_without(error)
         return self._service is not None
@@ -59,7 +60,7 @@ class Wakes:
             callback = self._callbacks.get(key)
             if self._service is not None and callback is not None:
                 try:
-                    self._service.registerTimer(PAST_MS, callback)
+                    callback.run()
                 except Exception as error:
                     # The task has ended, and takes no mail; its operator is about to be closed.
                     log.debug("a wake came too late: %s", error)
@@ -80,24 +81,43 @@ def _fires(timers: Any) -> Any:
     from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
 
     handles = findClass("java.lang.invoke.MethodHandles")
-
-    def method(of: Any, name: str) -> Any:
-        found = next(each for each in of.getClass().getMethods() if each.getName() == name)
-        found.setAccessible(True)
-        return handles.publicLookup().unreflect(found).bindTo(of)
-
     internal = _field(timers, "internalTimerService")
     operator = _field(internal, "triggerTarget")
     timer = _timer(timers, internal)
-    fire = method(operator, "onProcessingTime").bindTo(timer)
+    fire = _method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's own object: on a way through Python it may change its type.
-    take_key = handles.foldArguments(method(operator, "setCurrentKey"), method(timer, "getKey"))
+    take_key = handles.foldArguments(_method(operator, "setCurrentKey"), _method(timer, "getKey"))
     both = handles.foldArguments(fire, take_key)
     # The callback is given a time, which nobody needs.
-    time_type = method(timer, "getTimestamp").type().returnType()
+    time_type = _method(timer, "getTimestamp").type().returnType()
+    return _proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
+
+
+def _sends(service: Any, callback: Any) -> Any:
+    """What has the task call `callback`: a `Runnable`, as what it takes or gave back would cost memory on a
+    thread that never returns to Java."""
+    from pemja import findClass  # loads only inside the JVM
+
+    handles = findClass("java.lang.invoke.MethodHandles")
+    register = _method(service, "registerTimer")
+    now = handles.constant(register.type().parameterType(0), PAST_MS)
+    return _proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
+
+
+def _proxy(interface: str, handle: Any) -> Any:
+    from pemja import findClass  # loads only inside the JVM
+
     return findClass("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
-        findClass("java.lang.Class").forName(CALLBACK), handles.dropArguments(both, 0, [time_type])
+        findClass("java.lang.Class").forName(interface), handle
     )
+
+
+def _method(of: Any, name: str) -> Any:
+    from pemja import findClass  # loads only inside the JVM
+
+    found = next(each for each in of.getClass().getMethods() if each.getName() == name)
+    found.setAccessible(True)
+    return findClass("java.lang.invoke.MethodHandles").publicLookup().unreflect(found).bindTo(of)
 
 
 def _timer(timers: Any, internal: Any) -> Any:
