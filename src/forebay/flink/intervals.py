@@ -16,12 +16,15 @@ class PollInterval:
     Each look costs a trip into Python, and an answer waits for half a step on average. A step is a share of
     what a call takes at present, within bounds, so that it adds at most about that share to an event: 1 ms
     for a scripted replica, 25 ms for a model that takes seconds and needs the processor itself.
+
+    Where an answer wakes its shard, the step is `rescue_ms`: a safety net, as no wake is in a checkpoint.
     """
 
     share: float = 0.02
     least_ms: int = 1
     most_ms: int = 25
     idle_ms: int = 500
+    rescue_ms: int = 1000
 
     def step_ms(self, call_s: float) -> int:
         """Milliseconds between two looks, where calls take `call_s` seconds at present."""

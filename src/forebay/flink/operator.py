@@ -6,9 +6,9 @@ here, and nothing of what an event means.
 
 What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
 and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
-touched, so answers wait in their shard's mailbox until the next record or timer of that shard; a timer per
-shard, armed while the shard has calls, bounds that wait. A restore takes up all shards before the first
-record.
+touched, so answers wait in their shard's mailbox until the next record or timer of that shard, and an answer
+has a timer of its shard fired at once (`forebay.flink.wakes`). Where this Flink cannot be woken, timers look
+for answers. A restore takes up all shards before the first record.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from forebay.flink.jvm_task import held_keys, is_cancelled, set_after_round
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
+from forebay.flink.wakes import WOKEN_MS, Wakes
 from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
@@ -65,14 +66,15 @@ FIRE_S = 0.1
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard. `held`: what its machine holds event time back for, by name.
-    `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
-    `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since when
-    queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of timers,
-    at the end of the input."""
+    """What this subtask knows of one shard. `woken`: an answer fires a timer of it. `held`: what its machine
+    holds event time back for, by name. `timer_ms`: the next of the processing-time timers that were set in
+    this run to look after the shard. `overdue`: the machine's timers that were set for an event time which
+    had passed. `full_since`: since when queues of its machine are full, by the key; None stands for that of
+    the whole shard. `rounds`: of timers, at the end of the input."""
 
     key: int
     machine: ShardMachine
+    woken: bool = False
     held: dict[str, HoldWatermark] = field(default_factory=dict)
     timer_ms: int | None = None
     overdue: list[int] = field(default_factory=list)
@@ -134,8 +136,12 @@ class InferenceOperator(KeyedProcessFunction):
         self._early = False
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
+        self._wakes = Wakes(runtime_context)
         self._calls = RequestPool(
-            partial(self._open_answerer, self._counts), capacity=self._capacity, ordering=self._ordering
+            partial(self._open_answerer, self._counts),
+            capacity=self._capacity,
+            ordering=self._ordering,
+            on_ready=self._wakes.wake,
         )
         self._calls.start()
         # Before the first event, whenever the timers that came back are due: what is held bounds event time.
@@ -148,6 +154,7 @@ class InferenceOperator(KeyedProcessFunction):
     def close(self) -> None:
         # Flink closes a function whose opening failed, too.
         if hasattr(self, "_calls"):
+            self._wakes.close()
             self._calls.close()
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -181,7 +188,8 @@ class InferenceOperator(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
         if shard.machine.timers:
-            self._come(timestamp, shard, ctx)
+            if timestamp != WOKEN_MS:
+                self._come(timestamp, shard, ctx)
             yield from self._fire(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self.event_time:
@@ -190,7 +198,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """Take up a shard in this run: issue again what a checkpoint left in its state."""
-        shard = self._shards[key] = Shard(key, self._new_machine())
+        shard = self._shards[key] = Shard(key, self._new_machine(), self._wakes.add(key, ctx))
         for _ in self._apply(shard, shard.machine.restore(), ctx):
             raise AssertionError("a restore gives nothing")
         self._counts.restored += sum(held.read_ms is not None for held in shard.held.values())
@@ -326,8 +334,10 @@ class InferenceOperator(KeyedProcessFunction):
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._arm(self._shards[key], of_key, always=True)
-        if always or shard.machine.awaiting or shard.machine.due:
+        if always or shard.machine.due or (shard.machine.awaiting and not shard.woken):
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
+        elif shard.machine.awaiting:
+            wake_ms = now_ms + self._pace.rescue_ms
         elif self._metrics.stale():
             wake_ms = now_ms + self._pace.idle_ms
         else:
@@ -351,7 +361,8 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
         """Whether Flink fires a timer before its time, as it does where the clock was set back."""
-        return timestamp > self._clock.wall_ms() and ctx.time_domain() == TimeDomain.PROCESSING_TIME
+        is_wall = ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp != WOKEN_MS
+        return is_wall and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
         """Set a processing-time timer of the key in hand."""

@@ -47,7 +47,8 @@ class RequestPool:
 
     `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
     (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
-    `load` may be read from any.
+    `load` may be read from any. `on_ready` is called on the event loop's thread with a shard for which `take`
+    has something to give or to raise, and not again until that was taken.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class RequestPool:
         *,
         capacity: int,
         ordering: Ordering = "unordered",
+        on_ready: Callable[[int], None] = lambda shard: None,
     ) -> None:
         self._open_answerer = open_answerer
+        self._on_ready = on_ready
         self._capacity = capacity
         self._ordering: Ordering = ordering
         self._changed = threading.Condition()
@@ -240,6 +243,7 @@ class RequestPool:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+            self._on_ready(shard)
 
     def _note_duration(self, call_s: float) -> None:
         # A step of a tenth towards the newest, but never far above it: this tracks the low side of a mixture.
@@ -247,14 +251,17 @@ class RequestPool:
 
     def _finish(self, shard: int, id: str, answer: Answer) -> None:
         with self._changed:
-            leaving = self._releases[shard].finish(id, answer)
-            self._ready[shard].extend(leaving)
+            leaving, ready = self._releases[shard].finish(id, answer), self._ready[shard]
+            first = bool(leaving) and not ready
+            ready.extend(leaving)
             self._in_flight -= 1
             self._finished += 1
             self._unreleased += 1
             self._releasable += len(leaving)
             self._limit = max(self._capacity, self._limit - 0.5)
             self._changed.notify_all()
+        if first:
+            self._on_ready(shard)
         if self._pending:
             self._start_pending()
 

@@ -195,8 +195,9 @@ class ChosenCalls(RequestPool):
         ordering: Ordering = "unordered",
         answer_to: AnswerTo,
         clock: WallClock,
+        on_ready: Callable[[int], None] = lambda shard: None,
     ) -> None:
-        super().__init__(open_answerer, capacity=capacity, ordering=ordering)
+        super().__init__(open_answerer, capacity=capacity, ordering=ordering, on_ready=on_ready)
         self._loop.close()
         self._loop: Any = _NoLoop()
         self._answer_to = answer_to

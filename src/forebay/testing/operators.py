@@ -33,6 +33,7 @@ from forebay.engine.retry import RetryPolicy
 from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
+from forebay.flink.intervals import PollInterval
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.request_pool import Ordering
@@ -125,7 +126,7 @@ class Pipeline:
     `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
     the output is one line per window with its start and its number of results. `program`: it asks, instead of
     one question per event; at most `queue` events of a key wait for its call. `engine`: answers in place of a
-    scripted one with `delay`. `clock`: the operator's.
+    scripted one with `delay`. `clock` and `pace`: the operator's.
     """
 
     folder: Path
@@ -143,6 +144,7 @@ class Pipeline:
     schema: Mapping[str, JSON] | None = None
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
     clock: Clock | None = None
+    pace: PollInterval | None = None
     flink: FlinkConfig = field(default_factory=FlinkConfig)
 
     def submit(self) -> RunningJob:
@@ -182,6 +184,7 @@ class Pipeline:
             "shards": self.shards,
             "event_time": self.event_time,
             "clock": self.clock,
+            "pace": self.pace,
         }
         if self.program is None:
             return infer(events, call, ordering=self.ordering, **shared)

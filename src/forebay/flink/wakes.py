@@ -1,0 +1,149 @@
+"""Waking a shard from another thread: its timer is fired on the task's thread, with no look in between.
+
+Flink's task runs what it is sent as a mail between two records: state, key, outputs and checkpoints are as in
+any timer. PyFlink offers no mail, so one is made of what is there: Flink's own callback for a processing-time
+timer, which takes the key and fires a timer of it, put together from method handles. That needs names of
+Flink's that are private; where one is missing, there are no wakes, and the operator looks for answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+
+log = logging.getLogger(__name__)
+
+WOKEN_MS = 2**50
+"""The time of the timer that a wake fires; no clock comes to it."""
+CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
+PAST_MS = 0
+"""A time that has passed: what is to be done then is done at once."""
+
+
+class Wakes:
+    """Fires `on_timer(WOKEN_MS)` of a keyed function for shards that another thread names.
+
+    `add` and `close` are for the function's thread, `wake` for any; it returns at once. A wake after `close`,
+    or of a shard that was not added, does nothing. A wake is not in a checkpoint: whoever restores one looks
+    after its shards by itself.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        self._callbacks: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._service: Any = None
+        java = getattr(runtime_context, "_runtime_context", None)
+        if java is None:
+            return
+        try:
+            self._service = java.getProcessingTimeService()
+        except Exception as error:
+            self._do_without(error)
+
+    def add(self, key: int, ctx: KeyedProcessFunction.Context) -> bool:
+        """Make wakes of `key`, the key in hand, possible. Returns whether they are."""
+        if self._service is None:
+            return False
+        try:
+            timers = ctx.timer_service()._j_timer_service
+            self._callbacks[key] = _sends(self._service, _fires(timers))
+        except Exception as error:
+            self._do_without(error)
+        return self._service is not None
+
+    def wake(self, key: int) -> None:
+        """Have the timer of `key` fired, after what the task does at present."""
+        with self._lock:
+            callback = self._callbacks.get(key)
+            if self._service is not None and callback is not None:
+                try:
+                    callback.run()
+                except Exception as error:
+                    # The task has ended, and takes no mail; its operator is about to be closed.
+                    log.debug("a wake came too late: %s", error)
+
+    def close(self) -> None:
+        """No wake from now on."""
+        with self._lock:
+            self._service = None
+            self._callbacks.clear()
+
+    def _do_without(self, error: Exception) -> None:
+        log.warning("this Flink cannot be woken, so answers are looked for: %s", error)
+        self.close()
+
+
+def _fires(timers: Any) -> Any:
+    """A callback that fires a timer of the key in hand at `WOKEN_MS`; `timers` is Flink's timer service."""
+    from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
+
+    handles = findClass("java.lang.invoke.MethodHandles")
+    internal = _field(timers, "internalTimerService")
+    operator = _field(internal, "triggerTarget")
+    timer = _timer(timers, internal)
+    fire = _method(operator, "onProcessingTime").bindTo(timer)
+    # By handles, so that the key stays Flink's own object: on a way through Python it may change its type.
+    take_key = handles.foldArguments(_method(operator, "setCurrentKey"), _method(timer, "getKey"))
+    both = handles.foldArguments(fire, take_key)
+    # The callback is given a time, which nobody needs.
+    time_type = _method(timer, "getTimestamp").type().returnType()
+    return _proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
+
+
+def _sends(service: Any, callback: Any) -> Any:
+    """What has the task call `callback`: a `Runnable`, as what it takes or gave back would cost memory on a
+    thread that never returns to Java."""
+    from pemja import findClass  # loads only inside the JVM
+
+    handles = findClass("java.lang.invoke.MethodHandles")
+    register = _method(service, "registerTimer")
+    now = handles.constant(register.type().parameterType(0), PAST_MS)
+    return _proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
+
+
+def _proxy(interface: str, handle: Any) -> Any:
+    from pemja import findClass  # loads only inside the JVM
+
+    return findClass("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
+        findClass("java.lang.Class").forName(interface), handle
+    )
+
+
+def _method(of: Any, name: str) -> Any:
+    from pemja import findClass  # loads only inside the JVM
+
+    found = next(each for each in of.getClass().getMethods() if each.getName() == name)
+    found.setAccessible(True)
+    return findClass("java.lang.invoke.MethodHandles").publicLookup().unreflect(found).bindTo(of)
+
+
+def _timer(timers: Any, internal: Any) -> Any:
+    """A timer of the key in hand, as Flink makes them; it is not left in the queue."""
+    timers.registerProcessingTimeTimer(WOKEN_MS)
+    try:
+        queue = _field(internal, "processingTimeTimersQueue").iterator()
+        try:
+            while queue.hasNext():
+                timer = queue.next()
+                if timer.getTimestamp() == WOKEN_MS:
+                    return timer
+        finally:
+            queue.close()
+    finally:
+        timers.deleteProcessingTimeTimer(WOKEN_MS)
+    raise LookupError("a timer that was set is not there")
+
+
+def _field(of: Any, name: str) -> Any:
+    """A field of a Java object, private or not, of its class or of one that it inherits from."""
+    kind = of.getClass()
+    while kind is not None:
+        for each in kind.getDeclaredFields():
+            if each.getName() == name:
+                each.setAccessible(True)
+                return each.get(of)
+        kind = kind.getSuperclass()
+    raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")

@@ -1,0 +1,112 @@
+"""Wakes: an answer is handed on when it is there, though nobody looks for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.flink.test_inference import Make, assert_exact, events
+
+from forebay.flink.intervals import PollInterval
+from forebay.flink.wakes import Wakes
+from forebay.testing import wait_until
+
+NO_LOOKS = PollInterval(rescue_ms=3_600_000)
+
+
+@pytest.mark.flink
+def test_answers_leave_though_nobody_looks_and_nothing_follows(make_runs: Make) -> None:
+    runs = make_runs(follow=True, pace=NO_LOOKS)
+    runs.feed([*events(0, 40), *events(40, 44, hold="a")])
+    job = runs.start()
+    wait_until(lambda: len(runs.results()) == 40)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 44)
+    runs.stop(job)
+    assert_exact(runs, 44)
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_answers_wake_shards_where_a_restore_has_put_them(make_runs: Make, before: int, after: int) -> None:
+    runs = make_runs(follow=True, pace=NO_LOOKS)
+    runs.feed([*events(0, 20), *events(20, 28, hold="a")])
+    job = runs.start(parallelism=before)
+    wait_until(lambda: len(runs.results()) == 20)
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    job = runs.start(parallelism=after, restore=True)
+    wait_until(lambda: len(runs.calls()) == 36)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 28)
+    runs.stop(job)
+    assert_exact(runs, 28)
+
+
+class Sent:
+    """What has the task called, in the place of Java's."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.count = 0
+        self._fails = fails
+
+    def run(self) -> None:
+        self.count += 1
+        if self._fails:
+            raise RuntimeError("RejectedExecutionException")
+
+
+def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
+    """Wakes of a task that takes what it is sent."""
+    monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
+    monkeypatch.setattr("forebay.flink.wakes._sends", lambda service, callback: sent)
+    return Wakes(context(object))
+
+
+def context(service: Any) -> Any:
+    return SimpleNamespace(_runtime_context=SimpleNamespace(getProcessingTimeService=service))
+
+
+def keyed() -> Any:
+    return SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service=None))
+
+
+def test_a_wake_is_sent_for_a_shard_that_was_added_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent()
+    wakes = wakes_of(monkeypatch, sent)
+    assert wakes.add(1, keyed())
+    wakes.wake(2)
+    assert sent.count == 0
+    wakes.wake(1)
+    assert sent.count == 1
+    wakes.close()
+    wakes.wake(1)
+    assert sent.count == 1
+    assert not wakes.add(1, keyed())
+
+
+def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(fails=True)
+    wakes = wakes_of(monkeypatch, sent)
+    wakes.add(1, keyed())
+    wakes.wake(1)
+    assert sent.count == 1
+
+
+def missing() -> Any:
+    raise AttributeError("getProcessingTimeService")
+
+
+def test_without_a_jvm_there_are_no_wakes() -> None:
+    assert not Wakes(SimpleNamespace()).add(1, keyed())  # type: ignore[arg-type]
+
+
+def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert not Wakes(context(missing)).add(1, keyed())
+    assert not Wakes(context(object)).add(1, keyed())
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "this Flink cannot be woken, so answers are looked for"
+    ] * 2
