@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -129,6 +129,7 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
     st.lists(st.text(max_size=10), max_size=4),
 )
+@example("a\x85b", ["0\x850", "\u2028x\u2029y"])
 def test_any_field_and_choice_make_a_file_that_loads(field: str, choices: list[str]) -> None:
     names = tuple(dict.fromkeys(one.strip() for one in choices if one.strip()))
     starter = Starter("p", "generator", "What? {{ text }}", choices=names, key=field)

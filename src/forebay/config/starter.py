@@ -23,6 +23,7 @@ KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
 """Fields that a person would ask about, the likeliest first."""
+LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
 LOOKED_AT_BYTES = 1 << 18
 LOOKED_AT_LINES = 20
@@ -83,9 +84,7 @@ def text_field(fields: Sequence[str]) -> str:
 
 def reference(field: str) -> str:
     """How a template names a field."""
-    return (
-        field if re.fullmatch(r"[A-Za-z_]\w*", field) else f"event[{json.dumps(field, ensure_ascii=False)}]"
-    )
+    return field if re.fullmatch(r"[A-Za-z_]\w*", field) else f"event[{_json(field)}]"
 
 
 def name_of(text: str) -> str:
@@ -179,4 +178,5 @@ def _text(value: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    # YAML takes these for the end of a line, inside quotes too.
+    return LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", json.dumps(value, ensure_ascii=False))
