@@ -75,7 +75,9 @@ def keyed() -> Any:
 def test_a_wake_is_sent_for_a_shard_that_was_added_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent()
     wakes = wakes_of(monkeypatch, sent)
-    assert wakes.add(1, keyed())
+    wakes.add(1, keyed())
+    assert wakes.works(1)
+    assert not wakes.works(2)
     wakes.wake(2)
     assert sent.count == 0
     wakes.wake(1)
@@ -83,7 +85,8 @@ def test_a_wake_is_sent_for_a_shard_that_was_added_until_the_end(monkeypatch: py
     wakes.close()
     wakes.wake(1)
     assert sent.count == 1
-    assert not wakes.add(1, keyed())
+    wakes.add(1, keyed())
+    assert not wakes.works(1)
 
 
 def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +94,10 @@ def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch:
     wakes = wakes_of(monkeypatch, sent)
     wakes.add(1, keyed())
     wakes.wake(1)
+    wakes.wake(1)
     assert sent.count == 1
+    # From now on, answers are looked for.
+    assert not wakes.works(1)
 
 
 def missing() -> Any:
@@ -99,14 +105,18 @@ def missing() -> Any:
 
 
 def test_without_a_jvm_there_are_no_wakes() -> None:
-    assert not Wakes(SimpleNamespace()).add(1, keyed())  # type: ignore[arg-type]
+    wakes = Wakes(SimpleNamespace())  # type: ignore[arg-type]
+    wakes.add(1, keyed())
+    assert not wakes.works(1)
 
 
 def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert not Wakes(context(missing)).add(1, keyed())
-    assert not Wakes(context(object)).add(1, keyed())
+    for service in (missing, object):
+        wakes = Wakes(context(service))
+        wakes.add(1, keyed())
+        assert not wakes.works(1)
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "this Flink cannot be woken, so answers are looked for"
     ] * 2

@@ -71,7 +71,7 @@ class Stopped(KeyboardInterrupt):
     """Ctrl-C, or SIGTERM.
 
     Not Python's own: where that one comes while code is made of a text, as each dataclass is at its import,
-    Python ends the process by SIGINT in the end, whoever has caught it (seen with `python -m`, 3.10 to 3.12).
+    Python ends the process by SIGINT in the end, whoever has caught it (seen with `python -m`, Python 3.11).
     """
 
 

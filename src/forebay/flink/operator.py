@@ -66,15 +66,14 @@ FIRE_S = 0.1
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard. `woken`: an answer fires a timer of it. `held`: what its machine
-    holds event time back for, by name. `timer_ms`: the next of the processing-time timers that were set in
-    this run to look after the shard. `overdue`: the machine's timers that were set for an event time which
-    had passed. `full_since`: since when queues of its machine are full, by the key; None stands for that of
-    the whole shard. `rounds`: of timers, at the end of the input."""
+    """What this subtask knows of one shard. `held`: what its machine holds event time back for, by name.
+    `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
+    `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since
+    when queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of
+    timers, at the end of the input."""
 
     key: int
     machine: ShardMachine
-    woken: bool = False
     held: dict[str, HoldWatermark] = field(default_factory=dict)
     timer_ms: int | None = None
     overdue: list[int] = field(default_factory=list)
@@ -198,7 +197,8 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """Take up a shard in this run: issue again what a checkpoint left in its state."""
-        shard = self._shards[key] = Shard(key, self._new_machine(), self._wakes.add(key, ctx))
+        shard = self._shards[key] = Shard(key, self._new_machine())
+        self._wakes.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
             raise AssertionError("a restore gives nothing")
         self._counts.restored += sum(held.read_ms is not None for held in shard.held.values())
@@ -334,7 +334,7 @@ class InferenceOperator(KeyedProcessFunction):
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._arm(self._shards[key], of_key, always=True)
-        if always or shard.machine.due or (shard.machine.awaiting and not shard.woken):
+        if always or shard.machine.due or (shard.machine.awaiting and not self._wakes.works(shard.key)):
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif shard.machine.awaiting:
             wake_ms = now_ms + self._pace.rescue_ms

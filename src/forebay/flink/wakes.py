@@ -43,27 +43,32 @@ class Wakes:
         except Exception as error:
             self._do_without(error)
 
-    def add(self, key: int, ctx: KeyedProcessFunction.Context) -> bool:
-        """Make wakes of `key`, the key in hand, possible. Returns whether they are."""
+    def add(self, key: int, ctx: KeyedProcessFunction.Context) -> None:
+        """Make wakes of `key`, the key in hand, possible, where they are."""
         if self._service is None:
-            return False
+            return
         try:
             timers = ctx.timer_service()._j_timer_service
             self._callbacks[key] = _sends(self._service, _fires(timers))
         except Exception as error:
             self._do_without(error)
-        return self._service is not None
+
+    def works(self, key: int) -> bool:
+        """Whether a wake of `key` is sent; once one was refused, none is."""
+        return key in self._callbacks
 
     def wake(self, key: int) -> None:
         """Have the timer of `key` fired, after what the task does at present."""
         with self._lock:
             callback = self._callbacks.get(key)
-            if self._service is not None and callback is not None:
-                try:
-                    callback.run()
-                except Exception as error:
-                    # The task has ended, and takes no mail; its operator is about to be closed.
-                    log.debug("a wake came too late: %s", error)
+            if callback is None:
+                return
+            try:
+                callback.run()
+            except Exception as error:
+                # As when the task has ended, and its operator is about to be closed.
+                log.info("the task was not woken, and is not from now on: %s", error)
+                self._callbacks.clear()
 
     def close(self) -> None:
         """No wake from now on."""
