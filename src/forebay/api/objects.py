@@ -37,6 +37,9 @@ class ObjectStream(DataStream, Generic[T]):
         holds: The class of the objects.
         read: Makes an object of its bytes.
         fields: The fields that every event of a stream of events has, where they are known.
+
+    >>> def urgent(answered: fb.ObjectStream[fb.Result]) -> fb.ObjectStream[fb.Result]:
+    ...     return answered.filter(lambda result: result.answer == "urgent")
     """
 
     def __init__(
@@ -157,9 +160,9 @@ class ReadEvent:
             event = event_of(made)
         except Exception as error:
             return _refused(value, element, error)
-        if isinstance(value, Event) and not isinstance(made, Event | DeadLetter):
-            return replace(value, fields=event.fields)
-        return event
+        if isinstance(made, Event | DeadLetter) or isinstance(value, Result) or isinstance(event, DeadLetter):
+            return event
+        return replace(value, fields=event.fields)
 
 
 def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLetter:

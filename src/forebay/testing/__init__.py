@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from forebay.testing.clock import wait_until as wait_until
     from forebay.testing.cluster import local_cluster as local_cluster
     from forebay.testing.engine import ScriptedEngineFactory as ScriptedEngineFactory
+    from forebay.testing.replica import CallReport as CallReport
     from forebay.testing.replica import ReplicaProcess as ReplicaProcess
     from forebay.testing.replica import ReplicaScript as ReplicaScript
     from forebay.testing.replica import ReplicaThread as ReplicaThread
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from forebay.testing.stateful import Machine as Machine
 
 _HOMES = {
+    "CallReport": "replica",
     "Faults": "script",
     "Fixed": "script",
     "Machine": "stateful",
