@@ -55,6 +55,12 @@ def test_the_stateful_program_is_the_one_in_the_documentation() -> None:
     assert orders in (ROOT / "docs" / "stateful.md").read_text(encoding="utf-8")
 
 
+def test_the_program_between_topics_is_the_one_in_the_documentation() -> None:
+    program = (EXAMPLES / "tickets_between_topics.py").read_text(encoding="utf-8")
+    shown = program[program.index("def team(") :].rstrip()
+    assert f"```py\n{shown}\n```" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+
+
 def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
     page = (ROOT / "docs" / "how-to" / "own-file.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
@@ -138,3 +144,29 @@ def test_the_program_with_kafka_runs(
     tickets = [orjson.loads(line) for line in (folder / "tickets.jsonl").read_bytes().splitlines()]
     assert sorted(each["id"] for each in written) == sorted(ticket["id"] for ticket in tickets)
     assert {each["answer"]["team"] for each in written} <= {"billing", "network", "account", "other"}
+
+
+@pytest.mark.flink
+def test_the_program_between_topics_runs(
+    folder: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
+) -> None:
+    from forebay.testing.topics import consume_committed, produce
+
+    connectors = folder.parent / "home" / "connectors"
+    connectors.mkdir(parents=True, mode=0o700)
+    shutil.copy(kafka_jar, connectors)
+    program = folder / "tickets_between_topics.py"
+    text = program.read_text(encoding="utf-8")
+    program.write_text(text.replace('start="earliest"', 'start="earliest", until_latest=True'))
+    tickets = [orjson.loads(line) for line in (folder / "tickets.jsonl").read_bytes().splitlines()]
+    read, teams, dead = topic(), topic(), topic()
+    records = [{"value": orjson.dumps(ticket), "partition": 0} for ticket in tickets]
+    produce(node.bootstrap, read, [*records, {"value": b"not JSON", "key": "bad", "partition": 0}])
+    run_program("tickets_between_topics", folder, KAFKA=node.bootstrap, TICKETS=read, TEAMS=teams, DEAD=dead)
+    written = [(each.key(), orjson.loads(each.value())) for each in consume_committed(node.bootstrap, teams)]
+    assert sorted((key.decode(), value["ticket"]) for key, value in written) == sorted(
+        (ticket["user"], ticket["id"]) for ticket in tickets
+    )
+    assert {value["team"] for _, value in written} <= {"billing", "network", "account", "other"}
+    (letter,) = consume_committed(node.bootstrap, dead)
+    assert letter.key() == b"bad"

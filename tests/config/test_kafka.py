@@ -197,6 +197,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     """Asks a scripted Kafka; gives what was said while it waited."""
     from contextlib import contextmanager
 
+    from forebay.connectors.kafka import checks
     from forebay.runtime import preflight
     from forebay.testing.clock import ManualClock
 
@@ -206,7 +207,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
             answers.clients += 1
             yield answers
 
-        monkeypatch.setattr(preflight, "kafka_admin", admin)
+        monkeypatch.setattr(checks, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         read = preflight.await_brokers(
