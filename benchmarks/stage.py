@@ -26,7 +26,7 @@ from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import JSON, Request, Sampling, Usage
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.replica import Sequence, SimulatedReplica
-from forebay.testing.summaries import summarise
+from forebay.testing.answers import summarise
 
 Answered = Callable[[JSON | None, Usage], None]
 """Told the answer of a call, None where it was given up, and its tokens."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay import errors
 from forebay.engine import client
@@ -15,7 +16,6 @@ from forebay.engine.client import HttpEngine, HttpEngineFactory, header_id, repl
 from forebay.records import Completion, Message, Request, Sampling
 from forebay.settings import SecretRef
 from forebay.testing.answers import echo
-from forebay.testing.clock import ManualClock
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import FAULTS, Fixed
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 TIMEOUT_S = 20.0
 

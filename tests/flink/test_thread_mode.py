@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.programs import Remember
 
 from forebay.errors import SettingError
-from forebay.testing.clock import wait_until
-from forebay.testing.stateful import Remember
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.harness.summaries import END_MS, Driven
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.parts import Statement
@@ -17,7 +18,6 @@ from forebay.apps.summaries.results import Summary
 from forebay.apps.summaries.state import KeyState
 from forebay.errors import SettingError
 from forebay.records import Usage
-from forebay.testing.summaries import END_MS, Driven
 
 SECOND = 1000
 WINDOWS = (

@@ -1,7 +1,6 @@
-"""Viral trends: terms whose rate rises beyond what their own past and the stream's total explain.
+"""Trends of a stream on one machine: both later stages in one.
 
-Both later stages in one, for a stream on one machine: `RisingTerms` says which terms rise, `TrendBook` makes
-trends of them.
+`RisingTerms` says which terms rise, `TrendBook` makes trends of them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ import msgpack
 from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
 from forebay.apps.trends.ticks import Counts
-from forebay.apps.trends.values import TrendEvent, TrendKind, TrendSettings
+from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
-
-__all__ = ["TrendEvent", "TrendFinder", "TrendKind", "TrendSettings"]
 
 VERSION = 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from benchmarks.bursts import LEAST_BASE_PER_S, MOST_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
 
 from forebay.apps.trends.terms import terms_of
-from forebay.testing.bursts import LEAST_BASE_PER_S, MOST_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
 
 PLAN = BurstPlan(seed=3, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000)
 

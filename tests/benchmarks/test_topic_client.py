@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from benchmarks.topic_client import TopicReader, produce
 from confluent_kafka import Producer
 
-from forebay.testing import topics
-from forebay.testing.topics import TopicReader, produce
+from benchmarks import topic_client
 
 
 def test_a_reader_comes_to_the_end_bit_by_bit(node: Any, topic: Callable[..., str]) -> None:
@@ -32,7 +32,7 @@ def test_what_an_open_transaction_hides_is_not_the_end(
     producer.flush()
     produce(node.bootstrap, name, [{"value": b"behind", "partition": 1}])
     reader = TopicReader(node.bootstrap, name)
-    monkeypatch.setattr(topics, "WAIT_S", 0.5)
+    monkeypatch.setattr(topic_client, "WAIT_S", 0.5)
     with pytest.raises(TimeoutError, match=r"partitions \[1\] end in an open transaction"):
         reader.to_the_end()
     producer.commit_transaction()

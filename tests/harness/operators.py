@@ -41,9 +41,9 @@ from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program
 from forebay.testing.answers import request_text
-from forebay.testing.clock import POLL_S, wait_until
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Delay, Fixed
+from forebay.testing.waiting import POLL_S, wait_until
 
 
 def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
@@ -293,7 +293,8 @@ class Runs:
         """Start a run in a process of its own, with a JVM of its own."""
         plan = self.folder / "pipeline.pickle"
         plan.write_bytes(pickle.dumps(self.configured(**flink)))
-        return subprocess.Popen([sys.executable, "-m", "forebay.testing.operators", str(plan)])
+        command = [sys.executable, "-m", "tests.harness.operators", str(plan)]
+        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-from forebay.testing.clock import LoopClock, ManualClock, run_virtual
+from tests.harness.clock import LoopClock, ManualClock, run_virtual
 
 
 async def test_time_passes_only_when_told_to() -> None:

@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, OutputTag, TimeDomain
+from tests.harness.keyed_state import Context, KeyedState, WallClock
 
 from forebay.flink.shards import subtask_of
-from forebay.testing.keyed_state import Context, KeyedState, WallClock
 
 FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
 MOST_FIRINGS = 20_000

@@ -9,11 +9,11 @@ import pytest
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from tests.harness.chain import Chain, Operator
+from tests.harness.keyed_state import WallClock
 
 from forebay.flink.shards import flink_keys
 from forebay.flink.types import STATE
-from forebay.testing.chain import Chain, Operator
-from forebay.testing.keyed_state import WallClock
 
 KEYS = flink_keys(4)
 ASIDE = OutputTag("aside", Types.LONG())
