@@ -16,11 +16,11 @@ from typing import Protocol
 
 import orjson
 
-from forebay.apps.summaries.parts import tokens
 from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.values import tokens
 from forebay.clock import SystemClock
+from forebay.engine import Engine
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Engine
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import JSON, Request, Sampling, Usage

@@ -13,8 +13,7 @@ import msgpack
 
 from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
-from forebay.apps.trends.ticks import Counts
-from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
 VERSION = 2
@@ -27,7 +26,7 @@ class TrendFinder:
     at once, those with the least evidence wait.
 
     >>> from forebay.apps.trends.terms import terms_of
-    >>> from forebay.apps.trends.ticks import TickCounter
+    >>> from forebay.apps.trends.stages import TickCounter
     >>> counter, finder = TickCounter(), TrendFinder()
     >>> counter.add(terms_of("big storm over Lisbon #storm"), 12_000)
     >>> for counts in counter.close(watermark_ms=20_000):

@@ -15,9 +15,9 @@ from benchmarks import kleinberg
 from benchmarks.bursts import BurstPlan, BurstStream, PlantedBurst
 from benchmarks.figures import quantile
 from benchmarks.trend_finder import TrendFinder
+from forebay.apps.trends.stages import TickCounter
 from forebay.apps.trends.terms import terms_of
-from forebay.apps.trends.ticks import Counts, TickCounter
-from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 
 GRACE_S = 60.0
 """A trend seen so long after a burst's end is still that burst's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.engine.base import EngineFactory
+from forebay.engine import EngineFactory
 from forebay.engine.client import HttpEngineFactory
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from forebay.apps.quoting import MAX_POST_CHARS, quoted_posts, quoted_words
 from forebay.apps.topics import settings as topics
-from forebay.apps.topics.stages import ShardEvent
-from forebay.apps.topics.values import TopicEvent
+from forebay.apps.topics.values import ShardEvent, TopicEvent
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
 from forebay.engine.answer import AnswerCheck

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
+from forebay.cli.init import Starter, fields_of, name_of, pipeline_text
 from forebay.config.load import load_spec, parse_spec
-from forebay.config.starter import Starter, fields_of, name_of, pipeline_text
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
 

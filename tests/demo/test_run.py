@@ -27,7 +27,7 @@ from forebay.demo.run import (
     fit,
     measure,
 )
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.records import Completion, Request, Timing, Usage
 from forebay.runtime.snapshot import Snapshot

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
 from forebay import errors
+from forebay.engine import Deadline
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Deadline
 from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry, jitter_unit
 from forebay.records import Completion, Request, Timing, Usage
 

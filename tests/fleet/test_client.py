@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
 from forebay.errors import (
     BadRequest,

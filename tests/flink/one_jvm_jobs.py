@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.harness.operators import Runs
 
-from forebay.engine.base import Deadline, Engine
+from forebay.engine import Deadline, Engine
 from forebay.records import Completion, Request
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Mixture

@@ -34,14 +34,14 @@ from tests.harness.chain import Operator
 from tests.harness.programs import Remember
 
 from benchmarks import expected_events
-from forebay.apps.sessions.program import Sessions
-from forebay.apps.topics.stages import TopicStage, shard_event_of, text_bytes
+from forebay.apps.sessions import Sessions
+from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.trends.settings import Trends, to_result
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
 from forebay.codec import decode, encode
 from forebay.detect.stream_time import StreamTime, Tolerance
-from forebay.embed.base import NoEmbedding
+from forebay.embed import NoEmbedding
 from forebay.flink.infer import QUEUES
 from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.codec import decode, encode
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy

@@ -47,7 +47,7 @@ def remembers(env: StreamExecutionEnvironment) -> None:
 def finds_topics(env: StreamExecutionEnvironment) -> None:
     from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
-    from forebay.embed.base import NoEmbedding
+    from forebay.embed import NoEmbedding
     from forebay.flink.keying import TextField
 
     stream = env.from_collection([b""])

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import ServedModel
 from forebay.errors import AttemptTimeout, ModelNotFound, Overloaded, RateLimited, Unreachable

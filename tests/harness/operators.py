@@ -27,7 +27,7 @@ from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
 from forebay.connectors.timestamps import with_event_time
-from forebay.engine.base import Deadline, Engine, EngineFactory
+from forebay.engine import Deadline, Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION

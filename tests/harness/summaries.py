@@ -11,8 +11,8 @@ import orjson
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.program import Output, SummaryProgram
 from forebay.apps.summaries.prompt import Ask
-from forebay.apps.summaries.results import Refused, Summary
 from forebay.apps.summaries.state import KeyState
+from forebay.apps.summaries.values import Refused, Summary
 from forebay.records import Usage
 from forebay.testing.answers import summarise
 

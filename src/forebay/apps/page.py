@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from forebay.control_characters import replace_controls
+from forebay.untrusted_text import replace_controls
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 FORBIDDEN_TAGS = frozenset(("script", "style", "iframe", "object", "embed", "base", "meta", "link", "form"))

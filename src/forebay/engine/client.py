@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from forebay.apps.summaries.parts import MAX_SOURCES
-from forebay.apps.summaries.parts import tokens as prompt_tokens
 from forebay.apps.summaries.prompt import MAX_STATEMENT_CHARS, STATEMENT_OF_TOKENS
+from forebay.apps.summaries.values import MAX_SOURCES
+from forebay.apps.summaries.values import tokens as prompt_tokens
 from forebay.records import JSON, Request
 
 CHARS_PER_TOKEN = 4

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.harness.summaries import Driven
 
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.parts import MAX_SOURCES, Source, Statement, clean, item_of
 from forebay.apps.summaries.plan import OVERHEAD_TOKENS, SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
+from forebay.apps.summaries.values import MAX_SOURCES, Source, Statement, clean, item_of
 from forebay.engine.answer import AnswerCheck
 from forebay.testing.answers import summarise
 

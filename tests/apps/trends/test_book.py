@@ -10,9 +10,9 @@ from benchmarks.trend_finder import TrendFinder
 
 from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
+from forebay.apps.trends.stages import TickCounter
 from forebay.apps.trends.terms import terms_of
-from forebay.apps.trends.ticks import Counts, TickCounter
-from forebay.apps.trends.values import Report, Rise, Seen, TrendEvent, TrendSettings
+from forebay.apps.trends.values import Counts, Report, Rise, Seen, TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
 SMALL = TrendSettings(width_bits=14)

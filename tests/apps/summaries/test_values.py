@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.summaries.parts import NO_TEXT, clean, tokens
+from forebay.apps.summaries.values import NO_TEXT, clean, tokens
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))

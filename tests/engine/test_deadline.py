@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 
 
 def test_waiting_for_an_engine_that_works_does_not_count() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.trends import ticks
-from forebay.apps.trends.ticks import Counts, TickCounter, added, joined
+from forebay.apps.trends import stages
+from forebay.apps.trends.stages import TickCounter
+from forebay.apps.trends.values import Counts, added, joined
 from forebay.errors import MalformedRecord
 
 
@@ -63,7 +64,7 @@ def test_a_post_now_displaces_one_from_the_future() -> None:
 
 
 def test_a_tick_that_holds_too_much_is_handed_over_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "MAX_HELD_TERMS", 10)
+    monkeypatch.setattr(stages, "MAX_HELD_TERMS", 10)
     counter = TickCounter(tick_ms=1000)
     parts = [counter.add(["a", "b"], 1000 + index) for index in range(10)]
     early = [part for part in parts if part is not None]

@@ -1,6 +1,6 @@
 """The tables of docs/pipeline.md and docs/gateway.md, made from the models: they say what the code takes.
 
-`python -m forebay.config.reference docs/pipeline.md` brings a page up to date; a test checks that it is.
+`python -m tools.key_reference docs/pipeline.md` brings a page up to date; a test checks that it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
 from forebay.gateway.spec import GatewaySpec
 
-BEGIN = "<!-- Made from the code by forebay.config.reference: do not edit from here … -->"
+BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
 END = "<!-- … to here. -->"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from forebay.apps.topics.stages import TopicStage, shard_event_of, text_bytes, topic_name
-from forebay.apps.topics.values import BLOCK, TopicEvent, TopicSettings
+from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.values import BLOCK, TopicEvent, TopicSettings, topic_name
 from forebay.errors import MalformedRecord
 
 SETTINGS = TopicSettings(review_every=64, patience_texts=300)

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.key_reference import BEGIN, END, updated
 
 from forebay.config.load import load_spec, parse_spec
-from forebay.config.reference import BEGIN, END, updated
 from forebay.connectors.files.settings import JsonlSource
 from forebay.documents.yaml import parse_yaml
 from forebay.gateway.spec import GatewaySpec
@@ -23,7 +23,7 @@ def test_the_reference_is_up_to_date() -> None:
     text = DOC.read_text(encoding="utf-8")
     assert BEGIN in text
     assert END in text
-    assert updated(text) == text, "run: python -m forebay.config.reference docs/pipeline.md"
+    assert updated(text) == text, "run: python -m tools.key_reference docs/pipeline.md"
 
 
 def test_what_only_older_files_have_is_no_key_of_the_reference() -> None:
@@ -33,7 +33,7 @@ def test_what_only_older_files_have_is_no_key_of_the_reference() -> None:
 def test_the_gateways_reference_is_up_to_date() -> None:
     text = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
     assert BEGIN in text
-    assert updated(text, GatewaySpec) == text, "run: python -m forebay.config.reference docs/gateway.md"
+    assert updated(text, GatewaySpec) == text, "run: python -m tools.key_reference docs/gateway.md"
 
 
 def test_the_pipelines_in_the_reference_load() -> None:

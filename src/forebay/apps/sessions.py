@@ -16,7 +16,6 @@ from pydantic import Field
 from forebay.apps.base import ApplicationSettings, Preset
 from forebay.apps.quoting import quoted
 from forebay.documents.fields import PositiveFloat, PositiveInt
-from forebay.engine.prompt import escape_special_tokens
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
 from forebay.stateful.program import (
@@ -30,6 +29,7 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
+from forebay.untrusted_text import escape_special_tokens
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream

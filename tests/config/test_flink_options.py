@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from forebay.config.flink_keys import OWNED, TUNING, owned
+from forebay.config.flink_options import DATA, OWNED, TUNING, is_option, option_names, owned
 from forebay.config.load import load_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.flink.environment import FlinkConfig, flink_options
-from forebay.flink.option_names import DATA, is_option, option_names
 
 
 def load(folder: Path, **flink: Any) -> PipelineSpec:

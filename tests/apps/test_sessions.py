@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.apps.sessions.program import BOUNDS, FOLDING, RULE, Session, Sessions
+from forebay.apps.sessions import BOUNDS, FOLDING, RULE, Session, Sessions
 from forebay.records import Message, Usage
 from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Ask

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.embed.base import NoEmbedding, OpenMiniLM
+from forebay.embed import NoEmbedding, OpenMiniLM
 from forebay.errors import SetupError
 
 

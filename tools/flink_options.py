@@ -1,6 +1,6 @@
-"""Writes `options.json`: the names of all options of the Flink installed. `make flink-options` runs it.
+"""Writes `forebay/config/flink_options.json`: the names of all options of the Flink installed.
 
-An option is a static field of type `ConfigOption` in a class of Flink's jars.
+`make flink-options` runs it. An option is a static field of type `ConfigOption` in a class of Flink's jars.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyflink
 from pyflink.java_gateway import get_gateway
 from pyflink.version import __version__ as flink_version
 
-from forebay.flink.option_names import DATA
+from forebay.config.flink_options import DATA
 
 MARK = b"org/apache/flink/configuration/ConfigOption"
 STATIC = 0x0008
