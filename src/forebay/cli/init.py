@@ -98,6 +98,10 @@ KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
 """Fields that a person would ask about, the likeliest first."""
+NO_NAMES = frozenset(
+    ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
+)
+"""Words that stand for something else in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
 LOOKED_AT_BYTES = 1 << 18
@@ -159,7 +163,8 @@ def text_field(fields: Sequence[str]) -> str:
 
 def reference(field: str) -> str:
     """How a template names a field."""
-    return field if re.fullmatch(r"[A-Za-z_]\w*", field) else f"event[{_json(field)}]"
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) and field not in NO_NAMES
+    return field if plain else f"event[{_json(field)}]"
 
 
 def name_of(text: str) -> str:
