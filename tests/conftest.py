@@ -77,7 +77,7 @@ class Pipelines:
 
     def spec(self, **document: Any) -> Any:
         """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.config.load import parse_spec
+        from forebay.config import parse_spec
 
         usual = {
             "name": "p",

@@ -16,7 +16,7 @@ import pytest
 
 import forebay as fb
 from forebay import extend
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.routing_request import RoutingRequest

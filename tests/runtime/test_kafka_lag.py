@@ -26,7 +26,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from forebay.runtime import watch as watching
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
 from benchmarks.topic_client import produce

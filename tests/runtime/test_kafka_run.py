@@ -19,7 +19,7 @@ import pytest
 from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.errors import ResultsLost
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
@@ -182,7 +182,7 @@ import json, sys
 from pathlib import Path
 from forebay.errors import ForebayError
 from forebay.flink.jvm import start_jvm
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from tests.harness.clock import ManualClock
 
 start_jvm(Path(sys.argv[1]), heap_mb=256, jars=[Path(sys.argv[2])])

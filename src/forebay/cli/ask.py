@@ -119,9 +119,9 @@ def _run(
     """How many lines got no answer."""
     import asyncio
 
-    from forebay.config.load import parse_spec, set_values
+    from forebay.config import parse_spec, set_values
     from forebay.config.spec import PipelineSpec
-    from forebay.documents.load import known_paths
+    from forebay.documents import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.runtime.inference import served_by
     from forebay.runtime.preflight import check_secrets

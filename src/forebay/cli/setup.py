@@ -95,7 +95,7 @@ def install(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     check_json(json)
     jar = JARS.get(connector)

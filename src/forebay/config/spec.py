@@ -1,6 +1,6 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `forebay.config.load` (which turns every mistake into one `SettingError`), or directly in
+Build it with `forebay.config` (which turns every mistake into one `SettingError`), or directly in
 Python, where pydantic's `ValidationError` names the mistakes without showing values.
 """
 
