@@ -229,13 +229,9 @@ def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | No
         return {"type": "string", "enum": names}
     if file is None:
         return None
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_SCHEMA_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"--schema: {file} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_SCHEMA_BYTES:
-        raise SettingError(f"--schema: {file} is larger than {MAX_SCHEMA_BYTES} bytes")
+    from forebay.files import read_bytes
+
+    data = read_bytes(file, MAX_SCHEMA_BYTES, f"--schema: {file}")
     try:
         schema = orjson.loads(data)
     except orjson.JSONDecodeError as error:

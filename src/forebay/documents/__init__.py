@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from forebay.documents.fields import OneOf
 from forebay.documents.yaml import MAX_BYTES, parse_yaml
 from forebay.errors import SettingError
+from forebay.files import read_text
 
 MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
@@ -35,18 +36,7 @@ def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
     Raises `SettingError` that calls the file a `what` file.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"{what} file {file} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise SettingError(f"{what} file {file} is larger than {MAX_BYTES} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{what} file {file} is not UTF-8: wrong byte at position {error.start}") from None
-    return parse_yaml(text, str(file), what)
+    return parse_yaml(read_text(file, MAX_BYTES, f"{what} file {file}"), str(file), what)
 
 
 def check_document(
