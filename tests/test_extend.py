@@ -296,7 +296,7 @@ def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
 
     (tree / "connectors" / "numbers").mkdir()
     (tree / "connectors" / "numbers" / "__init__.py").write_text(ONE_FOLDER)
-    add("connectors/registry.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
+    add("connectors/__init__.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
     (tree / "apps" / "counter").mkdir()
     (tree / "apps" / "counter" / "__init__.py").write_text(ONE_APPLICATION)
     add("apps/__init__.py", "    own={", '"counter": "forebay.apps.counter:Counter",')

@@ -31,10 +31,10 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
+from forebay.connectors import DeadLetterSink, Sink, Source
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
-from forebay.connectors.registry import DeadLetterSink, Sink, Source
 from forebay.documents.fields import (
     LocalPath,
     Model,
