@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from forebay.errors import ForebayError
 from forebay.records import DeadLetter, KeyedEvent, Result
+from forebay.thread_names import name_thread
 
 Ordering = Literal["unordered", "key"]
 """When a finished call may leave: at once, or after those before it under its key."""
@@ -211,6 +212,7 @@ class RequestPool:
         return await self._open_answerer()
 
     def _run_loop(self) -> None:
+        name_thread(self._thread.name)
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
