@@ -52,7 +52,8 @@ def escape_special_tokens(text: str) -> str:
     such as `|` and `/` is left in the text, nor any that text behind it could complete. Other text stays as
     it is. Escaping twice changes no more than once. Takes linear time.
     """
-    return _MARK.sub(r"\g<0> ", text)
+    # Most texts have nothing to escape, and a replacement is parsed at each call, before anything is found.
+    return _MARK.sub(r"\g<0> ", text) if _MARK.search(text) else text
 
 
 def between(before: str, after: str) -> str:

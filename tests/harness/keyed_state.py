@@ -195,7 +195,7 @@ class ChosenCalls(RequestPool):
         ordering: Ordering = "unordered",
         answer_to: AnswerTo,
         clock: WallClock,
-        on_ready: Callable[[int], None] = lambda shard: None,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(open_answerer, capacity=capacity, ordering=ordering, on_ready=on_ready)
         self._loop.close()
@@ -235,9 +235,21 @@ class ChosenCalls(RequestPool):
 
 
 class _NoLoop:
-    """Runs at once what is called soon."""
+    """Runs at once what is called soon or after a moment; between two looks at its time, a second passes."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def time(self) -> float:
+        self._now_s += 1.0
+        return self._now_s
 
     def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    call_soon = call_soon_threadsafe
+
+    def call_later(self, _delay_s: float, callback: Callable[[], None]) -> None:
         callback()
 
 
