@@ -19,7 +19,7 @@ from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, import_path, start_jvm
 from forebay.flink.rest import FlinkRest
-from forebay.flink.thread_mode import MODE, ONE_MODE
+from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
 from forebay.settings import load_settings
 
@@ -95,6 +95,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     if config.cluster is None:
         options = _keys(config).flink_options() | options
+    import_functions()
     start_jvm(_log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
@@ -215,8 +216,8 @@ def _local_options() -> dict[str, str]:
         "taskmanager.bind-host": "localhost",
         "taskmanager.host": "localhost",
         "web.submit.enable": "false",
-        "taskmanager.memory.network.min": "64 mb",
-        "taskmanager.memory.network.max": "64 mb",
+        "taskmanager.memory.network.min": "16 mb",
+        "taskmanager.memory.network.max": "16 mb",
         "taskmanager.memory.managed.size": "64 mb",
         # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
         # and nothing is committed, until those that the last one caught have left: keep them few, also in the
