@@ -318,9 +318,9 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """All Python of a page, in order, as one program in a folder with the examples."""
-    from forebay.testing.clock import wait_until
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
+    from forebay.testing.waiting import wait_until
 
     (tmp_path / "examples").mkdir()
     for file in (ROOT / "examples").iterdir():

@@ -127,7 +127,7 @@ def test_programs_run(name: str, folder: Path) -> None:
 def test_the_program_with_kafka_runs(
     folder: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
 ) -> None:
-    from forebay.testing.topics import consume_committed
+    from benchmarks.topic_client import consume_committed
 
     connectors = folder.parent / "home" / "connectors"
     connectors.mkdir(parents=True, mode=0o700)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import Room
 
 from forebay.connectors.python_source import MOST_WAIT_S, WAIT_S, CallLimit, IdleWait
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import Room
 
 
 def test_a_call_ends_where_there_is_no_room() -> None:

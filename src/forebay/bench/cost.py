@@ -210,7 +210,7 @@ def _answers(replica: ReplicaProcess) -> int:
 
 
 def _processor() -> str:
-    from forebay.engine.launch.machine import read_processor
+    from forebay.engine.launch.dtype import read_processor
 
     return read_processor().name
 
