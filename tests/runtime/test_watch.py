@@ -127,6 +127,7 @@ def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
     [
         {"in_flight": 1},
         {"pending": 1},
+        {"oldest_read_ms": 5},
         {"backlog": Backlog(1, None, None, 0.0)},
         {"state": "RESTARTING"},
     ],

@@ -27,6 +27,7 @@ __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newe
 
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 MOST_PAUSE_MS = 500
+LEAST_NETWORK_MB, MOST_NETWORK_MB = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,9 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
         "pipeline.object-reuse": "false",
         **_restart_options(config.restart),
-        **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
+        **(
+            _local_options(config.parallelism) if config.cluster is None else _cluster_options(config.cluster)
+        ),
     }
     brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
     if brought:
@@ -205,7 +208,9 @@ def _restart_options(restart: Restart) -> dict[str, str]:
     return options
 
 
-def _local_options() -> dict[str, str]:
+def _local_options(parallelism: int) -> dict[str, str]:
+    # All of it is taken at the start. A shuffle needs some 3 * parallelism^2 buffers.
+    network = f"{min(MOST_NETWORK_MB, max(LEAST_NETWORK_MB, 4 * parallelism))} mb"
     return {
         # Any free port: several jobs run side by side on one machine.
         "rest.port": "0",
@@ -216,8 +221,8 @@ def _local_options() -> dict[str, str]:
         "taskmanager.bind-host": "localhost",
         "taskmanager.host": "localhost",
         "web.submit.enable": "false",
-        "taskmanager.memory.network.min": "16 mb",
-        "taskmanager.memory.network.max": "16 mb",
+        "taskmanager.memory.network.min": network,
+        "taskmanager.memory.network.max": network,
         "taskmanager.memory.managed.size": "64 mb",
         # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
         # and nothing is committed, until those that the last one caught have left: keep them few, also in the

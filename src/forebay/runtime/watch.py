@@ -20,6 +20,7 @@ from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
@@ -128,7 +129,12 @@ class Rests:
     def looked(self, before: Snapshot, now: Snapshot) -> None:
         """A look was made."""
         same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
-        waits = now.in_flight or now.pending or (now.backlog is not None and now.backlog.records)
+        waits = (
+            now.in_flight
+            or now.pending
+            or 0 < now.oldest_read_ms < NOTHING_READ_MS
+            or (now.backlog is not None and now.backlog.records)
+        )
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
         self._left = RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
 
