@@ -157,7 +157,7 @@ class ReadEvent:
             event = event_of(made)
         except Exception as error:
             return _refused(value, element, error)
-        if isinstance(value, Event) and not isinstance(made, Event | DeadLetter):
+        if isinstance(value, Event) and isinstance(event, Event) and not isinstance(made, Event):
             return replace(value, fields=event.fields)
         return event
 

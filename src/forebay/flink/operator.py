@@ -7,8 +7,8 @@ here, and nothing of what an event means.
 What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
 and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
 touched, so answers wait in their shard's mailbox until the next record or timer of that shard, and an answer
-has a timer fired at once (`forebay.flink.wakes`). Where this Flink cannot be woken, timers look
-for answers. A restore takes up all shards before the first record.
+has a timer fired at once, which takes those of all shards (`forebay.flink.wakes`). Where this Flink cannot be
+woken, timers look for answers. A restore takes up all shards before the first record.
 """
 
 from __future__ import annotations
