@@ -39,7 +39,7 @@ def run_examples(folder: Path, *names: str, broker: str = "broker:9092") -> None
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize("module", ["forebay.apps.trends.finder", "forebay.apps.topics.finder"])
+@pytest.mark.parametrize("module", ["benchmarks.trend_finder", "forebay.apps.topics.finder"])
 def test_examples_of_what_finds_trends_and_topics_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 3
@@ -57,7 +57,7 @@ def test_examples_run(tmp_path: Path) -> None:
 
 @pytest.mark.flink
 def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path, node: Any) -> None:
-    from forebay.testing.topics import make_topic
+    from benchmarks.topic_client import make_topic
 
     for name in ("tickets", "teams"):
         make_topic(node.bootstrap, name, 1)

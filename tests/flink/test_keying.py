@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
@@ -16,7 +17,6 @@ from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
 from forebay.flink.keying import Keying
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.testing.clock import ManualClock
 
 
 class FromTemplate:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forebay.api.models import AnswerModel
+from forebay.engine import EngineFactory
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import EngineFactory
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
@@ -31,7 +31,7 @@ from forebay.fleet.discovery import (
     discover_model,
 )
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef

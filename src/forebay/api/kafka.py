@@ -26,7 +26,7 @@ from forebay.connectors.kafka.checks import (
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
 from forebay.connectors.kafka.sink import encoded_record, records_name
-from forebay.documents.load import check_document
+from forebay.documents import check_document
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.names_taken import check_sink_free, check_uid_free
 from forebay.records import Event

@@ -160,9 +160,9 @@ class ReadEvent:
             event = event_of(made)
         except Exception as error:
             return _refused(value, element, error)
-        if isinstance(made, Event | DeadLetter) or isinstance(value, Result) or isinstance(event, DeadLetter):
-            return event
-        return replace(value, fields=event.fields)
+        if isinstance(value, Event) and isinstance(event, Event) and not isinstance(made, Event):
+            return replace(value, fields=event.fields)
+        return event
 
 
 def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLetter:
