@@ -84,7 +84,9 @@ class KafkaAdmin:
         """The longest transaction that the brokers allow (`transaction.max.timeout.ms`)."""
         node = self._ask(self._client.describeCluster().nodes()).iterator().next()
         jvm = get_gateway().jvm
-        kind = jvm.java.lang.Class.forName(f"{SHADED}.common.config.ConfigResource$Type")
+        # Where the connector came after the JVM had started, only this loader has it.
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        kind = loader.loadClass(f"{SHADED}.common.config.ConfigResource$Type")
         broker = next(value for value in kind.getEnumConstants() if value.name() == "BROKER")
         resource = _shaded().common.config.ConfigResource(broker, node.idString())
         found = self._ask(self._client.describeConfigs(_java_list([resource])).all())
