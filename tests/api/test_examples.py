@@ -50,12 +50,11 @@ def test_examples_without_flink_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-def test_examples_run(tmp_path: Path) -> None:
-    run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA), *(f"testing.{name}" for name in CLUSTER))
-
-
-@pytest.mark.flink
-def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path) -> None:
-    (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
-    shutil.copy(kafka_jar, tmp_path / "home" / "connectors")
-    run_examples(tmp_path, *sorted(KAFKA))
+def test_examples_run(tmp_path: Path, connector: Path | None) -> None:
+    names = set(fb.__all__)
+    if connector is None:
+        names -= KAFKA
+    else:
+        (tmp_path / "home").mkdir(mode=0o700)
+        (tmp_path / "home" / "connectors").symlink_to(connector.parent)
+    run_examples(tmp_path, *sorted(names), *(f"testing.{name}" for name in CLUSTER))
