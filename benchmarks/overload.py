@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from forebay.fleet.admission import Admission, Dispatcher
-from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.state import Fleet
 from forebay.simulate.replica import Sequence as Simulated

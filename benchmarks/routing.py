@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from forebay.errors import SettingError
-from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.simulate.figures import Figures

@@ -16,15 +16,14 @@ from rich.console import Console
 
 from forebay.apps import page
 from forebay.apps.summaries.page import page as summary_page
-from forebay.apps.summaries.parts import Source, Statement
-from forebay.apps.summaries.results import Summary
+from forebay.apps.summaries.values import Source, Statement, Summary
 from forebay.cli import main
 from forebay.cli.live import LiveLine
 from forebay.cli.run import show_lost
-from forebay.control_characters import PlainFormatter, replace_controls
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.runtime.snapshot import Snapshot
+from forebay.untrusted_text import PlainFormatter, replace_controls
 
 ATTACK = (
     "\x1b]0;owned\x07 \x1b[2J \x9b31m \x00 \r over \x08\x7f \u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c"

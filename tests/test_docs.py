@@ -17,18 +17,17 @@ from typing import Any
 import pytest
 import typer
 from benchmarks.__main__ import application as benchmarks
+from tests.harness.run_programs import Ran, run_programs
 
 import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
-from forebay.config.load import parse_spec
-from forebay.documents.load import check_document
+from forebay.config import parse_spec
+from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
-
-from .programs import Ran, run_programs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -321,9 +320,9 @@ def programs(
 ) -> dict[Path, tuple[Ran, int]]:
     """How all Python of a page, in order, ran as one program in a folder with the examples; and how many
     answers it got."""
-    from forebay.testing.clock import wait_until
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
+    from forebay.testing.waiting import wait_until
 
     folder = tmp_path_factory.mktemp("pages")
     (folder / "home").mkdir(mode=0o700)

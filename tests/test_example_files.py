@@ -13,13 +13,12 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.harness.run_programs import run_programs
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.documents.yaml import parse_yaml
-
-from .programs import run_programs
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -130,7 +129,7 @@ def test_programs_run(tmp_path: Path) -> None:
 def test_the_program_with_kafka_runs(
     tmp_path: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
 ) -> None:
-    from forebay.testing.topics import consume_committed
+    from benchmarks.topic_client import consume_committed
 
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import Room
+
 from forebay.connectors.python_source import CallLimit
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import Room
 
 
 def test_a_call_ends_where_there_is_no_room() -> None:

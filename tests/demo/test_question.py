@@ -17,7 +17,7 @@ from forebay.demo.question import (
     answered_words,
     weighs_topics,
 )
-from forebay.engine.client import HttpEngineFactory
+from forebay.engine.client import HttpEngine
 from forebay.records import JSON, Request
 
 
@@ -73,7 +73,7 @@ async def test_the_default_model_names_most_topics_of_made_up_posts(
     assert template is not None
     for topic, (token, _) in WORDS.items():
         assert token_of(f" {topic}", local_engine[0], local_engine.model) == [token]
-    engine = HttpEngineFactory(local_engine[0])()
+    engine = HttpEngine(local_engine[0])
     right = 0
     for index in range(150):
         post = generator.event(index)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.embed.base import OpenMiniLM
+from forebay.embed import OpenMiniLM
 from forebay.embed.minilm import MiniLM, WordPiece, gelu
 from forebay.embed.model import find_embedding_model, read_tensors
 from forebay.errors import SetupError

@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.generator.source import Generator, generator_source
@@ -19,9 +20,8 @@ from forebay.flink.environment import (
     flink_options,
 )
 from forebay.flink.jvm import import_path
-from forebay.testing.clock import wait_until
 from forebay.testing.cluster import local_cluster
-from forebay.testing.operators import complete_checkpoint
+from forebay.testing.waiting import wait_until
 
 
 def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:

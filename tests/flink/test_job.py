@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.errors import PipelineFailed
 from forebay.flink import job as module
 from forebay.flink.job import Checkpoints, RunningJob, end_job
 from forebay.flink.rest import FlinkRest, NotFound
-from forebay.testing.clock import ManualClock
 
 
 class Rest:

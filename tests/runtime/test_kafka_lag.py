@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume, produce
 
 from forebay.runtime import watch as watching
 from forebay.runtime.snapshot import Snapshot
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume, produce
 
 
 class HeldReplica(ReplicaThread):

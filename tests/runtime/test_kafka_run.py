@@ -11,18 +11,19 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
+from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.errors import ForebayError, ResultsLost, SettingError
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.run_state import read_state
-from forebay.testing.clock import ManualClock, wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume, consume_committed, member, produce
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 

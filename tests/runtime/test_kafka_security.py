@@ -15,14 +15,14 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume_committed, make_topic, produce
 
 from forebay.errors import SettingError
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume_committed, make_topic, produce
+from forebay.testing.waiting import wait_until
 
 from .authority import MODULE, PASSWORD, SASL, SHADED, Authority, jaas
 

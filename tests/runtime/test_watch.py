@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.config.load import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.runtime import watch as module
 from forebay.runtime.snapshot import Backlog, Snapshot
 from forebay.runtime.watch import LastCount, lag_watched
-from forebay.testing.clock import ManualClock, wait_until
+from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 

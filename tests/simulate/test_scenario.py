@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
-from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import LLAMA_8B, find_model
 from forebay.simulate.figures import Slo

@@ -8,17 +8,15 @@ load and run nothing.
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from html import escape
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from forebay.control_characters import replace_controls
+from forebay.untrusted_text import replace_controls
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 FORBIDDEN_TAGS = frozenset(("script", "style", "iframe", "object", "embed", "base", "meta", "link", "form"))
@@ -187,14 +185,6 @@ def page(title: str, lead: Child, *children: Child) -> Html:
         f"<h1>{text(title)}</h1>{element('p', lead, class_='lead')}{joined(children)}"
         f"<script>{SCRIPT}</script></body></html>\n"
     )
-
-
-def write_page(path: Path, document: Html) -> None:
-    """Replace the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f".{path.name}.new")
-    written.write_text(document, encoding="utf-8")
-    os.replace(written, path)
 
 
 def counted(count: int, thing: str) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 
 import orjson
 
-from forebay.engine.prompt import escape_special_tokens
+from forebay.untrusted_text import escape_special_tokens
 
 MAX_POST_CHARS = 280
 BLOCKS = ("posts", "words")

@@ -189,7 +189,7 @@ def _text_of(result: Result) -> str:
     """The answer on one line: a text as it is, without what would steer a terminal, else JSON."""
     import orjson
 
-    from forebay.control_characters import replace_controls
+    from forebay.untrusted_text import replace_controls
 
     answer = result.answer
     text = answer if isinstance(answer, str) else orjson.dumps(answer).decode()

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
-from forebay.control_characters import replace_controls
 from forebay.runtime.snapshot import Backlog, Snapshot, Throughput
+from forebay.untrusted_text import replace_controls
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0

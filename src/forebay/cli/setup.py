@@ -17,9 +17,9 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.control_characters import replace_controls
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from forebay.apps import APPLICATIONS, own_applications
 from forebay.apps.base import ApplicationSettings
-from forebay.apps.registry import APPLICATIONS, own_applications
-from forebay.config.flink_keys import owned
+from forebay.config.flink_options import close_option, is_option, owned
 from forebay.config.inference import (
     EngineSpec,
     FieldText,
@@ -39,16 +39,15 @@ from forebay.documents.fields import (
     LocalPath,
     Model,
     NotNegativeFloat,
+    OneOf,
     PositiveFloat,
     PositiveInt,
     Scalar,
     wrong,
 )
-from forebay.documents.kinds import OneOf
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.config import ByUrl, Routing
-from forebay.fleet.policy_registry import DEFAULT_POLICY
-from forebay.flink.option_names import close_option, is_option
+from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE
 from forebay.records import Message

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from forebay.connectors.base import Connector, SinkSettings, SourceSettings
-from forebay.documents.kinds import OneOf
+from forebay.documents.fields import OneOf
 from forebay.errors import SettingError
 from forebay.registry import Registry
 

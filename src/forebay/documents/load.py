@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from forebay.documents import yaml
-from forebay.documents.kinds import OneOf
+from forebay.documents.fields import OneOf
 from forebay.errors import SettingError
 
 MAX_PROBLEMS = 20

@@ -23,7 +23,7 @@ from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
 from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.keys import KeyLimits
 from forebay.gateway.relay import RelayRules
 

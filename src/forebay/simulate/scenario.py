@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
-from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad

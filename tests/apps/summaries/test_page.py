@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.apps.summaries.page import page
-from forebay.apps.summaries.parts import Source, Statement
-from forebay.apps.summaries.results import Summary
+from forebay.apps.summaries.values import Source, Statement, Summary
 
 SUMMARY = Summary(
     key="#ubuntu",

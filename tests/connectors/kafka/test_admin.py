@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.topic_client import delete_before, make_topic, produce
 
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin, lag
 from forebay.settings import SecretRef
-from forebay.testing.topics import delete_before, make_topic, produce
 
 
 def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:

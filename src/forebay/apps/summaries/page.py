@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from forebay.apps.summaries.results import Summary, moment
-from forebay.control_characters import replace_controls
+from forebay.apps.summaries.values import Summary, moment
+from forebay.untrusted_text import replace_controls
 
 MAX_WINDOWS = 500
 """Windows shown of each key: the newest."""

@@ -12,8 +12,7 @@ from pydantic import Field
 from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.quoting import RULE, quoted_posts
-from forebay.apps.topics.stages import ShardEvent, topic_name
-from forebay.apps.topics.values import TopicSettings
+from forebay.apps.topics.values import ShardEvent, TopicSettings, topic_name
 from forebay.detect.samples import pick
 from forebay.documents.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.engine.prompt import PromptTemplate
