@@ -100,8 +100,8 @@ def _make(folder: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     password = secrets.token_urlsafe(32)
-    # The password is random, and the plain key lies beside it: what slows a guesser down would only slow Flink
-    # down, which opens these files several times as a cluster starts.
+    # The password is random, and the plain key lies beside it: what slows a guesser down would slow
+    # Flink down, which opens these files several times as a cluster starts.
     encryption = (
         serialization.PrivateFormat.PKCS12.encryption_builder()
         .kdf_rounds(1)
