@@ -23,7 +23,7 @@ import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError

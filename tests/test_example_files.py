@@ -17,7 +17,7 @@ from tests.harness.run_programs import run_programs
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.documents.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]

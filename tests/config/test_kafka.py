@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.processes import alive, wait_gone
 from forebay.runtime.attempt import Order
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults

@@ -15,7 +15,7 @@ from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.errors import ForebayError, ResultsLost, SettingError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.job import Checkpoints
 from forebay.flink.rest import FlinkRest

@@ -205,7 +205,7 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
-    from forebay.config.load import ApplicationOptions, load_spec, preset_spec
+    from forebay.config import ApplicationOptions, load_spec, preset_spec
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
@@ -226,7 +226,7 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     """Raise `SettingError` where what is to run is neither a file nor an application."""
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     path = Path(pipeline)
     if path.exists():

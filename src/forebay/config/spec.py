@@ -1,6 +1,6 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `forebay.config.load` (which turns every mistake into one `SettingError`), or directly in
+Build it with `forebay.config` (which turns every mistake into one `SettingError`), or directly in
 Python, where pydantic's `ValidationError` names the mistakes without showing values.
 """
 
@@ -31,10 +31,10 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
+from forebay.connectors import DeadLetterSink, Sink, Source
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
-from forebay.connectors.registry import DeadLetterSink, Sink, Source
 from forebay.documents.fields import (
     LocalPath,
     Model,
