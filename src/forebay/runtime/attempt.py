@@ -19,7 +19,7 @@ from forebay.errors import LaunchError
 from forebay.flink.checkpoints import check_readable
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, end_job, submit
-from forebay.flink.jvm import jvm_process
+from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.ports import free_port
 from forebay.runtime.inference import Served
@@ -128,11 +128,15 @@ class Attempt:
                 waiting=waiting,
                 answered=offsets,
                 committed=commits,
+                at_rest=collect_garbage if order.cluster is None else _nothing,
             )
             commits.finished()
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
+
+
+def _nothing() -> None: ...
 
 
 def _resumed(order: Order) -> Resumed | None:
