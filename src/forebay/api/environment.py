@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.connectors.jars import JARS, installed_jar
+from forebay.connectors.jars import installed_jars
 from forebay.errors import SettingError
 from forebay.flink import checkpoints as flink_checkpoints
 from forebay.flink.environment import FlinkConfig, flink_environment
@@ -57,10 +56,6 @@ def environment(
     if not every_s > 0:
         raise SettingError(f"every_s: expected a number of seconds above 0, found {every_s}")
     folder = None if checkpoints is None else Path(checkpoints)
-    jars = []
-    for jar in JARS.values():
-        with suppress(SettingError):
-            jars.append(installed_jar(jar, load_settings().connectors))
     config = FlinkConfig(
         parallelism=parallelism,
         checkpoint_dir=folder,
@@ -68,7 +63,7 @@ def environment(
         restore_from=newest_checkpoint(folder) if folder is not None and resume else None,
         cluster=cluster,
         heap_mb=heap_mb,
-        jars=tuple(jars),
+        jars=installed_jars(load_settings().connectors),
         options=options or {},
     )
     return flink_environment(config)
