@@ -85,8 +85,8 @@ docs: $(READY)
 
 reference: $(READY)
 	$(BIN)/python -m tools.api_reference
-	$(BIN)/python -m forebay.config.reference docs/pipeline.md
-	$(BIN)/python -m forebay.config.reference docs/gateway.md
+	$(BIN)/python -m tools.key_reference docs/pipeline.md
+	$(BIN)/python -m tools.key_reference docs/gateway.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready
@@ -103,7 +103,7 @@ dist: $(READY)
 	@ls dist/*.whl
 
 flink-options: setup
-	$(BIN)/python -m forebay.flink.list_options
+	$(BIN)/python -m tools.flink_options
 
 sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python

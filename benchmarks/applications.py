@@ -10,18 +10,18 @@ from typing import Any
 
 import orjson
 
+from benchmarks.bursts import BurstPlan
 from benchmarks.chats import measure_chats
 from benchmarks.river_baselines import MISSING, is_installed
 from benchmarks.sessions import SessionsPlan, measure_sessions
 from benchmarks.topics import measure_topics, read_labelled
 from benchmarks.trends import find_trends, measure_trends
-from forebay.apps.trends.finder import TrendSettings
+from forebay.apps.trends.values import TrendSettings
+from forebay.embed import ensure_embedding_model
 from forebay.embed.minilm import MiniLM
-from forebay.embed.model import ensure_embedding_model
 from forebay.engine.launch import Progress
 from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
-from forebay.testing.bursts import BurstPlan
 
 APPLICATIONS = ("topics", "trends", "summary", "sessions")
 TOPIC_FILES = ("mstream_tweets.jsonl", "mstream_news_t.jsonl")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.http_engine import HttpEngineFactory
 from benchmarks.irc import read_channels
 from benchmarks.stage import RealStage, SimulatedStage, Stage
 from benchmarks.summaries import Channels, measure_summaries
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
-from forebay.engine.client import HttpEngineFactory
 from forebay.engine.replica import list_models
 from forebay.errors import EngineError, SettingError
 from forebay.simulate.engine import LLAMA_8B

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.apps.sessions.program import Sessions
+from forebay.apps.sessions import Sessions
 from forebay.records import Message, Request, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine

@@ -19,7 +19,7 @@ from forebay.errors import LaunchError
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.records import Completion, Request, Sampling
 
 Note = Callable[[str], None]

@@ -75,7 +75,7 @@ class _Bench:
         self._produce(source, ({"key": str(n % KEYS).encode(), "value": _value(n)} for n in range(records)))
         self._work("through", source, sink)
         # Here, because it needs a client of Kafka that only measurements and tests need.
-        from forebay.testing.topics import consume
+        from benchmarks.topic_client import consume
 
         written_ms = sorted(message.timestamp()[1] for message in consume(self._node.bootstrap, sink))
         if len(written_ms) != records:
@@ -95,7 +95,7 @@ class _Bench:
         return self._work(place, source, sink, load=asdict(load))
 
     def _topics(self) -> tuple[str, str]:
-        from forebay.testing.topics import make_topic
+        from benchmarks.topic_client import make_topic
 
         stem = uuid.uuid4().hex[:8]
         for end in ("in", "out"):
@@ -103,7 +103,7 @@ class _Bench:
         return f"{stem}-in", f"{stem}-out"
 
     def _produce(self, topic: str, records: Iterator[dict[str, Any]]) -> None:
-        from forebay.testing.topics import produce
+        from benchmarks.topic_client import produce
 
         produce(self._node.bootstrap, topic, records)
 

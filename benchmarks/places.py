@@ -102,7 +102,7 @@ class TopicsPlace:
 
     def __init__(self, node: LocalKafka) -> None:
         # Here, because it needs a client of Kafka that only measurements and tests need.
-        from forebay.testing.topics import TopicReader
+        from benchmarks.topic_client import TopicReader
 
         self._node = node
         stem = f"recovery-{uuid.uuid4().hex[:8]}"
@@ -113,7 +113,7 @@ class TopicsPlace:
         self._behind = Behind(PARTITIONS)
 
     def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        from forebay.testing.topics import make_topic, produce
+        from benchmarks.topic_client import make_topic, produce
 
         for topic in self._topics.values():
             make_topic(self._node.bootstrap, topic, PARTITIONS)
@@ -140,7 +140,7 @@ class TopicsPlace:
         return self._look(self._reader.read)
 
     def _look(self, read: Callable[[], list[tuple[float, bytes]]]) -> int:
-        from forebay.testing.topics import committed_offsets
+        from benchmarks.topic_client import committed_offsets
 
         group = topic = self._topics["events"]
         # Before the results: what is committed here must be seen there.
@@ -166,7 +166,7 @@ class TopicsPlace:
         return self._behind.worst
 
     def letters(self) -> Iterator[bytes]:
-        from forebay.testing.topics import TopicReader
+        from benchmarks.topic_client import TopicReader
 
         return (line for _, line in TopicReader(self._node.bootstrap, self._topics["letters"]).to_the_end())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.routing import RoutingReport
-from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.policies import DEFAULT_POLICY
 
 PANELS = (
     ("goodput", "share of requests that met the SLO", False),

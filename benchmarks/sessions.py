@@ -22,9 +22,9 @@ from typing import Any
 import orjson
 
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
-from forebay.apps.sessions.program import RULE, SYSTEM, Sessions
+from benchmarks.http_engine import HttpEngineFactory
+from forebay.apps.sessions import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.engine.client import HttpEngineFactory
 from forebay.engine.replica import list_models
 from forebay.errors import PipelineFailed, SettingError
 from forebay.records import Request, Sampling, Usage

@@ -16,17 +16,17 @@ from typing import Protocol
 
 import orjson
 
-from forebay.apps.summaries.parts import tokens
 from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.values import tokens
 from forebay.clock import SystemClock
+from forebay.engine import Engine
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Engine
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import JSON, Request, Sampling, Usage
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.replica import Sequence, SimulatedReplica
-from forebay.testing.summaries import summarise
+from forebay.testing.answers import summarise
 
 Answered = Callable[[JSON | None, Usage], None]
 """Told the answer of a call, None where it was given up, and its tokens."""

@@ -12,12 +12,11 @@ from typing import Any
 
 from benchmarks.stage import Stage
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.parts import Item, Statement, clean, events_of, item_of, within
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.program import Output, SummaryProgram
 from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
-from forebay.apps.summaries.results import Summary
 from forebay.apps.summaries.state import KeyState
+from forebay.apps.summaries.values import Item, Statement, Summary, clean, events_of, item_of, within
 from forebay.records import JSON, Usage
 
 Channels = Mapping[str, Sequence[Arrival]]

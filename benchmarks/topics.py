@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.agreement import adjusted_rand, mutual_information
 from benchmarks.river_baselines import is_installed as river_baselines_are_installed
 from benchmarks.river_baselines import river_baselines
-from forebay.apps.topics.finder import TopicEvent, TopicFinder, TopicSettings
+from forebay.apps.topics.finder import TopicFinder
+from forebay.apps.topics.values import TopicEvent, TopicSettings
 from forebay.errors import SettingError
 
 Floats = npt.NDArray[np.float32]

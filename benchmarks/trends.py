@@ -12,11 +12,12 @@ import numpy as np
 import psutil
 
 from benchmarks import kleinberg
+from benchmarks.bursts import BurstPlan, BurstStream, PlantedBurst
 from benchmarks.figures import quantile
-from forebay.apps.trends.finder import TrendEvent, TrendFinder, TrendSettings
+from benchmarks.trend_finder import TrendFinder
+from forebay.apps.trends.stages import TickCounter
 from forebay.apps.trends.terms import terms_of
-from forebay.apps.trends.ticks import Counts, TickCounter
-from forebay.testing.bursts import BurstPlan, BurstStream, PlantedBurst
+from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 
 GRACE_S = 60.0
 """A trend seen so long after a burst's end is still that burst's."""

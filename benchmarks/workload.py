@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.engine.base import EngineFactory
-from forebay.engine.client import HttpEngineFactory
+from benchmarks.http_engine import HttpEngineFactory
+from forebay.engine import EngineFactory
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory

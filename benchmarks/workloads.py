@@ -11,7 +11,7 @@ from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
 from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.killable import PROMPT, KillableEngine
 from benchmarks.tally import NUMBER, Tally, compare
-from forebay.apps.sessions.program import Sessions
+from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import Summaries
 
 SubjectKind = Literal["main", "sessions", "summary", "topics", "trends"]

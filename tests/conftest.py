@@ -77,7 +77,7 @@ class Pipelines:
 
     def spec(self, **document: Any) -> Any:
         """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.config.load import parse_spec
+        from forebay.config import parse_spec
 
         usual = {
             "name": "p",
@@ -170,7 +170,7 @@ def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def topic(node: Any) -> Callable[..., str]:
     """Makes a topic with a name of its own."""
-    from forebay.testing.topics import make_topic
+    from benchmarks.topic_client import make_topic
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"t-{uuid.uuid4().hex[:8]}"

@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from forebay.apps import page
-from forebay.apps.summaries.page import page as summary_page
-from forebay.apps.summaries.parts import Source, Statement
-from forebay.apps.summaries.results import Summary
+from forebay.apps.summaries.page import summaries_page
+from forebay.apps.summaries.values import Source, Statement, Summary
 from forebay.cli import main
 from forebay.cli.live import LiveLine
 from forebay.cli.run import show_lost
-from forebay.control_characters import PlainFormatter, replace_controls
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.runtime.snapshot import Snapshot
+from forebay.untrusted_text import PlainFormatter, replace_controls
 
 ATTACK = (
     "\x1b]0;owned\x07 \x1b[2J \x9b31m \x00 \r over \x08\x7f \u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c"
@@ -115,6 +114,6 @@ def test_no_text_steers_the_page_of_summaries() -> None:
     counts = dict.fromkeys(Summary.__dataclass_fields__, 1)
     named = {"key": ATTACK, "kind": "tumbling", "statements": (statement,), "end_ms": 60_000}
     summary = Summary(**{**counts, **named})  # type: ignore[arg-type]
-    shown = summary_page([orjson.dumps({"answer": summary.to_json()})])
+    shown = summaries_page([orjson.dumps({"answer": summary.to_json()})])
     assert "owned" in shown
     assert not STEERING.search(shown)

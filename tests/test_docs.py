@@ -22,8 +22,8 @@ import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
-from forebay.config.load import parse_spec
-from forebay.documents.load import check_document
+from forebay.config import parse_spec
+from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
@@ -318,9 +318,9 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """All Python of a page, in order, as one program in a folder with the examples."""
-    from forebay.testing.clock import wait_until
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
+    from forebay.testing.waiting import wait_until
 
     (tmp_path / "examples").mkdir()
     for file in (ROOT / "examples").iterdir():

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "extension"
 LINES = 120

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.documents.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -127,7 +127,7 @@ def test_programs_run(name: str, folder: Path) -> None:
 def test_the_program_with_kafka_runs(
     folder: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
 ) -> None:
-    from forebay.testing.topics import consume_committed
+    from benchmarks.topic_client import consume_committed
 
     connectors = folder.parent / "home" / "connectors"
     connectors.mkdir(parents=True, mode=0o700)

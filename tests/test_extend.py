@@ -16,10 +16,9 @@ import pytest
 
 import forebay as fb
 from forebay import extend
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.errors import ForebayError, SettingError
-from forebay.fleet.policies import LeastRequests
-from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.runtime.preflight import check_paths, check_secrets
@@ -297,13 +296,13 @@ def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
 
     (tree / "connectors" / "numbers").mkdir()
     (tree / "connectors" / "numbers" / "__init__.py").write_text(ONE_FOLDER)
-    add("connectors/registry.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
+    add("connectors/__init__.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
     (tree / "apps" / "counter").mkdir()
     (tree / "apps" / "counter" / "__init__.py").write_text(ONE_APPLICATION)
-    add("apps/registry.py", "    own={", '"counter": "forebay.apps.counter:Counter",')
+    add("apps/__init__.py", "    own={", '"counter": "forebay.apps.counter:Counter",')
     (tree / "fleet" / "first.py").write_text(ONE_POLICY)
     line = '"first": lambda _seed: __import__("forebay.fleet.first").fleet.first.First(),'
-    add("fleet/policy_registry.py", "    own={", line)
+    add("fleet/policies.py", "    own={", line)
     file = tmp_path / "p.yaml"
     file.write_text(
         "name: p\nsource: {type: numbers, first: 2}\napplication: {type: counter}\nrouting: first\n"
@@ -311,7 +310,7 @@ def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
     )
 
     def forebay(*words: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "300"}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{ROOT}", "COLUMNS": "300"}
         command = [sys.executable, "-m", *words]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -325,7 +324,7 @@ def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
     assert "an application: counter, sessions" in forebay("forebay", "run", "--help")
     assert "did you mean 'numbers'" in forebay("forebay", "run", str(file), "--set", "source.type=numbrs")
     (tmp_path / "page.md").write_text("")
-    forebay("forebay.config.reference", "page.md")
+    forebay("tools.key_reference", "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "### `source` with `type: numbers`" in page
     assert "### `application` with `type: counter`" in page

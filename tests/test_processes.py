@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay.processes import birth_s, is_same, kill, module_command, session_members
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 
 def test_a_planted_module_is_not_imported(tmp_path: Path) -> None:

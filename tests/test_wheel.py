@@ -57,7 +57,7 @@ def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
     assert packed == there
     assert {
         "forebay/py.typed",
-        "forebay/flink/options.json",
+        "forebay/config/flink_options.json",
         "forebay/engine/launch/locks/engine.txt",
     } <= packed
 

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import forebay
+from forebay import embed as embedding
 from forebay import errors, records, testing
 from forebay.api import apps, objects, streams
-from forebay.embed import base as embedding
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
 from forebay.flink import request_pool

@@ -16,12 +16,12 @@ from benchmarks.drill.link import Link
 from benchmarks.drill.scenario import Scenario
 from benchmarks.drill.workload import DIRECTORY, ROWS, Workload
 from benchmarks.expected_events import FILE
+from benchmarks.feeds import Drops, FeedServer, serve
 from benchmarks.places import write_events
 from benchmarks.tally import NUMBER
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.json_lines import dead_letter_json
 from forebay.records import DeadLetter
-from forebay.testing.feeds import Drops, FeedServer, serve
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3
@@ -105,7 +105,7 @@ class Places(AbstractContextManager["Places"]):
     def _read(self, name: str) -> Iterator[bytes]:
         if self._scenario.sink == "files":
             return read_jsonl_sink(self._disk / name)
-        from forebay.testing.topics import TopicReader
+        from benchmarks.topic_client import TopicReader
 
         reader = TopicReader(self._node.bootstrap, f"{self._stem}-{name}")
         return (line for _, line in reader.to_the_end())
@@ -158,7 +158,7 @@ class Places(AbstractContextManager["Places"]):
         return {"type": kind, "url": url, "limit": len(events), "idle_timeout_s": 5.0}
 
     def _topic(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        from forebay.testing.topics import produce
+        from benchmarks.topic_client import produce
 
         partitions = 1 if self._scenario.in_order else PARTITIONS
         topic = self._make_topic("events", partitions)
@@ -167,7 +167,7 @@ class Places(AbstractContextManager["Places"]):
         return {**access, "topics": [topic], "group": topic, "until_latest": True}
 
     def _make_topic(self, name: str, partitions: int) -> str:
-        from forebay.testing.topics import make_topic
+        from benchmarks.topic_client import make_topic
 
         topic = f"{self._stem}-{name}"
         # A broker refuses records of the day after: a clock that was set ahead would end the run, rightly.

@@ -14,7 +14,7 @@ from benchmarks.drill.scenario import Scenario, SourceKind
 from benchmarks.expected_events import FILE, TopicsJob, TrendsJob
 from benchmarks.tally import NUMBER
 from benchmarks.workloads import RECOVERY_SUMMARIES, SummaryJob
-from forebay.apps.sessions.program import Sessions
+from forebay.apps.sessions import Sessions
 from forebay.connectors.generator.source import Generator
 from forebay.testing.answers import echo
 

@@ -1,29 +1,77 @@
-"""What becomes of an element that is no event."""
+"""What becomes of an element that is no event, and of an event that `to_event` refuses or changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
+import pytest
+from pydantic import BaseModel
+
+from forebay.api.models import AnswerModel, ReadResult
 from forebay.api.objects import EncodeEvent, ReadEvent
 from forebay.codec import decode, encode
-from forebay.records import DeadLetter, Event
+from forebay.flink.keying import Keying
+from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+
+RECORD = Event(
+    b'{"text": "a"}',
+    {"text": "a"},
+    time_ms=7,
+    position="tickets/0@17",
+    record_key=b"ann",
+    headers={"channel": b"chat"},
+)
+
+
+class Team(BaseModel):
+    team: str
 
 
 def refuse(_: Any) -> Event:
     raise ValueError("not this one")
 
 
-def test_the_dead_letter_of_an_encoded_record_holds_the_record_as_it_was_read() -> None:
-    record = encode(Event(b'{"text": "a"}', {"text": "a"}, position="in@1"))
-    letter: DeadLetter = decode(EncodeEvent(ReadEvent(refuse, decode))(record))
-    assert (letter.raw, letter.cause, letter.detail) == (
-        b'{"text": "a"}',
-        "bad_record",
-        "ValueError: not this one",
-    )
+def keyed(element: Any, read: ReadEvent) -> Any:
+    """What the first operator of `infer` makes of an element."""
+    keying = Keying(shards=8, to_event=read)
+    keying.open(None)
+    *_, (_, data) = keying.flat_map(element)
+    return decode(data)
+
+
+def encoded(element: Any, read: ReadEvent) -> Any:
+    """What an application makes of an element."""
+    return decode(EncodeEvent(read)(element))
+
+
+@pytest.mark.parametrize("made", [keyed, encoded])
+@pytest.mark.parametrize("to_event", [refuse, lambda event: None, lambda event: {"text": {1, 2}}])
+def test_the_dead_letter_of_a_record_that_to_event_refuses_is_the_record(made: Any, to_event: Any) -> None:
+    letter = made(encode(RECORD), ReadEvent(to_event, decode))
+    assert isinstance(letter, DeadLetter)
+    assert (letter.raw, letter.time_ms, letter.position) == (RECORD.raw, 7, "tickets/0@17")
+    assert (letter.record_key, letter.headers) == (b"ann", {"channel": b"chat"})
+    if to_event is refuse:
+        assert (letter.cause, letter.detail) == ("bad_record", "ValueError: not this one")
+
+
+@pytest.mark.parametrize("made", [keyed, encoded])
+def test_a_result_that_to_event_refuses_is_shown_as_json(made: Any) -> None:
+    result = Result("1", "k", {"text": "a"}, {"team": "b"}, Usage(), 1, 0, 0.0, 0.0, record_key=b"ann")
+    letter = made(encode(result), ReadEvent(refuse, ReadResult(AnswerModel(Team))))
+    assert orjson.loads(letter.raw)["answer"] == {"team": "b"}
+    assert (letter.id, letter.key, letter.record_key) == ("1", "k", b"ann")
+
+
+def test_a_dict_that_to_event_makes_of_a_record_changes_its_fields_alone() -> None:
+    item: KeyedEvent = keyed(encode(RECORD), ReadEvent(lambda event: {"n": 1}, decode))
+    assert item.id == "tickets/0@17"
+    assert item.event == Event(RECORD.raw, {"n": 1}, 7, "tickets/0@17", b"ann", {"channel": b"chat"})
+    item = keyed(encode(RECORD), ReadEvent(lambda event: Event(b"x", {}), decode))
+    assert item.event == Event(b"x", {})
 
 
 def test_the_dead_letter_of_another_element_shows_it() -> None:
     for element, raw in ((b"\xff", b"\xff"), (("a", 1), b"('a', 1)")):
-        letter: DeadLetter = decode(EncodeEvent(ReadEvent(refuse))(element))
-        assert letter.raw == raw
+        assert encoded(element, ReadEvent(refuse)).raw == raw

@@ -38,7 +38,7 @@ def run_examples(folder: Path, *names: str) -> None:
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize("module", ["forebay.apps.trends.finder", "forebay.apps.topics.finder"])
+@pytest.mark.parametrize("module", ["benchmarks.trend_finder", "forebay.apps.topics.finder"])
 def test_examples_of_what_finds_trends_and_topics_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 3

@@ -20,8 +20,9 @@ URL = "http://127.0.0.1:9"
 def test_from_topic_to_topic(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:
+    from benchmarks.topic_client import consume_committed, produce
+
     from forebay.flink.jvm import start_jvm
-    from forebay.testing.topics import consume_committed, produce
 
     start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
     source, sink, counts, dead = topic(2), topic(), topic(), topic()

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from forebay.api import apps
-from forebay.apps.sessions.program import SessionsSpec
+from forebay.apps.sessions import SessionsSpec
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends.settings import TrendsSpec

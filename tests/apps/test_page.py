@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,7 +21,6 @@ from forebay.apps.page import (
     table,
     tags,
     text,
-    write_page,
 )
 
 ATTACKS = (
@@ -130,19 +128,17 @@ def test_a_long_text_is_cut() -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    document = page("t", "l", element("p", "x"))
+    document = page("t", "l", element("p", "x"), filter_box())
     assert "default-src &#x27;none&#x27;" in document
     assert document.count("<script>") == 1
     assert "src=" not in document
     assert "@import" not in document
 
 
-def test_a_page_is_replaced_whole(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "page.html"
-    for title in ("one", "two"):
-        write_page(target, page(title, ""))
-    assert "<h1>two</h1>" in target.read_text()
-    assert [path.name for path in target.parent.iterdir()] == ["page.html"]
+def test_a_page_without_a_filter_has_no_script() -> None:
+    document = page("t", "l", element("p", 'class="filter"'))
+    assert "<script>" not in document
+    assert "script-src &#x27;none&#x27;" in document
 
 
 def test_moments() -> None:

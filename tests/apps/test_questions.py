@@ -8,23 +8,22 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.http_engine import HttpEngineFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.quoting import MAX_POST_CHARS, quoted_posts, quoted_words
 from forebay.apps.topics import settings as topics
-from forebay.apps.topics.stages import ShardEvent
-from forebay.apps.topics.values import TopicEvent
+from forebay.apps.topics.values import ShardEvent, TopicEvent
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.client import HttpEngineFactory
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, RequestHandler
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Fixed
+from forebay.untrusted_text import MAX_POST_CHARS, quoted_posts, quoted_words
 
 MARK = re.compile(r"(?i)<\s*/?\s*(posts|words)")
 ATTACKS = (

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.errors import ForebayError
-from forebay.testing.registry import ScriptedRegistry
 
 from .bounds import within_bounds
 from .mutations import mutated

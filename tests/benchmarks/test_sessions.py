@@ -9,7 +9,7 @@ from benchmarks.killable import KillableEngine
 from benchmarks.sessions import hit_share, judged
 from benchmarks.workloads import SUBJECTS, SessionsJob
 
-from forebay.apps.sessions.program import FOLDING, Sessions
+from forebay.apps.sessions import FOLDING, Sessions
 from forebay.records import Usage
 from forebay.testing.stateful import Machine
 

@@ -13,9 +13,9 @@ from benchmarks.stage import RealStage, SimulatedStage
 from benchmarks.summaries import Tally, measure_summaries, told_once
 
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.parts import item_of
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.values import item_of
 from forebay.errors import SettingError
 from forebay.simulate.engine import LLAMA_8B
 from forebay.testing.engine import ScriptedEngine

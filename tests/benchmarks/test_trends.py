@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks.applications import fight_trends
+from benchmarks.bursts import BurstPlan, PlantedBurst
 from benchmarks.trends import Sighting, hits, measure_trends, memory, sightings
 
 from benchmarks import trends as module
-from forebay.apps.trends.finder import TrendEvent, TrendSettings
+from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.errors import SettingError
-from forebay.testing.bursts import BurstPlan, PlantedBurst
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)

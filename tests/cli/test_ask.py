@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

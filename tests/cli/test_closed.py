@@ -18,9 +18,9 @@ import pytest
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import PASSWORD, TlsKeys
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 # One run for all of them.
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("closed")]

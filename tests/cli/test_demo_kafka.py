@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.topic_client import consume
 from typer.testing import CliRunner
 
 from forebay.cli import application
@@ -24,7 +25,6 @@ from forebay.errors import SettingError
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.config.load import load_spec, parse_spec
-from forebay.config.starter import Starter, fields_of, name_of, pipeline_text
+from forebay.cli.init import Starter, fields_of, name_of, pipeline_text
+from forebay.config import load_spec, parse_spec
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
 
@@ -130,6 +130,8 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     st.lists(st.text(max_size=10), max_size=4),
 )
 @example("a\x85b", ["0\x850", "\u2028x\u2029y"])
+@example("A¼", [])
+@example("not", [])
 def test_any_field_and_choice_make_a_file_that_loads(field: str, choices: list[str]) -> None:
     names = tuple(dict.fromkeys(one.strip() for one in choices if one.strip()))
     starter = Starter("p", "generator", "What? {{ text }}", choices=names, key=field)

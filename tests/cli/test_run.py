@@ -19,9 +19,9 @@ from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.processes import wait_gone
 from forebay.runtime.snapshot import Snapshot
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef
-from forebay.testing.operators import complete_checkpoint
 
 SERVERS = "127.0.0.1:9092"
 
@@ -197,8 +197,9 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     """Asks a scripted Kafka; gives what was said while it waited."""
     from contextlib import contextmanager
 
+    from tests.harness.clock import ManualClock
+
     from forebay.runtime import preflight
-    from forebay.testing.clock import ManualClock
 
     def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager

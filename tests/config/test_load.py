@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.settings import JsonlSink
 from forebay.errors import SettingError

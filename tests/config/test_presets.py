@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from forebay.apps.sessions.program import Sessions
+from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import Summaries
 from forebay.cli import application
-from forebay.config.presets import ApplicationOptions, preset_spec
+from forebay.config import ApplicationOptions, preset_spec
 from forebay.errors import SettingError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.codec import decode
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 
 class Show:

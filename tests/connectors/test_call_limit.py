@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from forebay.connectors.python_source import CallLimit
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import Room
+import pytest
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import Room
+
+from forebay.connectors.python_source import MOST_WAIT_S, WAIT_S, CallLimit, IdleWait
 
 
 def test_a_call_ends_where_there_is_no_room() -> None:
@@ -20,3 +22,19 @@ def test_a_call_ends_when_it_has_lasted_for_long_and_the_next_has_its_own_time()
         assert not call.reached()
         clock.advance(0.02)
         assert call.reached()
+
+
+def test_a_source_without_records_waits_longer_up_to_a_bound() -> None:
+    clock = ManualClock()
+    idle = IdleWait(clock)
+    assert idle.wait_s() == WAIT_S
+    waits = []
+    for _ in range(200):
+        clock.advance(idle.wait_s())
+        waits.append(idle.wait_s())
+    assert waits == sorted(waits)
+    assert waits[-1] == MOST_WAIT_S
+    idle.came()
+    assert idle.wait_s() == WAIT_S
+    clock.advance(1.0)
+    assert idle.wait_s() == pytest.approx(0.05)

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.feeds import Drops, FeedServer, serve
 
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
@@ -32,8 +33,7 @@ from forebay.flink.environment import newest_checkpoint
 from forebay.flink.job import submit
 from forebay.ports import free_port
 from forebay.records import DeadLetter
-from forebay.testing.clock import wait_until
-from forebay.testing.feeds import Drops, FeedServer, serve
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 

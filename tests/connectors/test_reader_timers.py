@@ -29,7 +29,7 @@ from forebay.flink.job import RunningJob, submit
 from forebay.flink.jvm_task import is_cancelled
 from forebay.flink.types import BYTES
 from forebay.ports import free_port
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 

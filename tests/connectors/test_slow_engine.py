@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.feeds import FeedServer, serve
+from tests.harness.operators import FRESH, GatedEngineFactory
 
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Backoff
@@ -29,11 +31,9 @@ from forebay.flink.infer import infer
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
 from forebay.ports import free_port
-from forebay.testing.clock import wait_until
 from forebay.testing.engine import ScriptedEngineFactory
-from forebay.testing.feeds import FeedServer, serve
-from forebay.testing.operators import FRESH, GatedEngineFactory
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 TOTAL = 1000

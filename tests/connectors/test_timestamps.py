@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.codec import encode
 from forebay.connectors.timestamps import NO_TIME_MS, RecordTime
 from forebay.records import Event
-from forebay.testing.clock import ManualClock
 
 
 @pytest.mark.parametrize(

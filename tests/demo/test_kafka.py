@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.connectors.files.replay import ReplaySpeed
 from forebay.connectors.kafka import KafkaCluster
@@ -18,7 +19,7 @@ from forebay.demo import kafka as module
 from forebay.demo.kafka import Feeder, between_topics, due, pace_of, posts
 from forebay.demo.plan import Demo, DemoOptions, plan_demo
 from forebay.runtime.snapshot import Backlog, Snapshot
-from forebay.testing.clock import ManualClock, wait_until
+from forebay.testing.waiting import wait_until
 
 
 def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **options: Any) -> Demo:

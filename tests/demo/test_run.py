@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
 from forebay.connectors.generator.posts import post, topic_of
 from forebay.demo.plan import DemoOptions, demo_of
@@ -26,11 +27,10 @@ from forebay.demo.run import (
     fit,
     measure,
 )
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.records import Completion, Request, Timing, Usage
 from forebay.runtime.snapshot import Snapshot
-from forebay.testing.clock import ManualClock
 
 
 class Paced:

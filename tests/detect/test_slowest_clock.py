@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.detect.rates import EventClock
-from forebay.detect.slowest_clock import SILENT_EVENTS, SURE_EVENTS, SlowestClock
+from forebay.detect.rates import SILENT_EVENTS, SURE_EVENTS, EventClock, SlowestClock
 
 HOUR_MS = 3_600_000
 times = st.integers(-(10**12), 10**14)

@@ -1,21 +1,19 @@
 """The client against a fake replica, and against bytes that no HTTP library would send."""
 
 import asyncio
-import pickle
 import socket
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay import errors
 from forebay.engine import client
-from forebay.engine.client import HttpEngine, HttpEngineFactory, header_id, replica_url
+from forebay.engine.client import HttpEngine, header_id, replica_url
 from forebay.records import Completion, Message, Request, Sampling
-from forebay.settings import SecretRef
 from forebay.testing.answers import echo
-from forebay.testing.clock import ManualClock
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import FAULTS, Fixed
 
@@ -455,24 +453,6 @@ async def test_a_key_that_the_server_repeats_is_not_shown(answer: bytes) -> None
 # --- settings ---------------------------------------------------------------------------------------------
 
 
-def test_the_factory_is_picklable_and_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_KEY", KEY)
-    factory = HttpEngineFactory("http://host:8000/v1/", SecretRef(env="SOME_KEY"))
-    data = pickle.dumps(factory)
-    assert KEY.encode() not in data
-    again = pickle.loads(data)
-    assert again == factory
-    assert again.url == "http://host:8000"
-    assert KEY not in repr(factory) + repr(again())
-
-
-def test_the_key_is_read_when_the_factory_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = HttpEngineFactory("http://host:8000", SecretRef(env="SOME_KEY"))
-    monkeypatch.delenv("SOME_KEY", raising=False)
-    with pytest.raises(errors.SettingError, match="SOME_KEY"):
-        factory()
-
-
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
     with pytest.raises(errors.SettingError) as caught:
@@ -504,7 +484,7 @@ def test_urls_that_cannot_be_a_replicas(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://user:hidden@host", "http://host/?key=hidden", "http://host/#hidden"])
 def test_urls_that_may_hold_a_secret_are_refused_unquoted(url: str) -> None:
     with pytest.raises(errors.SettingError) as caught:
-        HttpEngineFactory(url)
+        replica_url(url)
     assert "hidden" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 from forebay.engine import doctor
 from forebay.engine.doctor import Finding, Verdict, examine
 from forebay.engine.launch import NumberType, Replica
-from forebay.engine.launch.machine import Processor
+from forebay.engine.launch.dtype import Processor
 from forebay.settings import Settings
 
 

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from tests.harness.clock import ManualClock
 
 from forebay import errors
 from forebay.clock import Clock
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica, ServedModel, list_models
 from forebay.records import ReplicaLoad, Request
-from forebay.testing.clock import ManualClock
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 

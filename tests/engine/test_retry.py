@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
 from forebay import errors
+from forebay.engine import Deadline
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Deadline
 from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry, jitter_unit
 from forebay.records import Completion, Request, Timing, Usage
-from forebay.testing.clock import ManualClock
 
 POLICY = RetryPolicy()
 REQUEST = Request("r1", "m", prompt="hi")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.admission import NEVER_DUE_S, Admission, Dispatcher, ImmediateDispatcher
-from forebay.fleet.policy_registry import make_policy
+from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import Fleet, ReplicaLimits

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
 from forebay.errors import (
     BadRequest,
@@ -29,7 +30,6 @@ from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.health import HealthRules
 from forebay.records import Request
 from forebay.settings import SecretRef
-from forebay.testing.clock import ManualClock
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Faults, Fixed
 

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.clock import run_virtual
 
 from forebay.fleet.engine import ALWAYS, FIRST, MOST, SHARE, RetryBudget
-from forebay.testing.clock import run_virtual
 
 
 async def _settle() -> None:

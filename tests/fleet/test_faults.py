@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.errors import EngineError
 from forebay.testing.script import Faults
 

@@ -9,14 +9,14 @@ from itertools import count
 
 import pytest
 from benchmarks.slowdown import GOOD, MOST_THROWN_AWAY, REPLICAS, SPEEDS
+from tests.harness.clock import LoopClock, run_virtual
+from tests.harness.inside_replica import InsideReplica
 
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
 from forebay.records import Message, Request, Sampling
-from forebay.testing.clock import LoopClock, run_virtual
-from forebay.testing.replica.inside import InsideReplica
 from forebay.testing.script import Faults, ReplicaScript
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.policies import SessionAffinity
-from forebay.fleet.policy_registry import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, SessionAffinity, make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
+from tests.harness.chain import Chain, Operator
+from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 from forebay.codec import decode
 from forebay.flink import operator, stages
@@ -16,8 +18,6 @@ from forebay.flink.keying import Keying
 from forebay.flink.request_handler import result as result_of
 from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, Usage
 from forebay.testing.answers import tokens
-from forebay.testing.chain import Chain, Operator
-from forebay.testing.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 Action = tuple[str, int]
 ACTIONS = st.one_of(

@@ -15,7 +15,7 @@ from forebay.errors import LaunchError
 @pytest.fixture
 def make_runs(tmp_path: Path, flink_logs: Path) -> Iterator[Callable[..., Any]]:
     """Makes `Runs` in a folder of this test; cancels what a failed test left running."""
-    from forebay.testing.operators import Runs
+    from tests.harness.operators import Runs
 
     made: list[Runs] = []
 

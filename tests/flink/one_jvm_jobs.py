@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forebay.engine.base import Deadline, Engine
+from tests.harness.operators import Runs
+
+from forebay.engine import Deadline, Engine
 from forebay.records import Completion, Request
-from forebay.testing.clock import wait_until
 from forebay.testing.engine import ScriptedEngineFactory
-from forebay.testing.operators import Runs
 from forebay.testing.script import Mixture
+from forebay.testing.waiting import wait_until
 
 EVENTS = 6000
 CANCELLED = 3

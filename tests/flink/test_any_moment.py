@@ -1,6 +1,6 @@
 """Operators under random faults: checkpoints, crashes, other parallelisms and set clocks at any moment.
 
-The functions are the real ones; what drives them stands in for Flink (`forebay.testing.chain`), so thousands
+The functions are the real ones; what drives them stands in for Flink (`tests.harness.chain`), so thousands
 of runs take seconds. Whatever happens, what all runs together committed must be what one run in peace gives.
 """
 
@@ -30,16 +30,18 @@ from tests.flink.any_moment import (
     keying,
     nobody,
 )
+from tests.harness.chain import Operator
+from tests.harness.programs import Remember
 
 from benchmarks import expected_events
-from forebay.apps.sessions.program import Sessions
-from forebay.apps.topics.stages import TopicStage, shard_event_of, text_bytes
+from forebay.apps.sessions import Sessions
+from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.trends.settings import Trends, to_result
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
 from forebay.codec import decode, encode
 from forebay.detect.stream_time import StreamTime, Tolerance
-from forebay.embed.base import NoEmbedding
+from forebay.embed import NoEmbedding
 from forebay.flink.infer import QUEUES
 from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
@@ -51,8 +53,6 @@ from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
 from forebay.stateful.stateless import stateless
 from forebay.testing.answers import answer_to, echo, request_text, tokens
-from forebay.testing.chain import Operator
-from forebay.testing.stateful import Remember
 
 # One question per event
 

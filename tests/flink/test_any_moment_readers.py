@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.flink.any_moment import SCHEDULES, Action, Runs, completion, divided, keying, nobody
+from tests.harness.chain import Operator
 
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
@@ -33,7 +34,6 @@ from forebay.connectors.generator.source import Generator, GiveDue, calls_of
 from forebay.flink.operator import InferenceOperator
 from forebay.records import Event, Result
 from forebay.stateful.stateless import stateless
-from forebay.testing.chain import Operator
 
 STEP_BYTES = 200
 """What a reader reads at a time: less than some rows have."""

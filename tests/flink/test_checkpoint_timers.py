@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -64,7 +64,7 @@ class Told:
     name: str
 
     def __call__(self, number: int | bytes) -> Iterator[str]:
-        from forebay.testing.operators import append
+        from tests.harness.operators import append
 
         append(self.path, f"{self.name}\t{int(number)}")
         yield from ()
@@ -73,6 +73,8 @@ class Told:
 def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path | None = None) -> Any:
     from pyflink.common import Duration, Types, WatermarkStrategy
     from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
+    from tests.harness.operators import GatedEngineFactory
+    from tests.harness.programs import Remember
 
     from forebay.codec import decode, encode
     from forebay.detect.stream_time import Tolerance
@@ -86,9 +88,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from forebay.flink.types import BYTES
     from forebay.records import Event
     from forebay.testing.engine import ScriptedEngineFactory
-    from forebay.testing.operators import GatedEngineFactory
     from forebay.testing.script import Fixed
-    from forebay.testing.stateful import Remember
 
     config = FlinkConfig(
         checkpoint_dir=folder / "checkpoints" / run,

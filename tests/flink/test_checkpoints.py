@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.operators import complete_checkpoint
 
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import (
@@ -24,7 +25,6 @@ from forebay.flink.checkpoints import (
     newest_checkpoint,
     newest_of_job,
 )
-from forebay.testing.operators import complete_checkpoint
 
 
 def at(checkpoint: Path, written_s: int) -> Path:

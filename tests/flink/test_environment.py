@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.generator.source import Generator, generator_source
@@ -19,9 +20,8 @@ from forebay.flink.environment import (
     flink_options,
 )
 from forebay.flink.jvm import import_path
-from forebay.testing.clock import wait_until
 from forebay.testing.cluster import local_cluster
-from forebay.testing.operators import complete_checkpoint
+from forebay.testing.waiting import wait_until
 
 
 def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:
@@ -90,6 +90,15 @@ def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> Non
     assert (options["rest.address"], options["rest.port"]) == ("[::1]", "8081")
     assert options["execution.target"] == "remote"
     assert "flink-python" in options["pipeline.jars"]
+
+
+@pytest.mark.parametrize(("parallelism", "mb"), [(1, 16), (4, 16), (8, 32), (100, 64)])
+def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_needs(
+    parallelism: int, mb: int
+) -> None:
+    options = flink_options(FlinkConfig(parallelism=parallelism))
+    names = ("taskmanager.memory.network.min", "taskmanager.memory.network.max")
+    assert [options[name] for name in names] == [f"{mb} mb"] * 2
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay.testing.operators import Runs
+    from tests.harness.operators import Runs
 
 pytestmark = pytest.mark.flink
 

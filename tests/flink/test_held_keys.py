@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.clock import SetClock
+from tests.harness.programs import Remember
 
 from forebay.clock import SystemClock
-from forebay.testing.clock import SetClock, wait_until
-from forebay.testing.stateful import Remember
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay.testing.operators import Runs
+    from tests.harness.operators import Runs
 
 pytestmark = pytest.mark.flink
 HOUR_AHEAD = SetClock(3_600_000)

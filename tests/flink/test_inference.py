@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.testing.answers import echo
-from forebay.testing.clock import wait_until
 from forebay.testing.script import Fixed, Mixture
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
+    from tests.harness.operators import Runs
+
     from forebay.flink.job import RunningJob
-    from forebay.testing.operators import Runs
 
 pytestmark = pytest.mark.flink
 Make = Callable[..., "Runs"]
@@ -192,7 +193,7 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(make_runs: Make, before:
 
 
 def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_runs: Make) -> None:
-    from forebay.testing.operators import kill_tree
+    from tests.harness.operators import kill_tree
 
     runs = make_runs(delay=Mixture(((0.9, 0.01), (0.1, 0.3))), capacity=12)
     runs.feed([*events(0, 300), *events(300, 310, hold="a"), *events(310, 400)])
@@ -237,7 +238,7 @@ def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(
 
 
 def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
-    from forebay.testing.operators import kill_tree
+    from tests.harness.operators import kill_tree
 
     runs = make_runs(follow=True)
     runs.feed(events(0, 1, hold="a"))

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.errors import PipelineFailed
 from forebay.flink import job as module
 from forebay.flink.job import Checkpoints, RunningJob, end_job
 from forebay.flink.rest import FlinkRest, NotFound
-from forebay.testing.clock import ManualClock
 
 
 class Rest:
@@ -194,3 +194,25 @@ def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_noth
 def test_one_long_name_is_asked_for_by_itself() -> None:
     assert list(module.queries(["a" * 5000, "b", "c"])) == ["a" * 5000, "b,c"]
     assert list(module.queries([])) == []
+
+
+def test_the_names_of_metrics_are_listed_now_and_then_and_often_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rest, clock, listed = Metrics(("a.forebay.results",)), ManualClock(), []
+
+    def ask(url: str, *more: Any) -> bytes:
+        listed.extend([clock.monotonic_s()] if url.endswith("/subtasks/metrics") else [])
+        return rest(url, *more)
+
+    serve(monkeypatch, ask)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job, begun_s = RunningJob(client, FlinkRest("http://flink"), clock=clock), clock.monotonic_s()
+    for _ in range(70):
+        assert job.counts()["results"] > 0
+        clock.advance(0.5)
+    assert [at_s - begun_s for at_s in listed] == [*(n / 2 for n in range(40)), 24.5, 29.5, 34.5]
+    rest.names = (("a.forebay.results", "a.forebay.in_flight"),)
+    clock.advance(5.0)
+    assert "in_flight" in job.counts(), "one that came later is found"
+    assert set(job.highest(lambda name: name.endswith("flight"))) == {"a.forebay.in_flight"}

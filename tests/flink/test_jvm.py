@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from forebay.flink.jvm import java_environment
 from forebay.processes import wait_gone
 
 OWNER = """
@@ -64,3 +65,16 @@ def test_a_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -
         owner.kill()
         owner.wait()
         assert not wait_gone({jvm}, 60)
+
+
+@pytest.mark.parametrize(("heap_mb", "first"), [(1024, "-Xms256m"), (100, "-Xms100m")])
+def test_a_heap_begins_small_and_no_larger_than_it_may_be(heap_mb: int, first: str) -> None:
+    words = java_environment(Path("logs"), heap_mb)["JVM_ARGS"].split()
+    assert {f"-Xmx{heap_mb}m", first} <= set(words)
+
+
+def test_who_sets_how_memory_is_pooled_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert java_environment(Path("logs"), 256)["MALLOC_ARENA_MAX"] == "2"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    assert java_environment(Path("logs"), 256)["MALLOC_ARENA_MAX"] == "8"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
@@ -16,7 +17,6 @@ from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
 from forebay.flink.keying import Keying
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.testing.clock import ManualClock
 
 
 class FromTemplate:
@@ -115,6 +115,18 @@ def test_what_has_no_key_or_id_is_a_dead_letter_with_its_input(
     assert letter.cause == cause
     assert detail in letter.detail
     assert len(letter.detail) <= MAX_DETAIL_CHARS
+
+
+def test_the_dead_letter_has_the_id_where_only_the_key_fails_and_the_key_where_only_the_id_does() -> None:
+    ann, none, odd = FromTemplate("{{ user }}"), FromTemplate("{{ missing }}"), (lambda event: "\ud800")
+    for settings, known in (
+        ({"key": none, "id": ann}, ("ann", None)),
+        ({"key": ann, "id": none}, (None, "ann")),
+        ({"key": none, "id": odd}, (None, None)),
+        ({"key": none}, (None, None)),
+    ):
+        _, letter = keyed(encode(event(user="ann")), **settings)
+        assert (letter.id, letter.key) == known
 
 
 @pytest.mark.parametrize(

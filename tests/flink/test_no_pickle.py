@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 BEGINS = re.compile(rb"\x80[\x02-\x05]")
 
@@ -39,6 +39,7 @@ def test_pickles_are_found(value: object, protocol: int) -> None:
 @pytest.mark.flink
 def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
+    from tests.harness.programs import Remember
 
     import forebay as fb
     from forebay.apps.trends.graph import trend_events
@@ -61,7 +62,6 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.stateful.machine import IN_FLIGHT
     from forebay.testing.engine import ScriptedEngineFactory
     from forebay.testing.script import Fixed
-    from forebay.testing.stateful import Remember
 
     class Posts:
         """A feed without end."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from pyflink.datastream import TimeDomain
+from tests.harness.keyed_state import Context, KeyedState, WallClock, held_keys
+from tests.harness.programs import AskLater, Remember
 
 from forebay.codec import decode, encode
 from forebay.flink import operator
@@ -23,8 +25,6 @@ from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
-from forebay.testing.keyed_state import Context, KeyedState, WallClock, held_keys
-from forebay.testing.stateful import AskLater, Remember
 
 CAPACITY = 16
 HOUR_S = 3600

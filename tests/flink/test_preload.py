@@ -33,6 +33,7 @@ def holds(condition):
         python.close()
 
 there = f"set({MODULES}) <= set(sys.modules)"
+there += " and not {'apache_beam', 'pyarrow', 'pandas'} & set(sys.modules)"
 print(holds(there), import_ahead(), holds(there))
 import os, signal
 os.kill(jvm_process()[0], signal.SIGKILL)
@@ -46,3 +47,26 @@ def test_modules_are_there_for_all_later_tasks_and_a_jvm_that_is_gone_is_no_erro
         [sys.executable, "-c", ASKED, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False", "True", "True", "False"], done.stderr
+
+
+WITHOUT_BEAM = """
+import sys
+from forebay.flink.thread_mode import import_functions
+
+import_functions()
+from pyflink import fn_execution
+from pyflink.fn_execution import flink_fn_execution_pb2
+
+print(any(name.startswith("apache_beam") for name in sys.modules), fn_execution.PYFLINK_CYTHON_ENABLED)
+import apache_beam.version
+
+import_functions()
+print("apache_beam" in sys.modules)
+"""
+
+
+def test_functions_are_imported_without_beam_which_may_be_imported_later() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_BEAM], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "False", "True"], done.stderr

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.codec import decode, encode
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -19,7 +20,6 @@ from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
 from forebay.testing.answers import echo
-from forebay.testing.clock import ManualClock
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.script import Fixed
 

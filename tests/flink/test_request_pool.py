@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 TIMEOUT_S = 20.0
 
@@ -384,3 +384,87 @@ def test_the_pace_of_calls_follows_the_fast_ones() -> None:
         assert calls.call_s <= 0.1
     finally:
         calls.close()
+
+
+class Told:
+    """Notes how often it is told that answers are ready."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, TIMEOUT_S)
+
+
+@pytest.fixture
+def told_calls() -> Iterator[tuple[RequestPool, Scripted, Told]]:
+    script, told = Scripted(), Told()
+    calls = RequestPool(script.open, capacity=64, on_ready=told)
+    calls.start()
+    yield calls, script, told
+    calls.close()
+
+
+def test_the_operator_is_told_once_for_all_that_is_ready_until_it_looks(
+    told_calls: tuple[RequestPool, Scripted, Told],
+) -> None:
+    calls, script, told = told_calls
+    ids = [str(i) for i in range(40)]
+    for i, id in enumerate(ids):
+        calls.submit(i % 3, item(id))
+    script.wait_started(*ids)
+    assert calls.ready() == []
+    for id in ids[:30]:
+        script.finish(id)
+    told.wait(1)
+    wait_until(lambda: calls.load.finished == 30)
+    assert told.count == 1
+    assert sorted(calls.ready()) == [0, 1, 2]
+    assert sorted(id for shard in range(3) for id, _ in calls.take(shard)) == sorted(ids[:30])
+    assert calls.ready() == []
+    for id in ids[30:]:
+        script.finish(id)
+    told.wait(2)
+    assert calls.ready()
+
+
+def test_a_word_that_was_lost_is_given_again(
+    told_calls: tuple[RequestPool, Scripted, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.flink.request_pool.LOST_S", 0.0)
+    calls, script, told = told_calls
+    for id in "ab":
+        calls.submit(0, item(id))
+    script.wait_started("a", "b")
+    script.finish("a")
+    told.wait(1)
+    script.finish("b")
+    told.wait(2)
+
+
+def test_a_call_that_breaks_is_told_of_and_raised(told_calls: tuple[RequestPool, Scripted, Told]) -> None:
+    calls, script, told = told_calls
+    calls.submit(0, item("a"))
+    script.wait_started("a")
+    script.finish("a", ZeroDivisionError("a defect"))
+    told.wait(1)
+    with pytest.raises(ForebayError, match="a defect"):
+        calls.ready()
+
+
+def test_calls_that_follow_each_other_at_once_are_all_started(
+    told_calls: tuple[RequestPool, Scripted, Told],
+) -> None:
+    calls, script, _ = told_calls
+    for i in range(60):
+        calls.submit(0, item(str(i)))
+        if i % 7 == 0:
+            script.wait_started(str(i))
+    script.wait_started(*map(str, range(60)))

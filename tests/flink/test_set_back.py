@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.harness.chain import Chain, Operator
+from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 from forebay.codec import encode
 from forebay.flink import operator, stages
@@ -17,8 +19,6 @@ from forebay.stateful.key_states import Limits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 from forebay.stateful.stateless import stateless
-from forebay.testing.chain import Chain, Operator
-from forebay.testing.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 HOUR_MS = 3_600_000
 SHARDS = 3

@@ -20,7 +20,7 @@ def test_each_chain_ends_with_the_same_operator_at_each_parallelism(
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
     from forebay.detect.stream_time import Tolerance
-    from forebay.embed.base import NoEmbedding
+    from forebay.embed import NoEmbedding
     from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.keying import TextField
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.programs import AskLater, Remember
 
 from forebay.stateful.due import PER_CHUNK
 from forebay.testing.answers import echo
-from forebay.testing.clock import wait_until
 from forebay.testing.script import Fixed, Mixture
-from forebay.testing.stateful import AskLater, Remember
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay.testing.operators import Runs
+    from tests.harness.operators import Runs
 
 pytestmark = pytest.mark.flink
 KEYS = 6
@@ -30,7 +30,7 @@ def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, 
 def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once_and_in_order(
     make_runs: Callable[..., Runs],
 ) -> None:
-    from forebay.testing.operators import kill_tree
+    from tests.harness.operators import kill_tree
 
     total = 240
     runs = make_runs(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.clock import Clock
 from forebay.codec import decode, encode
@@ -17,7 +18,6 @@ from forebay.flink.stages import message_key, payload
 from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event
-from forebay.testing.clock import ManualClock
 
 
 class Context:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 TOTAL = 4_000

@@ -11,11 +11,11 @@ import pytest
 from benchmarks.chatter import chatter, expected_summaries, summary_tally
 
 from forebay.apps.summaries.settings import Summaries
-from forebay.testing.clock import wait_until
 from forebay.testing.script import Mixture
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay.testing.operators import Runs
+    from tests.harness.operators import Runs
 
 pytestmark = pytest.mark.flink
 SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2)
@@ -24,7 +24,7 @@ SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, 
 def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     make_runs: Callable[..., Runs],
 ) -> None:
-    from forebay.testing.operators import kill_tree
+    from tests.harness.operators import kill_tree
 
     runs = make_runs(
         program=SMALL.program(event_time=True),

@@ -11,7 +11,7 @@ import pytest
 from forebay.errors import LaunchError
 from forebay.flink import task_managers
 from forebay.flink.task_managers import TaskManagers
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 
 class FakeProcess:

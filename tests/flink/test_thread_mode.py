@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.programs import Remember
 
 from forebay.errors import SettingError
-from forebay.testing.clock import wait_until
-from forebay.testing.stateful import Remember
+from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -47,7 +47,7 @@ def remembers(env: StreamExecutionEnvironment) -> None:
 def finds_topics(env: StreamExecutionEnvironment) -> None:
     from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
-    from forebay.embed.base import NoEmbedding
+    from forebay.embed import NoEmbedding
     from forebay.flink.keying import TextField
 
     stream = env.from_collection([b""])

@@ -65,39 +65,64 @@ def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
 
 
 def context(service: Any) -> Any:
-    return SimpleNamespace(_runtime_context=SimpleNamespace(getProcessingTimeService=service))
+    return SimpleNamespace(
+        _runtime_context=SimpleNamespace(getProcessingTimeService=service),
+        get_keyed_state_backend=lambda: SimpleNamespace(_keyed_state_backend=Backend()),
+    )
+
+
+class Backend:
+    """Flink's keyed state, whose keys are rows."""
+
+    def __init__(self) -> None:
+        self.key = ("row", 1)
+
+    def getCurrentKey(self) -> Any:
+        return self.key
+
+    def setCurrentKey(self, key: Any) -> None:
+        self.key = key
 
 
 def keyed() -> Any:
     return SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service=None))
 
 
-def test_a_wake_is_sent_for_a_shard_that_was_added_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_is_sent_from_the_first_shard_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent()
     wakes = wakes_of(monkeypatch, sent)
+    wakes.wake()
+    assert not wakes.works
     wakes.add(1, keyed())
-    assert wakes.works(1)
-    assert not wakes.works(2)
-    wakes.wake(2)
+    assert wakes.works
     assert sent.count == 0
-    wakes.wake(1)
+    wakes.wake()
     assert sent.count == 1
     wakes.close()
-    wakes.wake(1)
+    wakes.wake()
     assert sent.count == 1
     wakes.add(1, keyed())
-    assert not wakes.works(1)
+    assert not wakes.works
+
+
+def test_each_shard_that_was_added_gets_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes = wakes_of(monkeypatch, Sent())
+    backend: Any = wakes._backend
+    for key in (1, 2, 3):
+        backend.key = ("row", key)
+        wakes.add(key, keyed())
+    assert [(key, backend.key) for key in wakes.each([3, 7, 1])] == [(3, ("row", 3)), (1, ("row", 1))]
 
 
 def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(fails=True)
     wakes = wakes_of(monkeypatch, sent)
     wakes.add(1, keyed())
-    wakes.wake(1)
-    wakes.wake(1)
+    wakes.wake()
+    wakes.wake()
     assert sent.count == 1
     # From now on, answers are looked for.
-    assert not wakes.works(1)
+    assert not wakes.works
 
 
 def missing() -> Any:
@@ -107,7 +132,7 @@ def missing() -> Any:
 def test_without_a_jvm_there_are_no_wakes() -> None:
     wakes = Wakes(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())
-    assert not wakes.works(1)
+    assert not wakes.works
 
 
 def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
@@ -116,7 +141,7 @@ def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
     for service in (missing, object):
         wakes = Wakes(context(service))
         wakes.add(1, keyed())
-        assert not wakes.works(1)
+        assert not wakes.works
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "this Flink cannot be woken, so answers are looked for"
     ] * 2

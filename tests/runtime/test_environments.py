@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks.feeds import FeedServer, serve
 
 from forebay.config.spec import PipelineSpec
 from forebay.documents.fields import secret_variables
@@ -19,8 +20,7 @@ from forebay.engine.launch import local_replicas
 from forebay.engine.launch.environment import recipe
 from forebay.engine.launch.model import DEFAULT_MODEL, RECIPE
 from forebay.settings import Settings
-from forebay.testing.clock import wait_until
-from forebay.testing.feeds import FeedServer, serve
+from forebay.testing.waiting import wait_until
 
 ENGINE_KEY, FEED_TOKEN = "sk-engine-40c1d2", "Bearer feed-77aa19"
 SECRETS = {"ENGINE_KEY": ENGINE_KEY, "FEED_TOKEN": FEED_TOKEN}

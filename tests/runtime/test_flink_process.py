@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.processes import alive, wait_gone
 from forebay.runtime.attempt import Order
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
@@ -24,7 +24,7 @@ from forebay.runtime.flink_protocol import end_of, end_of_jvm
 from forebay.runtime.reports import Checked, Failed, Lost
 from forebay.runtime.run_state import RunState
 from forebay.settings import Settings
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 RESULT = '{"id": "%d", "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "answer": "x"}'
 

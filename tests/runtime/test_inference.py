@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.engine.replica import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
 from forebay.fleet import discovery as module
 from forebay.fleet.discovery import FixedReplicas
 from forebay.runtime.inference import served_model
-from forebay.testing.clock import ManualClock
 
 URL = "http://engine"
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume, produce
 from fastavro import schemaless_writer
+from tests.harness.schema_registry import ScriptedRegistry
 
-from forebay.testing.registry import ScriptedRegistry
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume, produce
 
 pytestmark = pytest.mark.flink
 

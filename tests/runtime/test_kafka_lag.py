@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume, produce
 
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume, produce
 
 RUN = """
 import json, sys
@@ -26,10 +26,10 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from forebay.runtime import watch as watching
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
-from forebay.testing.topics import produce
+from benchmarks.topic_client import produce
 
 watching.COUNT_EVERY_S = 0.3
 url, bootstrap, topic = sys.argv[1:]

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import kafka_offsets
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight, begin, ends
 from forebay.runtime.snapshot import Snapshot
-from forebay.testing.clock import ManualClock
 
 NOTHING = 10**15
 

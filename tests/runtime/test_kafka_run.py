@@ -16,16 +16,16 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.errors import ResultsLost
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.settings import load_settings
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume, consume_committed, member, produce
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
@@ -182,8 +182,8 @@ import json, sys
 from pathlib import Path
 from forebay.errors import ForebayError
 from forebay.flink.jvm import start_jvm
-from forebay.config.load import parse_spec
-from forebay.testing.clock import ManualClock
+from forebay.config import parse_spec
+from tests.harness.clock import ManualClock
 
 start_jvm(Path(sys.argv[1]), heap_mb=256, jars=[Path(sys.argv[2])])
 from forebay.connectors.kafka import KafkaCluster

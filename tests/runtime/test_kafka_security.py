@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import consume_committed, make_topic, produce
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,10 +27,9 @@ from cryptography.x509.oid import NameOID
 
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume_committed, make_topic, produce
+from forebay.testing.waiting import wait_until
 
 # One run, or one node, for all of them.
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("kafka_security")]

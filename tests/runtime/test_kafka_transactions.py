@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
+from tests.harness.operators import complete_checkpoint
 
 from forebay.connectors.kafka.admin import KafkaAway, Transaction
 from forebay.connectors.kafka.settings import KafkaSink
@@ -17,8 +19,6 @@ from forebay.flink.job import Checkpoints
 from forebay.runtime import kafka_transactions
 from forebay.runtime.kafka_transactions import CommitWatch, Start, Topic, TopicCommits
 from forebay.runtime.kept_checkpoints import KeptCheckpoints
-from forebay.testing.clock import ManualClock
-from forebay.testing.operators import complete_checkpoint
 
 BEGAN_MS = 1_000_000
 OPEN = Transaction("Ongoing", BEGAN_MS)

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
 from forebay.flink.checkpoints import check_readable, newest_of_job
 from forebay.runtime.kept_checkpoints import KeptCheckpoints
-from forebay.testing.operators import complete_checkpoint
 
 
 @pytest.fixture

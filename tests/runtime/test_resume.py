@@ -17,8 +17,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import checkpoints_of
@@ -35,7 +36,6 @@ from forebay.runtime.resume import (
     found_state,
 )
 from forebay.runtime.run_state import Completed, RunState, read_state, write_state
-from forebay.testing.operators import complete_checkpoint
 
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.job import Checkpoints
 from forebay.flink.rest import FlinkRest
@@ -21,7 +22,6 @@ from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import FailedCommits
 from forebay.settings import Settings
-from forebay.testing.operators import complete_checkpoint
 
 Look = Callable[[], str | None]
 

@@ -19,15 +19,15 @@ from urllib.error import HTTPError
 
 import psutil
 import pytest
+from benchmarks.feeds import FeedServer, serve
+from benchmarks.topic_client import consume_committed, make_topic
 from pyflink import java_gateway
 
 from forebay.flink import tls_keys
 from forebay.flink.jvm import jvm_process, start_jvm
-from forebay.testing.clock import wait_until
-from forebay.testing.feeds import FeedServer, serve
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-from forebay.testing.topics import consume_committed, make_topic
+from forebay.testing.waiting import wait_until
 
 from .test_kafka_security import (
     PASSWORD,

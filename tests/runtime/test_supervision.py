@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
 from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
@@ -27,7 +28,6 @@ from forebay.runtime.supervision import (
     SupervisedEngine,
     Vigil,
 )
-from forebay.testing.clock import ManualClock
 
 BUSY = Look(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
 DEADLINE_S = 1000.0

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.runtime import inference, supervisor
 from forebay.runtime.attempt import Order
@@ -29,7 +30,6 @@ from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
-from forebay.testing.operators import complete_checkpoint
 
 RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
 DONE = Finished(Snapshot(9.0, "FINISHED", accepted=3, results=3))

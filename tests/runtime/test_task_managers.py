@@ -15,9 +15,9 @@ import pytest
 
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.processes import wait_gone
-from forebay.testing.clock import wait_until
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+from forebay.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.flink, pytest.mark.slow]
 COUNT = 3000

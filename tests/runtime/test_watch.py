@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.runtime import watch as module
 from forebay.runtime.snapshot import Backlog, Snapshot
-from forebay.runtime.watch import LastCount, lag_watched
-from forebay.testing.clock import ManualClock, wait_until
+from forebay.runtime.watch import LastCount, Rests, lag_watched
+from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 
@@ -95,3 +97,45 @@ def test_other_sources_have_no_backlog(tmp_path: Path) -> None:
     with lag_watched(files, job, restored=False) as last:
         assert not any(thread.name == "lag" for thread in threading.enumerate())
         assert last.backlog(NOW) is None
+
+
+STILL = Snapshot(1.0, "RUNNING", results=8)
+
+
+def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
+    """For each round, whether a look was made, which saw `now`."""
+    made = []
+    for _ in range(rounds):
+        made.append(not rests.passes())
+        if made[-1]:
+            rests.looked(STILL, now)
+    return made
+
+
+def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
+    rests = Rests()
+    later = replace(STILL, elapsed_s=9.0, backlog=Backlog(0, None, None, 1.0))
+    assert looks(rests, 10, later) == [True] * 10
+    assert looks(rests, 8, later) == [False, False, False, True] * 2
+    moved = replace(STILL, results=9)
+    assert looks(rests, 4, moved) == [False, False, False, True]
+    assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"
+
+
+@pytest.mark.parametrize(
+    "awaits",
+    [
+        {"in_flight": 1},
+        {"pending": 1},
+        {"oldest_read_ms": 5},
+        {"backlog": Backlog(1, None, None, 0.0)},
+        {"state": "RESTARTING"},
+    ],
+    ids=str,
+)
+def test_a_job_that_awaits_something_is_looked_at_in_each_round(awaits: dict[str, Any]) -> None:
+    seen = replace(STILL, **awaits)
+    rests = Rests()
+    for _ in range(40):
+        assert not rests.passes()
+        rests.looked(seen, seen)

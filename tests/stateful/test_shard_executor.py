@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.programs import AskLater, Remember
 
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
@@ -30,7 +31,7 @@ from forebay.stateful.program import (
     Timer,
 )
 from forebay.stateful.shard_executor import MAX_CALLS, WAITING
-from forebay.testing.stateful import AskLater, Machine, Remember
+from forebay.testing.stateful import Machine
 
 
 class Scripted(Program[Any]):

@@ -12,12 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
+from benchmarks.topic_client import WAIT_S, consume
 from confluent_kafka import KafkaException, Producer
 
 from forebay.processes import wait_gone
-from forebay.testing.clock import wait_until
 from forebay.testing.kafka import FENCING
-from forebay.testing.topics import WAIT_S, consume
+from forebay.testing.waiting import wait_until
 
 PRODUCERS = 12
 OWNER = """

@@ -11,16 +11,15 @@ from typing_extensions import Unpack
 from forebay.api.inference import Inference
 from forebay.api.objects import TextOf, ToEvent, encoded_events, key_templates, source_of, text_of
 from forebay.api.streams import Outputs, check_inference, outputs, refuse_prompt
-from forebay.apps.graph import InferenceOptions
-from forebay.apps.sessions.program import SessionsSpec
-from forebay.apps.summaries.graph import summarise
+from forebay.apps.graph import InferenceOptions, ProgramSettings
+from forebay.apps.sessions import SessionsSpec
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.apps.topics import graph as topics_graph
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends import graph as trends_graph
 from forebay.apps.trends.settings import TrendsSpec
-from forebay.documents.load import check_document
-from forebay.embed.base import OpenEmbedder
+from forebay.documents import check_document
+from forebay.embed import OpenEmbedder
 from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful
 
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -203,22 +202,19 @@ def summaries(
     ['chat', 'email', 'phone']
     """
     chosen = _settings(SummarySpec, "summaries", settings).settings()
-    check_inference(inference)
-    refuse_prompt(inference, "summaries: the application writes its own messages and schemas")
-    encoded, read = source_of(stream, to_event, "summaries", templates=key_templates(key, id))
-    given = summarise(
-        encoded,
-        inference.spec(inference.served_model()),
+    return _stateful(
+        stream,
+        inference,
         chosen,
-        key=text_of(key, "key"),
-        to_event=read,
-        id=text_of(id, "id"),
-        capacity=inference.capacity,
+        "summaries",
+        key=key,
+        to_event=to_event,
+        id=id,
         shards=shards,
+        event_time=True,
         parallelism=parallelism,
         name=name,
     )
-    return outputs(given, None)
 
 
 def sessions(
@@ -254,22 +250,47 @@ def sessions(
     [1, 2]
     """
     chosen = _settings(SessionsSpec, "sessions", settings).settings()
-    check_inference(inference)
-    refuse_prompt(inference, "sessions: the application writes its own messages and schemas")
-    encoded, read = source_of(stream, to_event, "sessions", templates=key_templates(key, id))
+    return _stateful(
+        stream,
+        inference,
+        chosen,
+        "sessions",
+        key=key,
+        to_event=to_event,
+        id=id,
+        shards=shards,
+        event_time=event_time,
+        parallelism=parallelism,
+        name=name,
+    )
+
+
+def _stateful(
+    stream: DataStream,
+    inference: Inference,
+    settings: ProgramSettings,
+    function: str,
+    *,
+    key: TextOf,
+    to_event: ToEvent | None,
+    id: TextOf | None,
+    event_time: bool,
+    **graph: Any,
+) -> Outputs:
+    """The application of `settings`, which is a program, over `stream`; `function` is what was called."""
+    _check(inference, function)
+    encoded, read = source_of(stream, to_event, function, templates=key_templates(key, id))
     given = infer_stateful(
         encoded,
-        chosen.program(event_time=event_time),
+        settings.program(event_time=event_time),
         inference.spec(inference.served_model()),
         key=text_of(key, "key"),
         to_event=read,
         id=text_of(id, "id"),
         capacity=inference.capacity,
-        max_state_bytes=chosen.max_state_bytes,
-        shards=shards,
+        max_state_bytes=settings.max_state_bytes,
         event_time=event_time,
-        parallelism=parallelism,
-        name=name,
+        **graph,
     )
     return outputs(given, None)
 
@@ -283,8 +304,7 @@ def _settings(spec: type[Spec], name: str, settings: Any) -> Spec:
 def _options(
     inference: Inference, *, key: TextOf | None = None, shards: int, parallelism: int | None, name: str
 ) -> InferenceOptions:
-    check_inference(inference)
-    refuse_prompt(inference, f"{name}: the application writes its own messages and schemas")
+    _check(inference, name)
     return InferenceOptions(
         inference.spec(inference.served_model()),
         key=text_of(key, "key"),
@@ -293,3 +313,8 @@ def _options(
         parallelism=parallelism,
         name=name,
     )
+
+
+def _check(inference: Inference, function: str) -> None:
+    check_inference(inference)
+    refuse_prompt(inference, f"{function}: the application writes its own messages and schemas")

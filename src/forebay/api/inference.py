@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from forebay.api.models import AnswerModel
+from forebay.engine import EngineFactory
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import EngineFactory
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
@@ -24,7 +24,7 @@ from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList, discover_model
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef

@@ -17,7 +17,7 @@ from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_s
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
 from forebay.connectors.kafka.sink import Record, encoded_record, record_of
-from forebay.documents.load import check_document
+from forebay.documents import check_document
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result
 

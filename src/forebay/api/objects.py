@@ -9,8 +9,8 @@ before, so that no object is pickled between the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import orjson
@@ -19,11 +19,12 @@ from pyflink.common.typeinfo import MapTypeInfo, PickledBytesTypeInfo, RowTypeIn
 from pyflink.datastream import DataStream, FilterFunction, FlatMapFunction, MapFunction
 
 from forebay.codec import decode, encode
+from forebay.connectors.json_lines import result_json
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, fields_in
-from forebay.errors import MalformedRecord, RecordError, SettingError, TemplateFailed, detail_text
-from forebay.flink.keying import EventText
+from forebay.errors import MalformedRecord, SettingError, TemplateFailed
+from forebay.flink.keying import EventText, refused
 from forebay.flink.types import BYTES
-from forebay.records import DeadLetter, Event
+from forebay.records import DeadLetter, Event, Result
 
 T = TypeVar("T")
 
@@ -122,7 +123,8 @@ def _described(value: object) -> str:
 
 
 ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | str"]
-"""Makes an event of an element. A dict becomes the event's fields, a text its field `text`."""
+"""Makes an event of an element. A dict becomes the event's fields, a text its field `text`. Of an event of a
+source, all else stays: its place, its key and its headers."""
 TextOf = str | Callable[[Event], str]
 """A template of a text such as `"{{ user }}"`, or a function of the event."""
 Templates = Iterable[tuple[str, str]]
@@ -134,7 +136,11 @@ MAX_RAW_BYTES = 4096
 
 @dataclass(frozen=True)
 class ReadEvent:
-    """The event of an element, as `to_event` makes it, or as its type says. `read` decodes the element."""
+    """The event of an element, as `to_event` makes it, or as its type says. `read` decodes the element.
+
+    Where `to_event` refuses an event of a source, that is a dead letter with the record as the source gave
+    it; where it makes a dict or a text of one, only the fields change.
+    """
 
     to_event: ToEvent | None = None
     read: Callable[[bytes], Any] | None = None
@@ -144,7 +150,26 @@ class ReadEvent:
         value = element if self.read is None else self.read(bytes(element))
         if isinstance(value, DeadLetter) or self.to_event is None:
             return event_of(value)
-        return event_of(self.to_event(value))
+        if not isinstance(value, Event | Result):
+            return event_of(self.to_event(value))
+        try:
+            made = self.to_event(value)
+            event = event_of(made)
+        except Exception as error:
+            return _refused(value, element, error)
+        if isinstance(value, Event) and isinstance(event, Event) and not isinstance(made, Event):
+            return replace(value, fields=event.fields)
+        return event
+
+
+def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLetter:
+    """The dead letter of an event of a source, or of a result of an operator, that `to_event` refuses."""
+    if isinstance(value, Event):
+        return refused(value, error)
+    # Its answer may be an instance of a model; what was decoded has it as JSON.
+    raw = result_json(decode(bytes(element))).encode()
+    record = Event(raw, value.fields, value.time_ms, value.position, value.record_key, value.headers)
+    return refused(record, error, id=value.id, key=value.key)
 
 
 def event_of(value: Any) -> Event | DeadLetter:
@@ -176,24 +201,8 @@ class EncodeEvent:
         try:
             return encode(self.to_event(element))
         except Exception as error:
-            raw = self._raw(element)
-            if isinstance(error, RecordError):
-                return encode(DeadLetter(raw, error.cause, detail_text(str(error))))
-            detail = detail_text(f"{type(error).__name__}: {error}")
-            return encode(DeadLetter(raw, RecordError.cause, detail))
-
-    def _raw(self, element: Any) -> bytes:
-        """What the element was, for its dead letter."""
-        if self.to_event.read is not None:
-            with suppress(Exception):
-                element = self.to_event.read(bytes(element))
-        if isinstance(element, Event):
-            return element.raw
-        return (
-            element
-            if isinstance(element, bytes)
-            else repr(element)[:MAX_RAW_BYTES].encode("utf-8", "replace")
-        )
+            shown = repr(element)[:MAX_RAW_BYTES].encode("utf-8", "replace")
+            return encode(refused(Event(element if isinstance(element, bytes) else shown, {}), error))
 
 
 def source_of(

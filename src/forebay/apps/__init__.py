@@ -1,4 +1,39 @@
-"""What people want from a stream, each as one pure module: its settings, and the program that they make.
+"""What people want from a stream: the applications, by the names that pipeline files and `forebay run` have.
 
-`graph` puts an application into a Flink job.
+A new one is a folder or a module, and a line here. Each has its settings, and the program or the stages that
+they make; `graph` puts those into a Flink job.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.registry import Registry
+
+if TYPE_CHECKING:
+    from forebay.apps.base import ApplicationSettings
+
+
+def _fits(value: object) -> bool:
+    from forebay.apps.base import ApplicationSettings
+
+    return isinstance(value, type) and issubclass(value, ApplicationSettings)
+
+
+APPLICATIONS: Registry[type[ApplicationSettings]] = Registry(
+    what="application",
+    group="forebay.applications",
+    own={
+        "sessions": "forebay.apps.sessions:SessionsSpec",
+        "summary": "forebay.apps.summaries.settings:SummarySpec",
+        "topics": "forebay.apps.topics.settings:TopicsSpec",
+        "trends": "forebay.apps.trends.settings:TrendsSpec",
+    },
+    expected="a subclass of forebay.extend.Application",
+    fits=_fits,
+)
+
+
+def own_applications() -> dict[str, type[ApplicationSettings]]:
+    """Forebay's own applications by name."""
+    return {name: APPLICATIONS.own_one(name) for name in APPLICATIONS.own}

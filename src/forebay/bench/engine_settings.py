@@ -14,10 +14,9 @@ from forebay.connectors.generator.posts import TOPICS, post, topic_of
 from forebay.engine.client import HttpEngine
 from forebay.engine.launch.dtype import LONG, SHORT
 from forebay.engine.launch.local import best_type, ensure_engine, machine_registry, resolve_model, threads_on
-from forebay.engine.launch.machine import usable_cores
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.replicas import PORT_BASE, Replicas
-from forebay.engine.launch.spec import Launch, ReplicaSpec, vllm_launch
+from forebay.engine.launch.spec import Launch, ReplicaSpec, usable_cores, vllm_launch
 from forebay.errors import EngineError, SettingError
 from forebay.records import Request, Sampling
 from forebay.settings import Settings

@@ -24,9 +24,9 @@ from forebay.cli.output import Command, errors_console, say
 from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.simulate import simulate
-from forebay.control_characters import PlainFormatter
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
+from forebay.untrusted_text import PlainFormatter
 
 FAILED_STATUS = 1
 USAGE_STATUS = 2

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from forebay.cli.output import JsonFile, check_json, shows_text, write_json
-from forebay.control_characters import PlainFormatter
 from forebay.errors import SetupError
+from forebay.untrusted_text import PlainFormatter
 
 PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client", "opentelemetry"))
 

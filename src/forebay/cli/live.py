@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
-from forebay.control_characters import replace_controls
 from forebay.runtime.snapshot import Backlog, Snapshot, Throughput
+from forebay.untrusted_text import replace_controls
 
 PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0
@@ -81,9 +81,9 @@ class LiveLine:
     def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal:
             if self._live is None:
-                self._live = Live(console=self._console, transient=True, refresh_per_second=4)
+                self._live = Live(console=self._console, transient=True, auto_refresh=False)
                 self._live.start()
-            self._live.update(Text(replace_controls(text)))
+            self._live.update(Text(replace_controls(text)), refresh=True)
         elif self._printed_s is None or now.elapsed_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = now.elapsed_s
             self._print(text)

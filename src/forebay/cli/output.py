@@ -15,8 +15,8 @@ import orjson
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forebay.control_characters import replace_controls
 from forebay.errors import SettingError
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from forebay.apps.registry import APPLICATIONS
+from forebay.apps import APPLICATIONS
 from forebay.cli.output import (
     STDOUT,
     Command,
@@ -24,9 +24,9 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.control_characters import replace_controls
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -205,8 +205,7 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
-    from forebay.config.load import load_spec
-    from forebay.config.presets import ApplicationOptions, preset_spec
+    from forebay.config import ApplicationOptions, load_spec, preset_spec
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
@@ -227,7 +226,7 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     """Raise `SettingError` where what is to run is neither a file nor an application."""
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     path = Path(pipeline)
     if path.exists():

@@ -17,9 +17,9 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.control_characters import replace_controls
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,7 @@ def setup(
     console, settings = errors_console(), load_settings()
     progress = ConsoleProgress(console)
     if embeddings:
-        from forebay.embed.model import ensure_embedding_model
+        from forebay.embed import ensure_embedding_model
 
         model = ensure_embedding_model(settings, progress)
         say(console, f"The embedding model is ready: {model}")
@@ -95,7 +95,7 @@ def install(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     check_json(json)
     jar = JARS.get(connector)

@@ -73,9 +73,9 @@ def run(
         return
     from rich.table import Table
 
-    from forebay.fleet.policy_registry import DEFAULT_POLICY
+    from forebay.fleet.policies import DEFAULT_POLICY
+    from forebay.simulate import Scenario, dispatcher_for
     from forebay.simulate.engine import find_model
-    from forebay.simulate.scenario import Scenario, dispatcher_for
     from forebay.simulate.traces import Arrivals
 
     check_json(json)

@@ -1,6 +1,6 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `forebay.config.load` (which turns every mistake into one `SettingError`), or directly in
+Build it with `forebay.config` (which turns every mistake into one `SettingError`), or directly in
 Python, where pydantic's `ValidationError` names the mistakes without showing values.
 """
 
@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from forebay.apps import APPLICATIONS, own_applications
 from forebay.apps.base import ApplicationSettings
-from forebay.apps.registry import APPLICATIONS, own_applications
-from forebay.config.flink_keys import owned
+from forebay.config.flink_options import close_option, is_option, owned
 from forebay.config.inference import (
     EngineSpec,
     FieldText,
@@ -31,24 +31,23 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
+from forebay.connectors import DeadLetterSink, Sink, Source
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
-from forebay.connectors.registry import DeadLetterSink, Sink, Source
 from forebay.documents.fields import (
     LocalPath,
     Model,
     NotNegativeFloat,
+    OneOf,
     PositiveFloat,
     PositiveInt,
     Scalar,
     wrong,
 )
-from forebay.documents.kinds import OneOf
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.config import ByUrl, Routing
-from forebay.fleet.policy_registry import DEFAULT_POLICY
-from forebay.flink.option_names import close_option, is_option
+from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE
 from forebay.records import Message

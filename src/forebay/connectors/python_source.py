@@ -19,7 +19,9 @@ from forebay.flink.types import STATE
 
 MOST_S = 0.05
 WAIT_S = 0.01
-"""The longest wait for a record in one call."""
+"""The longest wait for a record that is to come, in one call."""
+IDLE_SHARE = 0.05
+MOST_WAIT_S = 0.2
 
 
 class CallLimit:
@@ -39,6 +41,28 @@ class CallLimit:
     def reached(self) -> bool:
         """Whether the record just handed on has to be the call's last."""
         return not self._has_room() or self._clock.monotonic_s() >= self._until_s
+
+
+class IdleWait:
+    """How long a call waits for a record: a twentieth of the time for which none has come, `WAIT_S` at least
+    and `MOST_WAIT_S` at most.
+
+    A barrier, and a timer of the task, wait as long: hardly, where records come. Each call is a way from Java
+    to Python and back, and a source to which nothing comes makes five a second.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._came_s = self._clock.monotonic_s()
+
+    def came(self) -> None:
+        """A record has come."""
+        self._came_s = self._clock.monotonic_s()
+
+    def wait_s(self) -> float:
+        """The longest wait of a call that begins now."""
+        idle_s = self._clock.monotonic_s() - self._came_s
+        return min(MOST_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
 
 
 MAX_COUNT = 2**62

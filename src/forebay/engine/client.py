@@ -12,13 +12,12 @@ import aiohttp
 from yarl import URL
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body
 from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation, SettingError, Unreachable
 from forebay.records import Completion, ReplicaLoad, Request, Timing
-from forebay.settings import SecretRef, read_secret
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_ERROR_BYTES = 64 << 10
@@ -225,33 +224,6 @@ class _Seen:
 
 
 def _nothing() -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class HttpEngineFactory:
-    """Opens an `HttpEngine`, which is asked at once for all that it is given: a pipeline is better served by
-    `FleetEngineFactory.at`. Holds where the API key is, never the key; reads it when called.
-
-    Raises `SettingError` at construction for a URL that cannot be one, when called for a missing key.
-    """
-
-    url: str
-    api_key: SecretRef | None = None
-    stream: bool = True
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    max_answer_bytes: int = MAX_ANSWER_BYTES
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "url", replica_url(self.url))
-
-    def __call__(self) -> HttpEngine:
-        return HttpEngine(
-            self.url,
-            api_key=None if self.api_key is None else read_secret(self.api_key),
-            stream=self.stream,
-            connect_timeout_s=self.connect_timeout_s,
-            max_answer_bytes=self.max_answer_bytes,
-        )
 
 
 def replica_url(url: str) -> str:

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from forebay.engine.launch.dtype import LEAST_GFLOPS, NumberType, check_processor, known_type
+from forebay.engine.launch.dtype import (
+    LEAST_GFLOPS,
+    NumberType,
+    Processor,
+    check_processor,
+    known_type,
+    read_processor,
+)
 from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
 from forebay.engine.launch.local import machine_registry, threads_on
-from forebay.engine.launch.machine import Processor, available_memory_gib, read_processor, usable_cores
 from forebay.engine.launch.model import model_ready
 from forebay.engine.launch.registry import Replica
 from forebay.engine.launch.replicas import PORT_BASE
-from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB
+from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB, available_memory_gib, usable_cores
 from forebay.errors import LaunchError
 from forebay.ports import free_ports_from
 from forebay.settings import Settings

@@ -13,7 +13,7 @@ import orjson
 from yarl import URL
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.client import (
     MAX_ERROR_BYTES,
     HttpEngine,

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from math import inf
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine import Deadline, Engine
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.base import Deadline, Engine
 from forebay.errors import (
     AttemptTimeout,
     EngineError,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
@@ -27,8 +27,7 @@ from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Connect, Membership
-from forebay.fleet.policies import LeastRequests
-from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.state import Fleet
 from forebay.settings import read_secret

@@ -13,7 +13,7 @@ from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.discovery import MAX_REPLICAS, ReplicaList
 from forebay.fleet.health import RULES, HealthRules
-from forebay.fleet.policy_registry import DEFAULT_POLICY, make_policy
+from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.settings import SecretRef
 
 LEAST_STALL_S = 1.0

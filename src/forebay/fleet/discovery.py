@@ -22,6 +22,7 @@ from forebay.engine.client import replica_url
 from forebay.engine.replica import ServedModel, list_models
 from forebay.engine.retry import RetryPolicy, jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError
+from forebay.files import read_text
 from forebay.settings import SecretRef, read_secret
 
 MAX_REPLICAS = 1000
@@ -120,18 +121,7 @@ class FileReplicas:
 def read_replicas(path: Path) -> tuple[str, ...]:
     """The URLs in the file; blocks. Raises `SettingError` where it cannot be read or holds none."""
     where = f"replica file {path}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"{where} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise SettingError(f"{where} is larger than {MAX_BYTES} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{where} is not UTF-8: wrong byte at position {error.start}") from None
-    return checked(_entries(text, where), where=where)
+    return checked(_entries(read_text(path, MAX_BYTES, where), where), where=where)
 
 
 def _entries(text: str, where: str) -> Iterable[object]:

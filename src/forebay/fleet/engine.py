@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig

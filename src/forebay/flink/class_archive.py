@@ -26,6 +26,8 @@ from forebay.processes import parent_death_signal
 LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
+LISTS_CLASSES = "-XX:DumpLoadedClassList"
+"""The option of a JVM for which there is no archive yet."""
 ARCHIVES = "flink-*.jsa"
 """What the names of archives have in common."""
 
@@ -57,7 +59,7 @@ class ClassArchive:
         private_folder(self.folder.absolute())
         if self.path.is_file():
             return (f"-XX:SharedArchiveFile={self.path}",)
-        return (f"-XX:DumpLoadedClassList={self._list()}",)
+        return (f"{LISTS_CLASSES}={self._list()}",)
 
     def make(self, environment: Mapping[str, str]) -> bool:
         """Make the archive of what the JVM that this process has started has loaded until now; blocks for

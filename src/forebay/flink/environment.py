@@ -19,7 +19,7 @@ from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, import_path, start_jvm
 from forebay.flink.rest import FlinkRest
-from forebay.flink.thread_mode import MODE, ONE_MODE
+from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
 from forebay.settings import load_settings
 
@@ -28,6 +28,7 @@ __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newe
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 MOST_PAUSE_MS = 500
+LEAST_NETWORK_MB, MOST_NETWORK_MB = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     options = secured_options(config)
     # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
+    import_functions()
     start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
@@ -171,7 +173,9 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
         "pipeline.object-reuse": "false",
         **_restart_options(config.restart),
-        **(_local_options() if config.cluster is None else _cluster_options(config.cluster)),
+        **(
+            _local_options(config.parallelism) if config.cluster is None else _cluster_options(config.cluster)
+        ),
         **(REMOTE if config.task_managers > 1 else {}),
     }
     brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
@@ -222,7 +226,9 @@ def _restart_options(restart: Restart) -> dict[str, str]:
     return options
 
 
-def _local_options() -> dict[str, str]:
+def _local_options(parallelism: int) -> dict[str, str]:
+    # All of it is taken at the start. A shuffle needs some 3 * parallelism^2 buffers.
+    network = f"{min(MOST_NETWORK_MB, max(LEAST_NETWORK_MB, 4 * parallelism))} mb"
     return {
         # Any free port: several jobs run side by side on one machine.
         "rest.port": "0",
@@ -233,8 +239,8 @@ def _local_options() -> dict[str, str]:
         "taskmanager.bind-host": "localhost",
         "taskmanager.host": "localhost",
         "web.submit.enable": "false",
-        "taskmanager.memory.network.min": "64 mb",
-        "taskmanager.memory.network.max": "64 mb",
+        "taskmanager.memory.network.min": network,
+        "taskmanager.memory.network.max": network,
         "taskmanager.memory.managed.size": "64 mb",
         # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
         # and nothing is committed, until those that the last one caught have left: keep them few, also in the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from pyflink.common import JobClient
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
+from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.metrics import COUNTERS, GAUGES, MOMENTS
 from forebay.flink.rest import FlinkRest, NotFound
@@ -32,6 +34,8 @@ FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
 UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
+NAMES_S = 5.0
+YOUNG_S = 20.0
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
 FAILED_COMMITS = "failedCommittables"
@@ -76,9 +80,12 @@ class RunningJob:
     The REST service of an embedded cluster ends with its job; `ended` then still knows how.
     """
 
-    def __init__(self, client: JobClient, rest: FlinkRest) -> None:
+    def __init__(self, client: JobClient, rest: FlinkRest, *, clock: Clock | None = None) -> None:
         self.id = str(client.get_job_id())
         self.rest = rest
+        self._clock = clock or SystemClock()
+        self._begun_s = self._clock.monotonic_s()
+        self._names: dict[tuple[str, Callable[[str], bool]], tuple[float, list[str]]] = {}
         self._result = client.get_job_execution_result()
         self._drain: str | None = None
 
@@ -161,11 +168,20 @@ class RunningJob:
         """Vertices, names, and values over the subtasks."""
         for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
             base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
-            ids = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
-            for query in queries(ids):
+            for query in queries(self._metric_names(base, wanted)):
                 for metric in self._get(f"{base}?get={query}"):
                     over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
                     yield vertex, metric["id"], over
+
+    def _metric_names(self, base: str, wanted: Callable[[str], bool]) -> list[str]:
+        """Those of a vertex that `wanted` takes: listed anew every five seconds. A job that has begun still
+        adds to them."""
+        now_s = self._clock.monotonic_s()
+        listed_s, names = self._names.get((base, wanted), (-math.inf, []))
+        if now_s - listed_s >= NAMES_S or now_s - self._begun_s < YOUNG_S:
+            names = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            self._names[base, wanted] = now_s, names
+        return names
 
     def checkpoints(self) -> Checkpoints:
         """The job's checkpoints so far."""

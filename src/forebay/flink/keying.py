@@ -106,23 +106,40 @@ class Keying(FlatMapFunction):
             item = KeyedEvent(id=id, key=key, event=record, read_ms=self._clock.wall_ms())
             return id if self._key is None else key, encode(item)
         except Exception as error:
-            position = record.position if isinstance(record.position, str) else None
-            letter = DeadLetter(
-                raw=record.raw,
-                cause=_cause(error),
-                detail=_detail(error),
-                time_ms=record.time_ms,
-                position=position,
-                record_key=record.record_key,
-                headers=record.headers,
-            )
-            return position or "", encode(letter)
+            letter = refused(record, error, id=_made(self._id, record), key=_made(self._key, record))
+            return letter.position or "", encode(letter)
 
     @staticmethod
     def _text(what: str, value: object) -> str:
         if not isinstance(value, str):
             raise RecordError(f"the {what} must be text, found {type(value).__name__}")
         return value
+
+
+def refused(record: Event, error: Exception, *, id: str | None = None, key: str | None = None) -> DeadLetter:
+    """The dead letter of `record`, with all that is known of it, where `error` says why it was given up."""
+    return DeadLetter(
+        raw=record.raw,
+        cause=_cause(error),
+        detail=_detail(error),
+        id=id,
+        key=key,
+        time_ms=record.time_ms,
+        position=record.position if isinstance(record.position, str) else None,
+        record_key=record.record_key,
+        headers=record.headers,
+    )
+
+
+def _made(text: EventText | None, record: Event) -> str | None:
+    """The key or the id of a record that is given up; None where it has none, or none that can be kept."""
+    if text is None:
+        return None
+    try:
+        made = text(record)
+        return made if isinstance(made, str) and made.encode() else None
+    except Exception:
+        return None
 
 
 def _cause(error: Exception) -> str:

@@ -7,8 +7,8 @@ here, and nothing of what an event means.
 What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
 and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
 touched, so answers wait in their shard's mailbox until the next record or timer of that shard, and an answer
-has a timer of its shard fired at once (`forebay.flink.wakes`). Where this Flink cannot be woken, timers look
-for answers. A restore takes up all shards before the first record.
+has a timer fired at once, which takes those of all shards (`forebay.flink.wakes`). Where this Flink cannot be
+woken, timers look for answers. A restore takes up all shards before the first record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
-from forebay.flink.jvm_task import held_keys, is_cancelled, set_after_round
+from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
@@ -124,6 +124,7 @@ class InferenceOperator(KeyedProcessFunction):
             store: Store = runtime_context.get_map_state(MapStateDescriptor(name, Types.STRING(), STATE))
             return store
 
+        collect_less()
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
@@ -178,6 +179,11 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._complete(shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        if timestamp == WOKEN_MS:
+            self._early = False
+            for key in self._wakes.each(self._calls.ready()):
+                yield from self._look_after(self._shards[key], ctx)
+            return
         key = ctx.get_current_key()
         self._early = self._is_early(timestamp, ctx)
         shard = self._shards.get(key) or self._recover(key, ctx)
@@ -187,8 +193,11 @@ class InferenceOperator(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
         if shard.machine.timers:
-            if timestamp != WOKEN_MS:
-                self._come(timestamp, shard, ctx)
+            self._come(timestamp, shard, ctx)
+        yield from self._look_after(shard, ctx)
+
+    def _look_after(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        if shard.machine.timers:
             yield from self._fire(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self.event_time:
@@ -258,7 +267,7 @@ class InferenceOperator(KeyedProcessFunction):
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
-    def _beat(self, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+    def _beat(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Tell downstream how far event time is though no result says so; ask to be woken for the next."""
         watermark_ms = ctx.timer_service().current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
@@ -334,7 +343,7 @@ class InferenceOperator(KeyedProcessFunction):
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._arm(self._shards[key], of_key, always=True)
-        if always or shard.machine.due or (shard.machine.awaiting and not self._wakes.works(shard.key)):
+        if always or shard.machine.due or (shard.machine.awaiting and not self._wakes.works):
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif shard.machine.awaiting:
             wake_ms = now_ms + self._pace.rescue_ms
@@ -361,8 +370,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
         """Whether Flink fires a timer before its time, as it does where the clock was set back."""
-        is_wall = ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp != WOKEN_MS
-        return is_wall and timestamp > self._clock.wall_ms()
+        return ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
         """Set a processing-time timer of the key in hand."""

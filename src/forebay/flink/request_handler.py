@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
-from forebay.engine.base import Engine, EngineFactory
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, complete_with_retry

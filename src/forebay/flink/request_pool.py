@@ -11,16 +11,22 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, Protocol
 
 from forebay.errors import ForebayError
 from forebay.records import DeadLetter, KeyedEvent, Result
+from forebay.thread_names import name_thread
 
 Ordering = Literal["unordered", "key"]
 """When a finished call may leave: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
 """Answers that may wait for release or pick-up, per slot of capacity, before input is blocked."""
+GATHER_S = 0.001
+"""Where calls come or end in quicker succession than that, they are started, and told of, together."""
+LOST_S = 1.0
+"""A word to the operator's thread to which nothing has followed for so long is given again."""
 
 
 class Handler(Protocol):
@@ -47,8 +53,10 @@ class RequestPool:
 
     `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
     (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
-    `load` may be read from any. `on_ready` is called on the event loop's thread with a shard for which `take`
-    has something to give or to raise, and not again until that was taken.
+    `load` may be read from any. `on_ready` is called on the event loop's thread once `ready` has something to
+    give or to raise, and not again before `ready` was called.
+
+    The two threads share one interpreter lock, so neither wakes the other for each call where there are many.
     """
 
     def __init__(
@@ -57,7 +65,7 @@ class RequestPool:
         *,
         capacity: int,
         ordering: Ordering = "unordered",
-        on_ready: Callable[[int], None] = lambda shard: None,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_answerer = open_answerer
         self._on_ready = on_ready
@@ -74,6 +82,9 @@ class RequestPool:
         self._releasable = 0
         self._limit = float(capacity)
         self._waking = False
+        self._looked_s = self._told_s = -inf
+        self._telling = self._waiting = False
+        self._called_s = -inf
         self._closing = False
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
@@ -134,7 +145,14 @@ class RequestPool:
             wake = not self._waking and self._in_flight < self._capacity
             self._waking = self._waking or wake
         if wake:
-            self._loop.call_soon_threadsafe(self._start_pending)
+            self._loop.call_soon_threadsafe(self._look)
+
+    def ready(self) -> list[int]:
+        """The shards for which `take` has something now; never blocks."""
+        # In this order: what is ready after the look is told of.
+        self._called_s = -inf
+        self._raise_failure()
+        return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
         """The answers of `shard` that may leave now, in order; never blocks."""
@@ -180,7 +198,9 @@ class RequestPool:
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
+            self._waiting = True
             met = self._changed.wait_for(lambda: condition() or self._failure is not None, timeout_s)
+            self._waiting = False
             self._raise_failure()
             return met
 
@@ -192,6 +212,7 @@ class RequestPool:
         return await self._open_answerer()
 
     def _run_loop(self) -> None:
+        name_thread(self._thread.name)
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
@@ -211,9 +232,20 @@ class RequestPool:
         if self._answerer is not None:
             await self._answerer.close()
 
+    def _look(self) -> None:
+        """Start what was submitted. Where more follows at once, the next look is after a moment: until then
+        nothing has to wake this thread."""
+        now_s = self._loop.time()
+        if self._pending and now_s - self._looked_s < 2 * GATHER_S:
+            self._loop.call_later(GATHER_S, self._look)
+        else:
+            # Before the look, so that what comes after it wakes this thread.
+            self._waking = False
+        self._looked_s = now_s
+        self._start_pending()
+
     def _start_pending(self) -> None:
         with self._changed:
-            self._waking = False
             started = []
             while self._pending and self._in_flight < self._capacity:
                 # In this order: `has_room` looks without the lock, and must not see room that is not there.
@@ -240,10 +272,8 @@ class RequestPool:
             # An answerer turns every failure it knows into a dead letter; what is left is a defect (and so is
             # a cancellation when nobody closes), and must fail the job, which then restores, rather than lose
             # a record.
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-            self._on_ready(shard)
+            self._failure = error
+            self._tell_soon()
 
     def _note_duration(self, call_s: float) -> None:
         # A step of a tenth towards the newest, but never far above it: this tracks the low side of a mixture.
@@ -251,19 +281,37 @@ class RequestPool:
 
     def _finish(self, shard: int, id: str, answer: Answer) -> None:
         with self._changed:
-            leaving, ready = self._releases[shard].finish(id, answer), self._ready[shard]
-            first = bool(leaving) and not ready
-            ready.extend(leaving)
+            leaving = self._releases[shard].finish(id, answer)
+            self._ready[shard].extend(leaving)
             self._in_flight -= 1
             self._finished += 1
             self._unreleased += 1
             self._releasable += len(leaving)
             self._limit = max(self._capacity, self._limit - 0.5)
-            self._changed.notify_all()
-        if first:
-            self._on_ready(shard)
+        self._tell_soon()
         if self._pending:
             self._start_pending()
+
+    def _tell_soon(self) -> None:
+        """Tell the operator's thread, once for all calls that end in this round of the loop, or in a moment
+        where they follow each other at once."""
+        if self._telling:
+            return
+        self._telling = True
+        if self._loop.time() - self._told_s < GATHER_S:
+            self._loop.call_later(GATHER_S, self._tell)
+        else:
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        self._told_s = now_s = self._loop.time()
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+        if (self._releasable or self._failure) and now_s - self._called_s > LOST_S:
+            self._called_s = now_s
+            self._on_ready()
 
 
 class Release(Protocol):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from forebay.errors import LaunchError
 from forebay.flink.tls_keys import TlsKeys
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
+HEADERS = {"Content-Type": "application/json"}
 
 
 class RestSilent(LaunchError):
@@ -30,7 +33,8 @@ class FlinkRest:
     """The service at `url`; with `keys`, of an embedded Flink that answers nobody else.
 
     Methods block for one call, at most ten seconds and some; they raise `LaunchError` where there is no good
-    answer. No proxy of the environment's is asked for an embedded Flink.
+    answer. No proxy of the environment's is asked for an embedded Flink, and each thread keeps a connection
+    to it: to make one takes Flink and its client longer than all else that a look needs.
     """
 
     url: str
@@ -44,23 +48,74 @@ class FlinkRest:
         """The answer as it is, of at most 8 MiB; `wish` is sent as JSON."""
         url = self.url + path
         data = None if wish is None else json.dumps(wish).encode()
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        ask = self._ask_anew if self.keys is None else self._ask_kept
         try:
-            with self._opener.open(request, timeout=REST_TIMEOUT_S) as answer:
-                body: bytes = answer.read(MAX_ANSWER_BYTES)
-                return body
-        except urllib.error.HTTPError as error:
-            kind = NotFound if error.code == 404 else LaunchError
-            raise kind(f"{url} answered {error.code}") from None
+            status, body = ask(path, method, data)
         except (OSError, ValueError, http.client.HTTPException) as error:
             silent = isinstance(getattr(error, "reason", error), TimeoutError)
             raise (RestSilent if silent else LaunchError)(f"{url} does not answer: {error}") from None
+        if status >= 300:
+            raise (NotFound if status == 404 else LaunchError)(f"{url} answered {status}")
+        return body
+
+    def _ask_anew(self, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
+        request = urllib.request.Request(self.url + path, data, HEADERS, method=method)
+        try:
+            with self._opener.open(request, timeout=REST_TIMEOUT_S) as answer:
+                return answer.status, answer.read(MAX_ANSWER_BYTES)
+        except urllib.error.HTTPError as error:
+            return error.code, b""
+
+    def _ask_kept(self, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
+        connection = self._connection()
+        if method != "GET":
+            # On a kept connection nobody knows whether Flink took what it then closed.
+            connection.close()
+        kept = connection.sock is not None
+        try:
+            return _ask_once(connection, path, method, data)
+        except (http.client.HTTPException, ConnectionError):
+            if not kept:
+                raise
+            # Flink has closed it since: it was idle for long, or there is another Flink.
+            return _ask_once(connection, path, method, data)
+
+    def _connection(self) -> _Connection:
+        assert self.keys is not None
+        if not hasattr(self._kept, "connection"):
+            host = urlsplit(self.url)
+            self._kept.connection = _Connection(
+                host.hostname or "", host.port, timeout=REST_TIMEOUT_S, context=self.keys.client_context()
+            )
+        connection: _Connection = self._kept.connection
+        return connection
+
+    @cached_property
+    def _kept(self) -> threading.local:
+        return threading.local()
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        if self.keys is None:
-            return urllib.request.build_opener()
-        return urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),
-            urllib.request.HTTPSHandler(context=self.keys.client_context()),
-        )
+        return urllib.request.build_opener()
+
+
+class _Connection(http.client.HTTPSConnection):
+    """Closed with the thread that used it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _ask_once(connection: _Connection, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
+    """One question, for which a connection that is closed is opened; it stays open where all went well."""
+    try:
+        connection.request(method, path, data, HEADERS)
+        answer = connection.getresponse()
+        body = answer.read(MAX_ANSWER_BYTES)
+    except BaseException:
+        connection.close()
+        raise
+    if not answer.isclosed():
+        # There is more of it.
+        connection.close()
+    return answer.status, body

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import SettingError
@@ -87,6 +88,27 @@ def _state_names(jvm: Any, checkpoint: str) -> Iterator[set[str]]:
         yield names
 
 
+BEAM = "apache_beam"
+FUNCTIONS = "pyflink.fn_execution"
+"""PyFlink's package of what runs users' functions."""
+
+
+def import_functions() -> None:
+    """Import `FUNCTIONS` without Apache Beam, which PyFlink imports with it: nothing but worker processes
+    needs that, and it takes more than a second and 100 MB. Where either has been imported, nothing happens.
+
+    PyFlink itself does without Beam's compiled modules where they cannot be imported. What imports Beam later
+    gets it.
+    """
+    if FUNCTIONS in sys.modules or BEAM in sys.modules:
+        return
+    sys.modules[BEAM] = None  # type: ignore[assignment]  # so that an import fails
+    try:
+        import_module(FUNCTIONS)
+    finally:
+        del sys.modules[BEAM]
+
+
 def import_ahead(java: Any = None) -> bool:
     """Have the Python inside this process's JVM, or another whose `java` Py4J gave, import `MODULES`; blocks.
     False where that failed.
@@ -107,6 +129,7 @@ def import_ahead(java: Any = None) -> bool:
         config = config.setExcType(core.PythonInterpreterConfig.ExecType.MULTI_THREAD)
         python = core.PythonInterpreter(config.build())
         try:
+            python.exec(f"from {__name__} import import_functions; import_functions()")
             python.exec(f"import {', '.join(MODULES)}")
         finally:
             python.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
@@ -24,15 +25,16 @@ PAST_MS = 0
 
 
 class Wakes:
-    """Fires `on_timer(WOKEN_MS)` of a keyed function for shards that another thread names.
+    """Fires `on_timer(WOKEN_MS)` of a keyed function for another thread.
 
-    `add` and `close` are for the function's thread, `wake` for any; it returns at once. A wake after `close`,
-    or of a shard that was not added, does nothing. A wake is not in a checkpoint: whoever restores one looks
-    after its shards by itself.
+    `wake` is for any thread and returns at once, all else for the function's. Before a key was added, and
+    after `close`, a wake does nothing. A wake is not in a checkpoint: whoever restores one looks after its
+    shards by itself.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
-        self._callbacks: dict[int, Any] = {}
+        self._callback: Any = None
+        self._keys: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._service: Any = None
         java = getattr(runtime_context, "_runtime_context", None)
@@ -40,41 +42,52 @@ class Wakes:
             return
         try:
             self._service = java.getProcessingTimeService()
+            self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
         except Exception as error:
             self._do_without(error)
 
     def add(self, key: int, ctx: KeyedProcessFunction.Context) -> None:
-        """Make wakes of `key`, the key in hand, possible, where they are."""
+        """Let `each` find `key`, the key in hand."""
         if self._service is None:
             return
         try:
-            timers = ctx.timer_service()._j_timer_service
-            self._callbacks[key] = _sends(self._service, _fires(timers))
+            # As Java's own object: a key that went through Python may come back as another type.
+            self._keys[key] = self._backend.getCurrentKey()
+            if self._callback is None:
+                timers = ctx.timer_service()._j_timer_service
+                self._callback = _sends(self._service, _fires(timers))
         except Exception as error:
             self._do_without(error)
 
-    def works(self, key: int) -> bool:
-        """Whether a wake of `key` is sent; once one was refused, none is."""
-        return key in self._callbacks
+    @property
+    def works(self) -> bool:
+        """Whether a wake is sent; once one was refused, none is."""
+        return self._callback is not None
 
-    def wake(self, key: int) -> None:
-        """Have the timer of `key` fired, after what the task does at present."""
+    def each(self, keys: Iterable[int]) -> Iterator[int]:
+        """Those of `keys` that were added. Until the next one is asked for, state and timers are its own;
+        then they are those of the last."""
+        for key in keys:
+            if key in self._keys:
+                self._backend.setCurrentKey(self._keys[key])
+                yield key
+
+    def wake(self) -> None:
+        """Have the timer fired, after what the task does at present."""
         with self._lock:
-            callback = self._callbacks.get(key)
-            if callback is None:
+            if self._callback is None:
                 return
             try:
-                callback.run()
+                self._callback.run()
             except Exception as error:
                 # As when the task has ended, and its operator is about to be closed.
                 log.info("the task was not woken, and is not from now on: %s", error)
-                self._callbacks.clear()
+                self._callback = None
 
     def close(self) -> None:
         """No wake from now on."""
         with self._lock:
-            self._service = None
-            self._callbacks.clear()
+            self._service = self._callback = None
 
     def _do_without(self, error: Exception) -> None:
         log.warning("this Flink cannot be woken, so answers are looked for: %s", error)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
+from forebay.documents import check_document, read_document
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -19,11 +20,10 @@ from forebay.documents.fields import (
     PositiveInt,
     SecretField,
 )
-from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
 from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.policy_registry import DEFAULT_POLICY
+from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.keys import KeyLimits
 from forebay.gateway.relay import RelayRules
 

@@ -20,7 +20,7 @@ from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLos
 from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
-from forebay.flink.thread_mode import import_ahead
+from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
 from forebay.runtime.attempt import Attempt
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
 from forebay.runtime.job_graph import connector_jars
@@ -156,7 +156,8 @@ class FlinkClient:
 
 def _import_what_builds_jobs() -> None:
     """PyFlink imports a thousand modules with the first function that a job is given."""
-    import_module("pyflink.fn_execution.flink_fn_execution_pb2")
+    import_functions()
+    import_module(f"{FUNCTIONS}.flink_fn_execution_pb2")
 
 
 def _kind(error: ForebayError) -> str:

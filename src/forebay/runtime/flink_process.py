@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import orjson
 
 from forebay.connectors.jars import installed_jars
-from forebay.control_characters import replace_controls
 from forebay.errors import PipelineFailed
 from forebay.processes import module_command
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
 from forebay.runtime.reports import Lost, Report, decode_report
 from forebay.settings import Settings
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from forebay.runtime.attempt import Order

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock
 from forebay.config.spec import PipelineSpec
-from forebay.engine.base import EngineFactory
+from forebay.engine import EngineFactory
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for

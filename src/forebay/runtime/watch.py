@@ -20,11 +20,14 @@ from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
 
 POLL_S = 0.5
+STILL_LOOKS = 10
+RESTING_ROUNDS = 3
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """How failures begin that no restart will mend."""
@@ -66,7 +69,8 @@ def watch_until_end(
     answered: Callable[[Snapshot], bool],
     committed: Callable[[Checkpoints], None],
 ) -> Snapshot:
-    """Look at `job` every half second; blocks until it has ended, and returns the last look.
+    """Look at `job` every half second, or as `Rests` says; blocks until it has ended, and returns the last
+    look.
 
     Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
     one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
@@ -78,7 +82,7 @@ def watch_until_end(
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
-    failed_commits = FailedCommits()
+    failed_commits, rests = FailedCommits(), Rests()
     try:
         # To ask Java itself has no time-out: not while Flink's REST service, which is in it, is silent.
         while silent or (cause := job.ended()) is None:
@@ -87,11 +91,16 @@ def watch_until_end(
                 raise Cancelled
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
+            if rests.passes() and not wishes.drain:
+                tell(Look(last, signs))
+                continue
             try:
+                before = last
                 last, signs = _look(
                     job, last, savepoints, failed_commits, one_each=one_each, committed=committed
                 )
                 last = replace(last, backlog=waiting.backlog(last))
+                rests.looked(before, last)
                 if wishes.drain or answered(last):
                     job.drain(savepoints)
             except LaunchError as error:
@@ -108,6 +117,31 @@ def watch_until_end(
         failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
         raise failed(f"the Flink job failed: {cause}")
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
+
+
+class Rests:
+    """Which rounds pass without a look at the job: three of four, once it has run for ten looks with nothing
+    in flight, nothing that waits and no count changed. Each look is a dozen answers of Flink's."""
+
+    def __init__(self) -> None:
+        self._still = self._left = 0
+
+    def looked(self, before: Snapshot, now: Snapshot) -> None:
+        """A look was made."""
+        same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
+        waits = (
+            now.in_flight
+            or now.pending
+            or 0 < now.oldest_read_ms < NOTHING_READ_MS
+            or (now.backlog is not None and now.backlog.records)
+        )
+        self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
+        self._left = RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
+
+    def passes(self) -> bool:
+        """Whether the round that begins makes no look."""
+        self._left -= 1
+        return self._left >= 0
 
 
 class FailedCommits:

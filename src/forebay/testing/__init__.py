@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from forebay.testing.clock import wait_until as wait_until
     from forebay.testing.cluster import local_cluster as local_cluster
     from forebay.testing.engine import ScriptedEngineFactory as ScriptedEngineFactory
     from forebay.testing.replica import ReplicaProcess as ReplicaProcess
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from forebay.testing.script import Fixed as Fixed
     from forebay.testing.script import Mixture as Mixture
     from forebay.testing.stateful import Machine as Machine
+    from forebay.testing.waiting import wait_until as wait_until
 
 _HOMES = {
     "Faults": "script",
@@ -34,7 +34,7 @@ _HOMES = {
     "ReplicaThread": "replica",
     "ScriptedEngineFactory": "engine",
     "local_cluster": "cluster",
-    "wait_until": "clock",
+    "wait_until": "waiting",
 }
 """Where each name is defined."""
 

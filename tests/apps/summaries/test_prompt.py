@@ -9,14 +9,15 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.summaries import Driven
 
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.parts import MAX_SOURCES, Source, Statement, clean, item_of
 from forebay.apps.summaries.plan import OVERHEAD_TOKENS, SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
+from forebay.apps.summaries.values import MAX_SOURCES, Source, Statement, clean, item_of
 from forebay.engine.answer import AnswerCheck
-from forebay.testing.summaries import Driven, summarise
+from forebay.testing.answers import summarise
 
 ITEMS = tuple(item_of(f"e{n}", n * 60_000, f"bob: says {n}") for n in range(4))
 EARLIER = tuple(Statement(f"Earlier {n}.", (Source(f"s{n}", n, f"text {n}"),), more=n) for n in range(3))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgpack
 import pytest
+from tests.harness.summaries import Driven
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.errors import ForebayError
-from forebay.testing.summaries import Driven
 
 
 def test_a_state_comes_back_whole() -> None:

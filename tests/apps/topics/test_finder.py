@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forebay.apps.topics.finder import NO_TOPIC, Found, Lexicon, TopicEvent, TopicFinder, TopicSettings
+from forebay.apps.topics.finder import Lexicon, TopicFinder
+from forebay.apps.topics.values import NO_TOPIC, Found, TopicEvent, TopicSettings
 from forebay.errors import MalformedRecord, SettingError
 
 

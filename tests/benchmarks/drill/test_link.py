@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from benchmarks.drill.link import Link
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 
 @pytest.fixture

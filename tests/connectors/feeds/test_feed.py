@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from benchmarks.feeds import Drops, FeedServer, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,6 @@ from forebay.connectors.feeds.feed import (
 from forebay.connectors.feeds.jetstream import JetstreamFeed
 from forebay.connectors.feeds.sse import SseFeed
 from forebay.settings import SecretRef
-from forebay.testing.feeds import Drops, FeedServer, serve
 
 FAST = Backoff(0.001, 0.01)
 RECORDS = [{"n": n, "text": "é" * (n % 40), "more": [n]} for n in range(300)]

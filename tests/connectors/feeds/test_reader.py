@@ -10,7 +10,7 @@ import pytest
 from forebay.connectors.feeds.feed import Received
 from forebay.connectors.feeds.reader import FeedReader
 from forebay.errors import ForebayError
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 WAIT_S = 180.0
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import OneKeyContext, Room
 
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import FeedRefused, Received
 from forebay.connectors.feeds.source import Poll, Polled, polled_source
 from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import OneKeyContext, Room
 
 
 @dataclass

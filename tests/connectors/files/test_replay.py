@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
@@ -18,8 +20,6 @@ from forebay.connectors.formats import Format
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.types import END_OF_TIME_MS
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import OneKeyContext, PlannedCalls, Room
 
 FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 

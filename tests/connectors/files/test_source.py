@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.keyed_state import OneKeyContext
 
 from forebay.codec import decode
 from forebay.connectors.files.chunks import Pieces, longest_line, parts_of
@@ -15,7 +16,6 @@ from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import ReadPieces
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS
-from forebay.testing.keyed_state import OneKeyContext
 
 LINES = st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"]))
 READERS = st.sampled_from(

@@ -4,6 +4,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 
 from forebay.codec import decode
 from forebay.connectors.generator import source as generator
@@ -11,8 +13,6 @@ from forebay.connectors.generator.posts import EVERYDAY, TOPICS, post
 from forebay.connectors.generator.source import START_MS, Burst, Generator, GiveDue, generator_source
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import ForebayError
-from forebay.testing.clock import ManualClock
-from forebay.testing.keyed_state import OneKeyContext, PlannedCalls, Room
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:

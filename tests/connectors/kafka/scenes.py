@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from benchmarks.topic_client import make_topic, produce
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyflink.common import Time, Types
@@ -25,8 +26,7 @@ from forebay.connectors.timestamps import with_event_time
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit
 from forebay.ports import free_port
-from forebay.testing.clock import wait_until
-from forebay.testing.topics import make_topic, produce
+from forebay.testing.waiting import wait_until
 
 WAIT_S = 180.0
 DAY_MS = 1_700_000_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.topic_client import delete_before, make_topic, produce
 
 from forebay.connectors.kafka.admin import Place, lag
-from forebay.testing.topics import delete_before, make_topic, produce
 
 ASKED = """
 import json, sys

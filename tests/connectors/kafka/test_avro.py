@@ -13,6 +13,8 @@ from uuid import UUID
 
 import pytest
 from fastavro import schemaless_writer
+from tests.harness.clock import ManualClock
+from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
@@ -29,8 +31,6 @@ from forebay.connectors.kafka.source import read_record
 from forebay.errors import MalformedRecord, SettingError, SetupError
 from forebay.records import DeadLetter, Event
 from forebay.settings import SecretRef
-from forebay.testing.clock import ManualClock
-from forebay.testing.registry import ScriptedRegistry
 
 PLACE = {"topic": "in", "partition": 0, "offset": 1, "time_ms": 7}
 

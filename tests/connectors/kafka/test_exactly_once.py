@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 WAIT_S = 180.0
@@ -47,14 +47,14 @@ class Killable:
             )
 
     def kill(self) -> None:
-        from forebay.testing.operators import kill_tree
+        from tests.harness.operators import kill_tree
 
         if self._process is not None:
             kill_tree(self._process)
             self._process = None
 
     def feed(self, start: int, stop: int) -> None:
-        from forebay.testing.topics import produce
+        from benchmarks.topic_client import produce
 
         produce(
             self.node.bootstrap,
@@ -70,7 +70,7 @@ class Killable:
         )
 
     def results(self) -> list[dict[str, Any]]:
-        from forebay.testing.topics import consume_committed
+        from benchmarks.topic_client import consume_committed
 
         return [
             orjson.loads(message.value() or b"")

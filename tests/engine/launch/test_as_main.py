@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from forebay.engine.launch.spec import AS_MAIN
-from forebay.testing.clock import wait_until
+from forebay.testing.waiting import wait_until
 
 SERVER = """
 import multiprocessing

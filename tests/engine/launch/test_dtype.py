@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from forebay.engine.launch import dtype
 from forebay.engine.launch.dtype import (
     TYPES,
+    Processor,
     check_processor,
     choose,
     choose_by_features,
@@ -21,7 +22,6 @@ from forebay.engine.launch.dtype import (
     probe,
 )
 from forebay.engine.launch.environment import engine_python
-from forebay.engine.launch.machine import Processor
 from forebay.engine.launch.progress import Silent
 from forebay.errors import LaunchError
 from forebay.settings import Settings

@@ -5,13 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.engine.launch.machine import (
-    available_memory_gib,
-    core_quota,
-    physical_cores,
-    read_processor,
-    usable_cores,
-)
+from forebay.engine.launch.dtype import read_processor
+from forebay.engine.launch.spec import available_memory_gib, core_quota, physical_cores, usable_cores
 from forebay.errors import LaunchError, SettingError
 from forebay.ports import free_ports_from
 

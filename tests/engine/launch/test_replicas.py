@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from forebay.engine.launch import end_kept, is_healthy
-from forebay.engine.launch.machine import usable_cores
 from forebay.engine.launch.registry import Replica
+from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError
 from forebay.ports import port_is_free
 from forebay.processes import birth_s

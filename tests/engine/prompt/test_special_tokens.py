@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.sessions.program import FOLDING, Session, Sessions
-from forebay.apps.summaries.parts import Source, Statement, clean, item_of
+from forebay.apps.sessions import FOLDING, Session, Sessions
 from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.values import Source, Statement, clean, item_of
 from forebay.apps.topics import settings as topics
-from forebay.apps.topics.stages import ShardEvent
-from forebay.apps.topics.values import TopicEvent
+from forebay.apps.topics.values import ShardEvent, TopicEvent
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
-from forebay.engine.prompt import PromptTemplate, escape_special_tokens
+from forebay.engine.prompt import PromptTemplate
 from forebay.records import Event, Message
 from forebay.stateful.program import Moment
+from forebay.untrusted_text import escape_special_tokens
 
 SPECIAL = (
     *("<|im_start|>", "<|im_end|>", "<|endoftext|>"),  # ChatML: Qwen, SmolLM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.harness.clock import run_virtual
 
-from forebay.testing.clock import run_virtual
 from forebay.testing.replica.work import Work
 
 

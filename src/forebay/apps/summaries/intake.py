@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from forebay.apps.summaries.parts import Chunk, Item, clean, events_of, item_of, weight
 from forebay.apps.summaries.plan import SummaryPlan
-from forebay.apps.summaries.results import Refused
 from forebay.apps.summaries.state import FOREVER_MS, KeyState, Pane, bounds, ends_of, touched
+from forebay.apps.summaries.values import Chunk, Item, Refused, clean, events_of, item_of, weight
 
 
 def allowance(plan: SummaryPlan, pane: Pane) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.apps.summaries.parts import LINE_TOKENS
+from forebay.apps.summaries.values import LINE_TOKENS, WindowKind
 from forebay.errors import SettingError
 
 Late = Literal["next", "side", "correct"]
-WindowKind = Literal["tumbling", "sliding", "session", "rolling"]
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forebay.apps.summaries.intake import Arrival, Intake, passed
-from forebay.apps.summaries.parts import Chunk, Node, Statement, events_of, within
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.prompt import Ask, Read, read_answer, without_answer
-from forebay.apps.summaries.results import Refused, Summary
 from forebay.apps.summaries.state import KeyState, Pane, Work, ends_of, panes_of
+from forebay.apps.summaries.values import Chunk, Node, Refused, Statement, Summary, events_of, within
 from forebay.records import JSON, Usage
 
 Output = Summary | Refused

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forebay.apps.summaries.parts import (
+from forebay.apps.summaries.state import WorkKind
+from forebay.apps.summaries.values import (
     MAX_SOURCES,
     Item,
     Source,
     Statement,
     clean,
     joined_sources,
+    moment,
     source_of,
     tokens,
     within,
 )
-from forebay.apps.summaries.results import moment
-from forebay.apps.summaries.state import WorkKind
-from forebay.engine.prompt import escape_special_tokens
 from forebay.records import JSON, Message
+from forebay.untrusted_text import escape_special_tokens
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40

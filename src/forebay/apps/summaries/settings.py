@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 
 from forebay.apps.base import ApplicationSettings, Page, Preset
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.plan import DAY_MS, Late, SummaryPlan, WindowKind, Windows
+from forebay.apps.summaries.plan import DAY_MS, Late, SummaryPlan, Windows
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
-from forebay.apps.summaries.results import Refused, Summary
 from forebay.apps.summaries.state import VERSION, KeyState
+from forebay.apps.summaries.values import Refused, Summary, WindowKind
 from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.errors import SettingError
 from forebay.records import JSON, Event, Sampling
@@ -70,6 +70,11 @@ class Summaries:
     ahead_s: float = DAY_MS / 1000
     idle_s: float | None = None
     seed: int = 0
+
+    @property
+    def max_state_bytes(self) -> int:
+        """What a key may keep."""
+        return MAX_STATE_BYTES
 
     def plan(self) -> SummaryPlan:
         """Raises `SettingError` where the settings contradict each other."""
@@ -285,12 +290,12 @@ class SummarySpec(ApplicationSettings):
         return Summaries(**{name: value for name, value in self if name != "type"})
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
-        from forebay.apps.summaries import graph
+        from forebay.apps.graph import stateful
 
-        return graph.build(self.settings(), records, options)
+        return stateful(self.settings(), records, options)
 
     @classmethod
     def page(cls) -> Page | None:
-        from forebay.apps.summaries.page import page
+        from forebay.apps.summaries.page import summaries_page
 
-        return page
+        return summaries_page

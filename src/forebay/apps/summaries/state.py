@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgpack
 
-from forebay.apps.summaries.parts import Chunk, Item, Node, Source, Statement
 from forebay.apps.summaries.plan import Windows
+from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.errors import ForebayError
 
 VERSION = 2

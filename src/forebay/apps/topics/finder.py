@@ -4,26 +4,37 @@ A text is a vector of two parts of stated weight: its meaning (a sentence embedd
 (`Lexicon`). It joins the cluster with the nearest centre or founds one (`Centres`). Every `review_every`
 texts, clusters that have grown alike are merged. A cluster is a candidate until it has `birth_texts` texts;
 then a topic is born. A candidate that waits too long folds into the nearest topic (`TopicLives`). All that is
-kept is bounded, whatever comes.
+kept is bounded, whatever comes. `TopicStage` does this for one shard of a stream: batches in, events out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
 import msgpack
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from forebay.apps.topics.lives import TopicLives
-from forebay.apps.topics.values import BLOCK, NO_TOPIC, Found, Kind, TopicEvent, TopicSettings
+from forebay.apps.topics.values import (
+    BLOCK,
+    NO_TOPIC,
+    UNTIMED_STEP_MS,
+    Found,
+    ShardEvent,
+    TopicEvent,
+    TopicSettings,
+)
 from forebay.detect.samples import Keys, distinct_words, keys_of
 from forebay.errors import MalformedRecord
 
 Floats = npt.NDArray[np.float32]
+Embed = Callable[[Sequence[str]], Floats]
 
+VERSION, STAGE_VERSION = 2, 2
 TABLE = 1 << 16
 """Counters of words; words that share one count together."""
 SMOOTHING = 50.0
@@ -90,12 +101,6 @@ class Lexicon:
         self._counts = np.frombuffer(counts, np.float64).copy()
         self._pending = [(np.frombuffer(keys, np.uint32), share) for keys, share in pending]
         return self
-
-
-__all__ = ["BLOCK", "NO_TOPIC", "Found", "Kind", "TopicEvent", "TopicFinder", "TopicSettings"]
-
-
-VERSION = 2
 
 
 class TopicFinder:
@@ -252,3 +257,96 @@ class TopicFinder:
         except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
         return self
+
+
+def text_bytes(time_ms: int | None, text: str, partition: str = "") -> bytes:
+    """A text as `TopicStage` takes it."""
+    packed: bytes = msgpack.packb((time_ms, text, partition), unicode_errors="surrogatepass")
+    return packed
+
+
+def shard_event_of(data: bytes) -> ShardEvent:
+    """An event as `TopicStage` gave it."""
+    shard, values, timed = orjson.loads(data)
+    values["texts"] = tuple(values["texts"])
+    return ShardEvent(shard, TopicEvent(**values), timed)
+
+
+class TopicStage:
+    """Topics of the texts of one shard.
+
+    Texts are embedded and placed in batches of `BLOCK`; `close` places those that wait. Batches are cut where
+    the texts' number says, so that what comes out depends on the texts and their order, and on where `close`
+    was called only as far as sums of floating-point numbers do. Blocks while a batch is embedded.
+    """
+
+    def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:
+        self._shard = shard
+        self._embed = embed
+        self._width = width
+        self._finder = TopicFinder(settings, width)
+        self._waiting: list[tuple[int, str, str]] = []
+        self._count = 0
+        self._last_ms = 0
+        self._timed = True
+
+    def due_ms(self, data: bytes) -> int | None:
+        return None
+
+    def take(self, data: bytes) -> list[tuple[int, bytes]]:
+        time_ms, text, partition = _whole(msgpack.unpackb(data, unicode_errors="surrogatepass"))
+        if not self._count:
+            self._timed = time_ms is not None
+        self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
+        self._waiting.append((self._last_ms, text, partition))
+        self._count += 1
+        return self.close(0) if self._count % BLOCK == 0 else []
+
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
+        if not self._waiting:
+            return []
+        times, texts, partitions = zip(*self._waiting, strict=True)
+        self._waiting = []
+        return self._outputs(self._finder.add(texts, self._embed(texts), times, partitions).events)
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        return self.close(0) + self._outputs(self._finder.finish())
+
+    def _outputs(self, events: Iterable[TopicEvent]) -> list[tuple[int, bytes]]:
+        return [(0, _event_bytes(ShardEvent(self._shard, event, self._timed))) for event in events]
+
+    def to_bytes(self) -> bytes:
+        counts = (self._count, self._last_ms, self._timed)
+        state = (STAGE_VERSION, self._width, self._finder.to_bytes(), self._waiting, *counts)
+        packed: bytes = msgpack.packb(state, unicode_errors="surrogatepass")
+        return packed
+
+    def restore(self, data: bytes) -> None:
+        try:
+            version, *state = msgpack.unpackb(data, unicode_errors="surrogatepass")
+            if version != STAGE_VERSION:
+                raise MalformedRecord(f"topics: the state is of version {version}; expected {STAGE_VERSION}")
+            width, finder, waiting, count, last_ms, timed = state
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
+        if width != self._width:
+            raise MalformedRecord(
+                f"topics: the state is of vectors of {width} numbers, the embedding gives {self._width}; "
+                f"use the embedding that it was made with, or start over"
+            )
+        self._finder = TopicFinder.from_bytes(finder)
+        self._waiting = [_whole(each) for each in waiting]
+        self._count, self._last_ms, self._timed = count, last_ms, timed
+
+
+def _whole(text: Sequence[Any]) -> tuple[Any, str, str]:
+    """A text with its time and its partition, which older versions did not keep."""
+    time_ms, words, partition = (*text, "")[:3]
+    return time_ms, words, partition
+
+
+def _event_bytes(found: ShardEvent) -> bytes:
+    event = found.event
+    values = {f.name: getattr(event, f.name) for f in fields(TopicEvent)}
+    values["texts"] = [text.encode("utf-8", "replace").decode() for text in event.texts]
+    return orjson.dumps([found.shard, values, found.timed])

@@ -10,9 +10,8 @@ import numpy as np
 
 from forebay.apps.topics.centres import Centres
 from forebay.apps.topics.values import BLOCK, Kind, TopicEvent, TopicSettings
-from forebay.detect.rates import ArrivalPace, ratio, rise
+from forebay.detect.rates import ArrivalPace, SlowestClock, ratio, rise
 from forebay.detect.samples import SAMPLE_CHARS
-from forebay.detect.slowest_clock import SlowestClock
 
 SAMPLES = 5
 

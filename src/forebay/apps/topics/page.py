@@ -25,7 +25,7 @@ from forebay.apps.page import (
     section,
     svg,
 )
-from forebay.apps.topics.stages import UNTIMED_STEP_MS
+from forebay.apps.topics.values import UNTIMED_STEP_MS
 
 MAX_SHOWN = 300
 WIDTH, LEFT, ROW, TOP = 1080.0, 230.0, 26.0, 26.0

@@ -10,6 +10,8 @@ from forebay.errors import SettingError
 BLOCK = 64
 """Texts that are placed with one matrix product; word weights settle between blocks."""
 NO_TOPIC = -1
+UNTIMED_STEP_MS = 1000
+"""Without times, a text is taken to come a second after the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,24 @@ class Found:
 
     topics: tuple[int, ...]
     events: tuple[TopicEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvent:
+    """What happened to a topic of a shard; a topic is named by both numbers.
+
+    Not `timed`: the texts have no times, and the event's counts `UNTIMED_STEP_MS` for each.
+    """
+
+    shard: int
+    event: TopicEvent
+    timed: bool = True
+
+    @property
+    def name(self) -> str:
+        """The topic's name over all shards."""
+        return topic_name(self.shard, self.event.topic)
+
+
+def topic_name(shard: int, topic: int) -> str:
+    return f"{shard}-{topic}" if shard else str(topic)

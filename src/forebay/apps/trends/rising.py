@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forebay.apps.trends.ticks import Counts, Entry, joined
-from forebay.apps.trends.values import Report, Rise, Seen, TrendSettings
+from forebay.apps.trends.values import Counts, Entry, Report, Rise, Seen, TrendSettings, joined
 from forebay.detect.rates import Doubles, rise
 from forebay.detect.samples import Keys, keys_of
 

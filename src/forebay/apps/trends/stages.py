@@ -12,7 +12,9 @@ the life of a pipeline; which machine holds which does not matter.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -21,14 +23,26 @@ import orjson
 from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
 from forebay.apps.trends.terms import terms_of
-from forebay.apps.trends.ticks import Counts, TickCounter, added
-from forebay.apps.trends.values import Report, Rise, Seen, TrendEvent, TrendSettings, whole
+from forebay.apps.trends.values import (
+    Counts,
+    Entry,
+    Report,
+    Rise,
+    Seen,
+    TrendEvent,
+    TrendSettings,
+    added,
+    whole,
+)
+from forebay.detect.samples import SAMPLE_CHARS
 from forebay.errors import MalformedRecord
 
-VERSION = 1
+VERSION, TICKS_VERSION = 1, 2
 OPEN_TICKS = 1 << 20
 """No limit of its own: what is too far ahead never comes this far."""
 MAX_SAMPLES_PER_TICK = 256
+MAX_HELD_TERMS = 1 << 16
+"""Occurrences that a counter holds before it hands over what it has."""
 
 Output = tuple[int, bytes]
 """The shard of the next stage that it is for, and the message."""
@@ -36,8 +50,7 @@ Output = tuple[int, bytes]
 
 def post_bytes(time_ms: int, text: str) -> bytes:
     """A post as `CountStage` takes it."""
-    packed: bytes = msgpack.packb((time_ms, text), unicode_errors="surrogatepass")
-    return packed
+    return _packed((time_ms, text))
 
 
 def event_of(data: bytes) -> TrendEvent:
@@ -46,6 +59,121 @@ def event_of(data: bytes) -> TrendEvent:
     for name in ("terms", "posts", "texts"):
         values[name] = tuple(values[name])
     return TrendEvent(**values)
+
+
+@dataclass(slots=True)
+class _Tick:
+    posts: list[list[str]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    held: int = 0
+
+
+class TickCounter:
+    """Counts of one subtask by event time. Not thread-safe.
+
+    Ticks last `tick_ms`. A post of a closed tick is not counted: `late` says how many. At most `open_ticks`
+    are open; past that the farthest ahead is forgotten: `ahead` says how many posts. Memory: at most
+    `MAX_HELD_TERMS` occurrences per open tick; past that, `add` hands the tick's counts over early. Of the
+    texts at most `samples` go with a tick's counts: those in which its most frequent terms came first or
+    last.
+    """
+
+    def __init__(
+        self, *, tick_ms: int = 5000, open_ticks: int = 32, counter: int = 0, samples: int = 0
+    ) -> None:
+        self.tick_ms = tick_ms
+        self.late = 0
+        self.ahead = 0
+        self._open_ticks = open_ticks
+        self._counter = counter
+        self._samples = samples
+        self._open: dict[int, _Tick] = {}
+        self._closed: int | None = None
+        self._next = 0
+
+    def add(self, terms: list[str], time_ms: int, text: str = "") -> Counts | None:
+        """Count a post. Gives counts where the tick held too much; they add to what `close` gives later."""
+        tick = time_ms // self.tick_ms
+        if self._closed is not None and tick <= self._closed:
+            self.late += 1
+            return None
+        held = self._open.get(tick)
+        if held is None:
+            if len(self._open) == self._open_ticks:
+                farthest = max(*self._open, tick)
+                self.ahead += 1 if farthest == tick else len(self._open.pop(farthest).posts)
+                if farthest == tick:
+                    return None
+            held = self._open[tick] = _Tick()
+        held.posts.append(terms)
+        held.numbers.append(self._next)
+        if self._samples:
+            held.texts.append(text[:SAMPLE_CHARS])
+        held.held += len(terms) + 1
+        self._next += 1
+        return self._counts(tick) if held.held >= MAX_HELD_TERMS else None
+
+    def close(self, watermark_ms: int) -> list[Counts]:
+        """The counts of all ticks that end at or before the watermark, in order; those that had posts."""
+        through = watermark_ms // self.tick_ms - 1
+        if self._closed is not None and through <= self._closed:
+            return []
+        self._closed = through
+        return [self._counts(tick) for tick in sorted(self._open) if tick <= through]
+
+    def finish(self) -> list[Counts]:
+        """The counts of all open ticks, in order."""
+        return self.close((max(self._open) + 1) * self.tick_ms) if self._open else []
+
+    def _counts(self, tick: int) -> Counts:
+        held = self._open.pop(tick)
+        number = Counter(chain.from_iterable(held.posts))
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for post, terms in zip(held.numbers, held.posts, strict=True):
+            last.update(dict.fromkeys(terms, post))
+        for post, terms in zip(reversed(held.numbers), reversed(held.posts), strict=True):
+            first.update(dict.fromkeys(terms, post))
+        base = self._counter << 48
+        together = {term: (count, base + first[term], base + last[term]) for term, count in number.items()}
+        return Counts(tick, len(held.posts), together, self._chosen(held, together))
+
+    def _chosen(self, held: _Tick, terms: dict[str, Entry]) -> dict[int, str]:
+        if not self._samples:
+            return {}
+        base = self._counter << 48
+        by_number = {base + number: text for number, text in zip(held.numbers, held.texts, strict=True)}
+        if len(by_number) <= self._samples:
+            return by_number
+        chosen: dict[int, str] = {}
+        for _, (_, first, last) in sorted(terms.items(), key=lambda each: (-each[1][0], each[0])):
+            if len(chosen) + 2 > self._samples:
+                break
+            chosen[first], chosen[last] = by_number[first], by_number[last]
+        return chosen
+
+    def to_bytes(self) -> bytes:
+        """The whole state. `from_bytes` gives a counter that goes on exactly as this one would."""
+        opened = [[tick, h.posts, h.numbers, h.texts, h.held] for tick, h in self._open.items()]
+        return _packed(
+            [TICKS_VERSION, self.tick_ms, self._open_ticks, self._counter, self._samples, self.late,
+             self.ahead, self._closed, self._next, opened]
+        )  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TickCounter:
+        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        try:
+            tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _checked(
+                data, "ticks", TICKS_VERSION
+            )
+            self = cls(tick_ms=tick_ms, open_ticks=open_ticks, counter=counter, samples=samples)
+            self.late, self.ahead, self._closed, self._next = late, ahead, closed, following
+            self._open = {tick: _Tick(*held) for tick, *held in opened}
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise MalformedRecord(f"ticks: not a state: {type(error).__name__}: {error}") from None
+        return self
 
 
 class CountStage:
@@ -59,11 +187,11 @@ class CountStage:
 
     def due_ms(self, data: bytes) -> int:
         """When the tick of a post ends: the time to call `close`."""
-        time_ms, _ = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        time_ms, _ = _unpacked(data)
         return int((time_ms // self._counter.tick_ms + 1) * self._counter.tick_ms)
 
     def take(self, data: bytes) -> list[Output]:
-        time_ms, text = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        time_ms, text = _unpacked(data)
         early = self._counter.add(terms_of(text), time_ms, text)
         return [] if early is None else self._outputs(early)
 
@@ -217,11 +345,11 @@ def _unpacked(data: bytes) -> Any:
     return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
 
 
-def _checked(data: bytes, what: str) -> Any:
+def _checked(data: bytes, what: str, expected: int = VERSION) -> Any:
     try:
         version, *values = _unpacked(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"{what}: not a state: {type(error).__name__}: {error}") from None
-    if version != VERSION:
-        raise MalformedRecord(f"{what}: the state is of version {version}; expected {VERSION}")
+    if version != expected:
+        raise MalformedRecord(f"{what}: the state is of version {version}; expected {expected}")
     return values

@@ -16,48 +16,11 @@ MAX_TERM_CHARS = 96
 LONE = r"\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003134f"
 TERM = re.compile(rf"(?i:https?)://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
 
-STOPWORDS = frozenset(
-    (
-        *(
-            "a",
-            "an",
-            "and",
-            "are",
-            "as",
-            "at",
-            "be",
-            "but",
-            "by",
-            "for",
-            "from",
-            "has",
-            "have",
-            "he",
-            "her",
-            "his",
-        ),
-        *(
-            "i",
-            "if",
-            "in",
-            "is",
-            "it",
-            "its",
-            "me",
-            "my",
-            "not",
-            "of",
-            "on",
-            "or",
-            "our",
-            "she",
-            "so",
-            "that",
-            "the",
-        ),
-        *("their", "they", "this", "to", "was", "we", "were", "will", "with", "you", "your"),
-    )
+COMMON = (
+    "a an and are as at be but by for from has have he her his i if in is it its me my not of on or our she"
+    " so that the their they this to was we were will with you your"
 )
+STOPWORDS = frozenset(COMMON.split())
 """Too common to stand alone or to begin or end a phrase."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forebay.apps.trends.ticks import Entry
+from forebay.detect.samples import keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,55 @@ class TrendSettings:
     @property
     def tick_ms(self) -> int:
         return int(self.tick_s * 1000)
+
+
+Entry = tuple[int, int, int]
+"""A term in a tick: how many posts, the number of the first and of the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What came in one tick: posts in all; per term how many, and the number of the first and the last post.
+
+    Posts are numbered by their counter, so that two terms with the same first and last posts came together.
+    `texts` are some of those posts.
+    """
+
+    tick: int
+    posts: int
+    terms: dict[str, Entry]
+    texts: dict[int, str] = field(default_factory=dict)
+
+    def split(self, shards: int) -> list[Counts]:
+        """The counts of each shard of the terms; every one knows of all posts."""
+        names = list(self.terms)
+        parts: list[dict[str, Entry]] = [{} for _ in range(shards)]
+        for term, shard in zip(names, (keys_of(names) % shards).tolist(), strict=True):
+            parts[shard][term] = self.terms[term]
+        return [Counts(self.tick, self.posts, terms, self._texts_of(terms)) for terms in parts]
+
+    def _texts_of(self, terms: dict[str, Entry]) -> dict[int, str]:
+        numbers = (number for entry in terms.values() for number in entry[1:])
+        return {number: self.texts[number] for number in numbers if number in self.texts}
+
+
+def joined(one: Entry, other: Entry) -> Entry:
+    """Two entries of one term as one: the posts together, the least first and the greatest last number."""
+    return one[0] + other[0], min(one[1], other[1]), max(one[2], other[2])
+
+
+def added(parts: Iterable[Counts]) -> Counts:
+    """Counts of one tick by several counters as one; their order does not matter."""
+    terms: dict[str, Entry] = {}
+    texts: dict[int, str] = {}
+    posts = tick = 0
+    for part in parts:
+        tick, posts = part.tick, posts + part.posts
+        for term, entry in part.terms.items():
+            known = terms.get(term)
+            terms[term] = entry if known is None else joined(known, entry)
+        texts.update(part.texts)
+    return Counts(tick, posts, dict(sorted(terms.items())), texts)
 
 
 @dataclass(frozen=True, slots=True)

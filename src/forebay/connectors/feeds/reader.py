@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.errors import ForebayError
+from forebay.thread_names import name_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class FeedReader:
             return  # The loop is closed: the feed has ended.
 
     def _run(self) -> None:
+        name_thread("forebay-feed")
         asyncio.set_event_loop(self._loop)
         self._task = self._loop.create_task(self._read())
         error: BaseException | None = None

@@ -14,7 +14,7 @@ from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.connectors.feeds.reader import FeedReader
 from forebay.connectors.formats import Format
-from forebay.connectors.python_source import WAIT_S, CallLimit, calls
+from forebay.connectors.python_source import MOST_WAIT_S, CallLimit, IdleWait, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -71,6 +71,7 @@ class Poll(KeyedProcessFunction):
         self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", STATE))
         self._limit_reached = runtime_context.get_metrics_group().add_group("forebay").counter(LIMIT_REACHED)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._idle = IdleWait(self._clock)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -82,7 +83,7 @@ class Poll(KeyedProcessFunction):
             self._begun = True
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
         if self._left:
-            self._sleep(WAIT_S)
+            self._sleep(MOST_WAIT_S)
         yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
@@ -100,7 +101,7 @@ class Poll(KeyedProcessFunction):
             return
         found = self._state.value()
         cursor, count = (None, 0) if found is None else unpack_state(found, STATE_FORMAT, "a feed's cursor")
-        limit, taken, wait_s = self._config.limit, None, WAIT_S
+        limit, taken, wait_s = self._config.limit, None, self._idle.wait_s()
         self._call.begin()
         while limit is None or count < limit:
             if self._reader is None:
@@ -113,6 +114,7 @@ class Poll(KeyedProcessFunction):
             if self._call.reached():
                 break
         if taken is not None:
+            self._idle.came()
             self._state.update(pack_state(STATE_FORMAT, taken.cursor, count))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()

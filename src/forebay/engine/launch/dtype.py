@@ -7,6 +7,7 @@ the memory.
 from __future__ import annotations
 
 import hashlib
+import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from pathlib import Path
 import orjson
 
 from forebay.engine.launch.environment import engine_python, recipe
-from forebay.engine.launch.machine import Processor
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import LaunchError
@@ -31,6 +31,37 @@ LEAST_GFLOPS = 2.0
 PROBE = Path(__file__).with_name("probe_dtype.py")
 PROBE_TIMEOUT_S = 120.0
 KEPT = 32
+CPUINFO = Path("/proc/cpuinfo")
+MAX_CPUINFO_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor as the system describes it. `features` is empty where the system does not tell."""
+
+    architecture: str
+    name: str = ""
+    features: frozenset[str] = frozenset()
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether it says that it multiplies bfloat16 numbers itself."""
+        return bool(self.features & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
+    """The first processor in `cpuinfo`, which is empty where it cannot be read."""
+    values: dict[str, str] = {}
+    try:
+        with cpuinfo.open("rb") as file:
+            lines = file.read(MAX_CPUINFO_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    features = values.get("flags", values.get("Features", ""))
+    return Processor(platform.machine(), values.get("model name", ""), frozenset(features.split()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type
+from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type, read_processor
 from forebay.engine.launch.environment import engine_python, ensure_environment
-from forebay.engine.launch.machine import (
-    available_memory_gib,
-    core_quota,
-    physical_cores,
-    read_processor,
-    usable_cores,
-)
 from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model, is_quantized, more_weights_gib
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
@@ -26,9 +19,13 @@ from forebay.engine.launch.spec import (
     API_KEY,
     Launch,
     ReplicaSpec,
+    available_memory_gib,
+    core_quota,
     kv_cache_share_gib,
+    physical_cores,
     share_cores,
     thread_count,
+    usable_cores,
     vllm_launch,
 )
 from forebay.errors import SettingError

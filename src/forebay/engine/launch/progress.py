@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import Progress as RichBar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from forebay.control_characters import replace_controls
 from forebay.errors import SetupError
+from forebay.untrusted_text import replace_controls
 
 STILL_AT_IT_S = 30.0
 

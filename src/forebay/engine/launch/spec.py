@@ -1,4 +1,4 @@
-"""How many threads a replica computes with, and how they wait for each other on a machine that is shared.
+"""How a replica is started, and its share of the machine: its cores, memory and threads.
 
 Threads that compute one product wait for each other thousands of times a second. Where one of them has lost
 its core to another program, those that spin meanwhile take the cores that it needs, and those that sleep
@@ -8,11 +8,15 @@ millisecond here and give way meanwhile, not bound to cores, is close to the fas
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+import psutil
 
 from forebay.errors import SettingError
 
@@ -51,6 +55,8 @@ LOOPBACK = "127.0.0.1"
 AS_MAIN = Path(__file__).with_name("as_main.py")
 """What runs a module so that nothing which it starts outlives it."""
 GIB = 2**30
+CGROUP = Path("/sys/fs/cgroup")
+TOPOLOGY = Path("/sys/devices/system/cpu")
 # The default model's weights, runtime and two Python processes, measured beside the KV cache.
 OVERHEAD_GIB = 2.0
 DEFAULT_WEIGHTS_GIB = 0.25
@@ -132,6 +138,45 @@ def parse_cores(text: str) -> tuple[int, ...]:
     if len(set(cores)) != len(cores):
         raise SettingError(f"cores {text[:80]!r} name a core twice")
     return tuple(cores)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def physical_cores(cores: Iterable[int], topology: Path = TOPOLOGY) -> int:
+    """How many processor cores stand behind the core numbers: two threads of one core count once."""
+    return len({_siblings(core, topology) for core in cores})
+
+
+def core_quota(cgroup: Path = CGROUP) -> int | None:
+    """How many whole cores' time a container may take, at least 1; None where it has no limit."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return max(1, math.floor(int(quota) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def available_memory_gib(cgroup: Path = CGROUP) -> float:
+    """Memory that can be had without swapping, in GiB, within the container's limit where there is one."""
+    available = psutil.virtual_memory().available
+    try:
+        limit = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+    except (OSError, ValueError):
+        return float(available) / GIB
+    return float(min(available, max(0, limit - used))) / GIB
+
+
+def _siblings(core: int, topology: Path) -> tuple[int, ...]:
+    try:
+        return parse_cores((topology / f"cpu{core}" / "topology" / "thread_siblings_list").read_text())
+    except (OSError, SettingError):
+        return (core,)
 
 
 def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:

@@ -1,12 +1,10 @@
 """From an event to a request: sandboxed templates, the request's id and the hash of what it asks."""
 
-from forebay.engine.prompt.special_tokens import escape_special_tokens
 from forebay.engine.prompt.template import FieldTemplate, PromptTemplate, fields_in, request_hash, request_id
 
 __all__ = [
     "FieldTemplate",
     "PromptTemplate",
-    "escape_special_tokens",
     "fields_in",
     "request_hash",
     "request_id",

@@ -29,8 +29,8 @@ from jinja2.visitor import NodeTransformer
 
 from forebay.engine.prompt import filters
 from forebay.engine.prompt.budget import ITEM, Budgeted
-from forebay.engine.prompt.special_tokens import escape_special_tokens
 from forebay.errors import SettingError, TemplateFailed
+from forebay.untrusted_text import escape_special_tokens
 
 MAX_SOURCE_CHARS = 65_536
 MAX_NODES = 5000

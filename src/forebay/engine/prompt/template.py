@@ -17,9 +17,9 @@ from jinja2.environment import Template
 
 from forebay.engine.prompt.budget import Budgeted
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
-from forebay.engine.prompt.special_tokens import between
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, Event, Message, Request
+from forebay.untrusted_text import between
 
 MAX_PROMPT_CHARS = 1_048_576
 MAX_FIELD_CHARS = 1024

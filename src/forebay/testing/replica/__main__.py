@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forebay.testing.replica.hosts import exit_with_parent
+from forebay.testing.replica import exit_with_parent
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 

@@ -1,0 +1,72 @@
+"""What processes and their threads have used of the processor and of memory, as Linux tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.errors import LaunchError, SetupError
+
+PROC = Path("/proc")
+ENDED = "ended threads"
+"""Stands for the threads that ended between two looks."""
+USER_TICKS, SYSTEM_TICKS = 11, 12
+"""Where they stand in a file `stat`, counted from what follows the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What one process has used since it started. `processor_s`: all its threads, those that have ended
+    included. `threads`: name and processor seconds of those that live, by their numbers. `resident_mb`:
+    what it has in memory now, in 10^6 bytes, pages that it shares included."""
+
+    processor_s: float
+    resident_mb: float
+    threads: Mapping[int, tuple[str, float]]
+
+
+def check_proc(proc: Path = PROC) -> None:
+    """Raise `SetupError` where this system does not tell the processor time of threads."""
+    if not (proc / "self" / "task").is_dir() or not (proc / "self" / "statm").is_file():
+        raise SetupError(
+            f"the processor time of threads is read from {proc}, which this system does not have: measure "
+            f"on Linux"
+        )
+
+
+def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
+    """What the process has used so far. Raises `LaunchError` where it has ended."""
+    folder = proc / str(pid)
+    try:
+        _, processor_s = _stat(folder / "stat")
+        resident = int((folder / "statm").read_text().split()[1])
+        numbers = [int(entry.name) for entry in (folder / "task").iterdir()]
+    except OSError:
+        raise LaunchError(f"the process {pid}, which was measured, has ended") from None
+    threads = {}
+    for number in numbers:
+        with suppress(OSError):
+            threads[number] = _stat(folder / "task" / str(number) / "stat")
+    return ProcessUse(processor_s, resident * os.sysconf("SC_PAGE_SIZE") / 1e6, threads)
+
+
+def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
+    """Processor seconds between two looks at a process, by the name that threads have in the end; those of
+    threads that have ended are `ENDED`. To a hundredth of a second per thread."""
+    found: dict[str, float] = {}
+    for number, (name, processor_s) in after.threads.items():
+        began_s = before.threads[number][1] if number in before.threads else 0.0
+        found[name] = found.get(name, 0.0) + processor_s - began_s
+    left_s = after.processor_s - before.processor_s - sum(found.values())
+    return {**found, ENDED: max(0.0, left_s)}
+
+
+def _stat(path: Path) -> tuple[str, float]:
+    """Name and processor seconds. A name may hold anything, brackets and spaces included."""
+    head, _, rest = path.read_text(errors="replace").rpartition(")")
+    values = rest.split()
+    ticks = int(values[USER_TICKS]) + int(values[SYSTEM_TICKS])
+    return head.partition("(")[2], ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,187 @@
+"""The topics of the demo: how a model is asked for that of a post, in the way that the model is good at; and
+which one breaks out, found in counts over time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from forebay.connectors.base import SourceSettings
+from forebay.connectors.generator.settings import GeneratorSource
+from forebay.connectors.generator.source import START_MS
+from forebay.engine.launch.model import DEFAULT_MODEL
+from forebay.records import JSON
+
+SENTIMENTS = ("positive", "negative", "neutral")
+
+WORDS: dict[str, tuple[int, float]] = {
+    "outage": (48579, -5.41),
+    "weather": (3947, 1.90),
+    "football": (13159, 1.53),
+    "transit": (14584, -1.92),
+    "food": (1114, 2.73),
+    "music": (2477, 2.49),
+    "school": (1125, 0.51),
+    "pets": (9903, -1.83),
+}
+"""The default model's token for a topic, and how much likelier than the others it holds it for a post that
+says nothing: the log probability after the prompt, less the mean of the eight, over six such texts ("N/A",
+"[MASK]", "Hello.", "Just saw this.", "Update: more soon.", "FYI something at the station this morning.").
+
+Taking that off is contextual calibration (Zhao et al., Calibrate Before Use, 2021)."""
+PREFERENCE = 60.0
+"""What lifts the eight tokens above all others; engines take a bias up to 100."""
+
+
+def weighs_topics(model: str) -> bool:
+    """Whether `model` is the one that `WORDS` is of."""
+    return model == DEFAULT_MODEL
+
+
+def asks_by_likelihood(text_field: str) -> dict[str, Any]:
+    """Keys of a pipeline that asks which of `TOPICS` is the likeliest next word after the post.
+
+    A model of this size writes forms well and fills them badly; but what it takes for likely is mostly right,
+    once its habits are taken off. One token per answer, which is the topic with a space before it.
+    """
+    bias = {str(token): round(PREFERENCE - habit, 2) for token, habit in WORDS.values()}
+    return {
+        "prompt": f"Post: {_field(text_field)}\nThe topic of this post is",
+        "engine": {"api": "completions"},
+        "sampling": {"max_tokens": 1, "extra": {"logit_bias": bias}},
+    }
+
+
+def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
+    """Keys of a pipeline that asks a chat model for two labels as JSON."""
+    return {
+        "messages": [
+            {
+                "role": "system",
+                "content": "You label short posts. Give the sentiment and the topic of the post as JSON.",
+            },
+            {"role": "user", "content": f"Post: {_field(text_field)}"},
+        ],
+        "engine": {},
+        "output": {"schema": answer_schema(topics)},
+        "sampling": {"max_tokens": 48},
+    }
+
+
+def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
+    """Two labels from fixed sets."""
+    return {
+        "type": "object",
+        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
+        "required": ["sentiment", "topic"],
+        "additionalProperties": False,
+    }
+
+
+def answered_topic(answer: JSON) -> str:
+    """The topic in an answer to either question; `other` where there is none."""
+    topic = answer.get("topic") if isinstance(answer, dict) else answer
+    return (topic.strip() if isinstance(topic, str) else "") or "other"
+
+
+def answered_words(answer: JSON) -> str:
+    """An answer to either question in words."""
+    return ", ".join(map(str, answer.values())) if isinstance(answer, dict) else str(answer).strip()
+
+
+def _field(name: str) -> str:
+    return "{{ event[" + orjson.dumps(name).decode() + "] }}"
+
+
+SLICES = 24
+USUAL = 2.0
+"""A slice counts for an outbreak where it holds more than so many times the topic's mean."""
+LEAST_SCORE = 6.0
+"""By how many posts an outbreak must exceed that in all; chance alone hardly reaches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outbreak:
+    """A stretch of event time in which far more posts than usual are about one topic.
+
+    `events`: the posts about it in that stretch; `factor`: how many times as many as usual, by the rate of
+    the rest of the stream. None for what is not known.
+    """
+
+    topic: str
+    start_ms: int
+    end_ms: int
+    events: int | None = None
+    factor: float | None = None
+
+    def overlaps(self, other: Outbreak) -> bool:
+        """Whether both are of one topic and share at least half of the time of the longer one."""
+        shared = min(self.end_ms, other.end_ms) - max(self.start_ms, other.start_ms)
+        longer = max(self.end_ms - self.start_ms, other.end_ms - other.start_ms)
+        return self.topic == other.topic and 2 * shared >= longer
+
+
+def slice_of(time_ms: int, first_ms: int, last_ms: int) -> int:
+    """Which of `SLICES` equal stretches from `first_ms` to `last_ms` `time_ms` lies in."""
+    return (time_ms - first_ms) // slice_ms(first_ms, last_ms)
+
+
+def slice_ms(first_ms: int, last_ms: int) -> int:
+    """How long one of `SLICES` equal stretches is."""
+    return max(1, (last_ms - first_ms) // SLICES + 1)
+
+
+def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
+    """The outbreak among posts, each a time and a topic; None where no topic has one.
+
+    For each topic the run of slices with the greatest sum of counts above `USUAL` times the mean (Kadane's
+    algorithm for the maximum-sum run), and of all topics the one whose run sums to the most.
+    """
+    known = list(posts)
+    if not known:
+        return None
+    times = [time_ms for time_ms, _ in known]
+    first, last = min(times), max(times)
+    width = slice_ms(first, last)
+    counts: dict[str, Counter[int]] = {}
+    for time_ms, topic in known:
+        counts.setdefault(topic, Counter())[slice_of(time_ms, first, last)] += 1
+    slices = (last - first) // width + 1
+    best, found = LEAST_SCORE, None
+    for topic, at in counts.items():
+        row = [at[i] for i in range(slices)]
+        score, low, high = _heaviest_run([count - USUAL * sum(row) / slices for count in row])
+        if score > best:
+            within, outside = sum(row[low:high]), sum(row) - sum(row[low:high])
+            usual = max(outside, 1) / max(1, slices - (high - low))
+            best = score
+            found = Outbreak(
+                topic, first + low * width, first + high * width, within, within / (high - low) / usual
+            )
+    return found
+
+
+def planted_outbreak(source: SourceSettings) -> Outbreak | None:
+    """What is planted in the posts of `source`; None where it makes up none."""
+    if not isinstance(source, GeneratorSource) or source.burst is None:
+        return None
+    burst = source.burst
+    start_ms = START_MS + round(burst.start_s * 1000)
+    return Outbreak(burst.topic, start_ms, start_ms + round(burst.duration_s * 1000))
+
+
+def _heaviest_run(values: Sequence[float]) -> tuple[float, int, int]:
+    """The greatest sum of a run of `values`, and the run as a half-open range."""
+    best, sum_, low = (0.0, 0, 0), 0.0, 0
+    for i, value in enumerate(values):
+        if sum_ <= 0:
+            sum_, low = 0.0, i
+        sum_ += value
+        if sum_ > best[0]:
+            best = (sum_, low, i + 1)
+    return best

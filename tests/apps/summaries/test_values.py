@@ -1,0 +1,40 @@
+"""Texts of events: on one line, bounded, and unable to leave their place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.apps.summaries.values import NO_TEXT, clean, tokens
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))
+def test_a_clean_text_is_one_bounded_line(text: str, most: int) -> None:
+    line = clean(text, most)
+    assert line
+    assert len(line.splitlines()) == 1
+    assert tokens(line) <= most
+    assert line.encode()
+    assert not any(ord(char) < 32 or 0x202A <= ord(char) <= 0x202E for char in line)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "\x00\x01", "\u202e", "\U000e0041"])
+def test_an_empty_text_says_so(text: str) -> None:
+    assert clean(text, 50) == NO_TEXT
+
+
+@pytest.mark.timeout(60)  # It takes milliseconds where it takes no more than each character once.
+def test_a_megabyte_is_clipped_and_says_how_long_it_was() -> None:
+    line = clean("x" * 1_000_000, 100)
+    assert line.endswith("… (1,000,000 characters)")
+    assert tokens(line) <= 100
+
+
+def test_a_text_behind_very_much_space_is_found() -> None:
+    assert clean(" \n" * 100_000 + "here it is", 50) == "here it is"
+
+
+def test_emoji_and_right_to_left_scripts_stay() -> None:
+    for text in ("👩‍👩‍👧 ok", "שלום עולם", "می‌خواهم", "日本語"):
+        assert clean(text, 50) == text

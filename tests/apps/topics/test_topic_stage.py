@@ -1,0 +1,164 @@
+"""The stage of topics: batches by number, whatever is flushed between, and the same after any restore."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.values import BLOCK, TopicEvent, TopicSettings, topic_name
+from forebay.errors import MalformedRecord
+
+SETTINGS = TopicSettings(review_every=64, patience_texts=300)
+
+
+class Embedding:
+    """Vectors of no numbers; notes the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.batches.append(len(texts))
+        return np.zeros((len(texts), 0), np.float32)
+
+
+def stage(embed: Embedding | None = None) -> TopicStage:
+    return TopicStage(SETTINGS, 0, embed or Embedding(), 0)
+
+
+def texts(count: int = 600) -> list[tuple[int | None, str]]:
+    rng = random.Random(5)
+    subjects = ["storm flood Lisbon river", "goal match cup final", "market shares bank fall"]
+    return [
+        (1000 * index, f"{rng.choice(subjects)} {rng.choice(['today', 'now', 'again', 'live'])}")
+        for index in range(count)
+    ]
+
+
+def run(
+    stream: list[tuple[int | None, str]], *, flush: int = 0, save: int = 0, embed: Embedding | None = None
+) -> list[TopicEvent]:
+    current, outputs = stage(embed), []
+    for index, (time_ms, text) in enumerate(stream, 1):
+        outputs += current.take(text_bytes(time_ms, text))
+        if flush and index % flush == 0:
+            outputs += current.close(0)
+        if save and index % save == 0:
+            fresh = stage(embed)
+            fresh.restore(current.to_bytes())
+            current = fresh
+    outputs += current.finish()
+    return [shard_event_of(data).event for _, data in outputs]
+
+
+def test_topics_are_born_and_grow() -> None:
+    events = run(texts())
+    assert sum(event.kind == "born" for event in events) == 3
+    grown = [event.size for event in events if event.kind == "grown"]
+    assert grown
+    assert max(grown) > 64
+
+
+def test_at_the_end_every_topic_has_told_all_its_texts() -> None:
+    """Growth is looked at every `review_every` texts: of a short stream, never before its end."""
+    current = TopicStage(TopicSettings(), 0, Embedding(), 0)
+    before = [output for time_ms, text in texts(300) for output in current.take(text_bytes(time_ms, text))]
+    assert {shard_event_of(data).event.kind for _, data in before} == {"born"}
+    ended = [shard_event_of(data).event for _, data in current.finish()]
+    grown = {event.topic: event.size for event in ended if event.kind == "grown"}
+    assert len(grown) == 3
+    assert sum(grown.values()) == 300
+    assert current.finish() == []
+
+
+def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
+    embed = Embedding()
+    run(texts(BLOCK * 3 + 5), embed=embed)
+    assert embed.batches == [BLOCK, BLOCK, BLOCK, 5]
+
+
+@pytest.mark.parametrize("save", [1, 7, BLOCK, 100])
+def test_a_restore_changes_nothing(save: int) -> None:
+    assert run(texts(), save=save) == run(texts())
+
+
+def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
+    embed = Embedding()
+    assert run(texts(), flush=50, embed=embed) == run(texts())
+    sums = np.cumsum(embed.batches).tolist()
+    assert {BLOCK, 2 * BLOCK, 3 * BLOCK} <= set(sums)
+
+
+def test_texts_without_times_come_a_second_apart() -> None:
+    untimed = run([(None, text) for _, text in texts()])
+    assert [event.kind for event in untimed] == [event.kind for event in run(texts())]
+    assert untimed[0].time_ms > 0
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_an_event_says_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
+    current = stage()
+    outputs = []
+    for time_ms, text in texts(130):
+        outputs += current.take(text_bytes(time_ms if timed else None, text))
+        fresh = stage()
+        fresh.restore(current.to_bytes())
+        current = fresh
+    outputs += current.finish()
+    assert outputs
+    assert {shard_event_of(data).timed for _, data in outputs} == {timed}
+
+
+def test_what_is_held_is_bounded() -> None:
+    current = stage()
+    sizes = []
+    for index in range(3000):
+        current.take(text_bytes(None, f"noise{index} of{index * 7} words{index * 13}"))
+        if index % 1000 == 999:
+            sizes.append(len(current.to_bytes()))
+    assert sizes[-1] < 1.3 * sizes[0]
+
+
+def test_a_megabyte_an_empty_text_and_half_an_emoji_are_taken() -> None:
+    odd = [
+        (None, "x" * 1_000_000),
+        (None, ""),
+        (None, "half \ud83d"),
+        (None, "مرحبا بالعالم"),
+        (-(10**14), "old"),
+    ]
+    events = run([*odd * 20, *texts(100)])
+    assert all(event.texts == tuple(text[:280] for text in event.texts) for event in events)
+
+
+def test_shards_name_their_topics_apart() -> None:
+    assert [topic_name(0, 3), topic_name(2, 3)] == ["3", "2-3"]
+
+
+def test_a_state_of_another_embedding_is_refused() -> None:
+    other = TopicStage(SETTINGS, 0, Embedding(), 8)
+    with pytest.raises(MalformedRecord, match="start over"):
+        other.restore(stage().to_bytes())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc0", b"\x96\x63\x00\x00\x00\x00\x00", b"junk"])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedRecord, match="topics: "):
+        stage().restore(data)
+
+
+def test_what_an_older_version_left_is_taken_up() -> None:
+    """Texts without a partition, on their way and in state."""
+    current = stage()
+    for time_ms, text in texts(3):
+        assert current.take(msgpack.packb((time_ms, text))) == []
+    version, width, finder, waiting, *counts = msgpack.unpackb(current.to_bytes())
+    older = stage()
+    older.restore(msgpack.packb((version, width, finder, [each[:2] for each in waiting], *counts)))
+    assert older.to_bytes() == current.to_bytes()

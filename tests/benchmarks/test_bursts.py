@@ -1,0 +1,74 @@
+"""The made-up stream is what its plan says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from benchmarks.bursts import LEAST_BASE_PER_S, MOST_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
+
+from forebay.apps.trends.terms import terms_of
+
+PLAN = BurstPlan(seed=3, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000)
+
+
+@pytest.fixture(scope="module")
+def stream() -> BurstStream:
+    return BurstStream(PLAN)
+
+
+@pytest.fixture(scope="module")
+def posts(stream: BurstStream) -> list[tuple[int, str]]:
+    return list(stream.posts())
+
+
+def test_the_same_plan_gives_the_same_posts(posts: list[tuple[int, str]]) -> None:
+    again = BurstStream(PLAN)
+    assert list(again.posts()) == posts
+    other = BurstStream(BurstPlan(seed=4, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000))
+    assert [burst.onset_s for burst in other.bursts] != [burst.onset_s for burst in again.bursts]
+
+
+def test_posts_come_in_order_at_the_days_rate(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
+    times = [time_ms for time_ms, _ in posts]
+    assert times == sorted(times)
+    assert 0 <= times[0] < times[-1] < PLAN.hours * 3_600_000
+    background = float(stream.rate_per_s(range(int(PLAN.hours * 3600))).sum())
+    assert 1 < len(posts) / background < 1.5
+    # Trough at 4 o'clock: 6 o'clock is two hours after it, 16 o'clock the top.
+    assert stream.rate_per_s(-2 * 3600) == pytest.approx(0.4 * PLAN.rate_per_s)
+    assert stream.rate_per_s(10 * 3600) == pytest.approx(1.6 * PLAN.rate_per_s)
+
+
+def test_bursts_are_of_all_sizes_and_shapes(stream: BurstStream) -> None:
+    assert len(stream.bursts) == PLAN.bursts
+    assert {burst.shape for burst in stream.bursts} == set(SHAPES)
+    fives = [burst for burst in stream.bursts if burst.factor == 5]
+    assert len(fives) == 8
+    assert Counter(burst.shape for burst in fives) == dict.fromkeys(SHAPES, 2)
+    assert sum(burst.base_per_s == 0 for burst in stream.bursts) == 4
+    for burst in stream.bursts:
+        assert PLAN.warm_up_s <= burst.onset_s < burst.end_s <= PLAN.hours * 3600 + 300
+        assert burst.base_per_s == 0 or LEAST_BASE_PER_S <= burst.base_per_s <= MOST_BASE_PER_S
+        if burst.base_per_s:
+            assert burst.extra_per_s == pytest.approx((burst.factor - 1) * burst.base_per_s)
+
+
+def test_what_is_planted_is_there(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
+    with_terms = [(time_ms / 1000, set(terms_of(text))) for time_ms, text in posts]
+    rhythm = float(stream.rate_per_s(1440)) / PLAN.rate_per_s
+    for burst in stream.bursts:
+        moments = [second for second, terms in with_terms if burst.terms[0] in terms]
+        during = sum(burst.onset_s <= second < burst.end_s for second in moments)
+        before = sum(burst.onset_s - 300 <= second < burst.onset_s for second in moments) / 300
+        length = burst.end_s - burst.onset_s
+        area = sum(shape_at(burst.shape, (index + 0.5) / 100) for index in range(100)) / 100
+        planned = burst.extra_per_s * area * length * rhythm
+        assert during - before * length == pytest.approx(planned, rel=0.6, abs=40)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_have_height_1_and_no_more(shape: str) -> None:
+    heights = [shape_at(shape, index / 1000) for index in range(-100, 1100)]
+    assert max(heights) == pytest.approx(1, abs=0.01)
+    assert min(heights) == heights[0] == heights[-1] == 0

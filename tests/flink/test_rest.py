@@ -1,0 +1,151 @@
+"""Questions to an embedded Flink: one connection for many of them, and what becomes of one that is closed."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import LaunchError
+from forebay.flink import rest
+from forebay.flink.rest import FlinkRest, NotFound, RestSilent
+from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+
+
+@dataclass
+class Service:
+    """`asked`: method and path of each question, with the number of its connection."""
+
+    keys: TlsKeys
+    port: int = 0
+    connections: int = 0
+    asked: list[tuple[str, str, int]] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def of(self) -> FlinkRest:
+        return FlinkRest(f"https://localhost:{self.port}", self.keys)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    service = Service(tls_keys(tmp_path / "keys"))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            service.connections += 1
+            self.number = service.connections
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            sent = self.rfile.read(length)
+            service.asked.append((self.command, self.path, self.number))
+            if self.path == "/closes" and self.number == 1:
+                self.close_connection = True
+                return
+            if self.path == "/silent":
+                service.ended.wait()
+            body = sent or b'{"it": "is"}'
+            self.send_response({"/none": 404, "/wrong": 500}.get(self.path, 200))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = self.path == "/last"
+
+        do_POST = do_PATCH = do_GET
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(service.keys.folder / PEM)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    service.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield service
+    service.ended.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_many_questions_take_one_connection(service: Service) -> None:
+    flink = service.of()
+    for path in ("/a", "/none", "/wrong", "/b"):
+        if path in {"/none", "/wrong"}:
+            with pytest.raises(NotFound if path == "/none" else LaunchError, match=r"answered \d"):
+                flink.json(path)
+        else:
+            assert flink.json(path) == {"it": "is"}
+    assert service.connections == 1
+
+
+def test_each_thread_has_a_connection_of_its_own(service: Service) -> None:
+    flink = service.of()
+    flink.json("/a")
+    thread = threading.Thread(target=flink.json, args=("/b",))
+    thread.start()
+    thread.join()
+    assert {number for *_, number in service.asked} == {1, 2}
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_anew(service: Service) -> None:
+    flink = service.of()
+    assert flink.json("/last") == {"it": "is"}
+    assert flink.json("/a") == {"it": "is"}
+    assert service.connections == 2
+
+
+def test_a_question_that_a_kept_connection_did_not_answer_is_asked_again(service: Service) -> None:
+    flink = service.of()
+    flink.json("/a")
+    assert flink.json("/closes") == {"it": "is"}
+    assert service.asked[1:] == [("GET", "/closes", 1), ("GET", "/closes", 2)]
+
+
+def test_on_a_new_connection_it_is_not(service: Service) -> None:
+    with pytest.raises(LaunchError, match="does not answer"):
+        service.of().json("/closes")
+    assert service.asked == [("GET", "/closes", 1)]
+
+
+def test_what_changes_something_is_asked_once_and_on_a_new_connection(service: Service) -> None:
+    flink = service.of()
+    flink.json("/a")
+    assert flink.json("/b", "POST", {"drain": True}) == {"drain": True}
+    flink.ask("/c", "PATCH")
+    assert service.asked == [("GET", "/a", 1), ("POST", "/b", 2), ("PATCH", "/c", 3)]
+
+
+def test_a_long_answer_is_cut_and_the_rest_of_it_is_no_answer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "MAX_ANSWER_BYTES", 5)
+    flink = service.of()
+    assert flink.ask("/a") == b'{"it"'
+    assert flink.ask("/b") == b'{"it"'
+
+
+def test_silence_is_told_apart(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "REST_TIMEOUT_S", 0.05)
+    flink = service.of()
+    with pytest.raises(RestSilent):
+        flink.ask("/silent")
+    assert len(service.asked) <= 1, "it was not asked again"
+    service.ended.set()
+    monkeypatch.undo()
+    assert service.of().json("/a") == {"it": "is"}
+
+
+def test_nobody_there(service: Service) -> None:
+    gone = FlinkRest("https://localhost:1", service.keys)
+    with pytest.raises(LaunchError, match="does not answer"):
+        gone.json("/a")

@@ -1,0 +1,123 @@
+"""Time in tests: a clock that moves only when told to, and an event loop whose time is counted and not waited
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forebay.clock import SystemClock
+
+
+class ManualClock:
+    """A `Clock` for tests. `sleep` passes time instead of waiting, and remembers how much."""
+
+    def __init__(self, monotonic_s: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+        self._monotonic_s = monotonic_s
+        self._wall_ms = float(wall_ms)
+        self.slept_s: list[float] = []
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def wall_ms(self) -> int:
+        return int(self._wall_ms)
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks. Raises `ValueError` for a negative step: monotonic time never goes back."""
+        if seconds < 0:
+            raise ValueError(f"a clock cannot go back by {-seconds} s")
+        self._monotonic_s += seconds
+        self._wall_ms += seconds * 1000
+
+    def pause(self, seconds: float) -> None:
+        """A stand-in for `time.sleep` that advances this clock at once."""
+        self.slept_s.append(seconds)
+        self.advance(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """The same for `asyncio.sleep`."""
+        self.pause(seconds)
+
+
+@dataclass(frozen=True)
+class SetClock:
+    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there, then
+    `behind_ms` behind; picklable."""
+
+    ahead_ms: int
+    until: Path | None = None
+    behind_ms: int = 0
+
+    def monotonic_s(self) -> float:
+        return SystemClock().monotonic_s()
+
+    def wall_ms(self) -> int:
+        is_back = self.until is not None and self.until.exists()
+        return SystemClock().wall_ms() + (-self.behind_ms if is_back else self.ahead_ms)
+
+
+T = TypeVar("T")
+EPOCH_MS = 1_700_000_000_000
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its `time` stands still while something runs, and jumps to the next timer when nothing does."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        super().__init__(_NoWait(self))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def passed(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+class _NoWait(selectors.DefaultSelector):
+    """Passes time instead of waiting."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("everything waits, and no timer is set: it would wait for ever")
+        self._loop.passed(timeout)
+        return []
+
+
+class LoopClock:
+    """The `Clock` of a `VirtualLoop`; monotonic time begins at 0."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + round(self._loop.time() * 1000)
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a `VirtualLoop` of its own. Raises `RuntimeError` where it would wait for ever."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(_end(asyncio.all_tasks(loop)))
+        loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,357 @@
+"""Checkpoints as Flink leaves them on disk, without Flink."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from pyflink.common import Time, Types
+from pyflink.datastream import DataStream, ProcessWindowFunction
+from pyflink.datastream.window import TumblingEventTimeWindows
+
+from forebay.clock import Clock
+from forebay.codec import decode
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.files.sink import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
+from forebay.connectors.files.source import Files, file_source
+from forebay.connectors.formats import Format
+from forebay.connectors.json_lines import dead_letter_json, result_json
+from forebay.connectors.timestamps import with_event_time
+from forebay.engine import Deadline, Engine, EngineFactory
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
+from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
+from forebay.flink.infer import InferenceStreams, infer, infer_stateful
+from forebay.flink.intervals import PollInterval
+from forebay.flink.job import RunningJob, submit
+from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.request_pool import Ordering
+from forebay.ports import free_port
+from forebay.records import JSON, Completion, Event, Request
+from forebay.stateful.program import Program
+from forebay.testing.answers import request_text
+from forebay.testing.engine import ScriptedEngineFactory
+from forebay.testing.script import Delay, Fixed
+from forebay.testing.waiting import POLL_S, wait_until
+
+
+def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
+    """A complete checkpoint without state in the folder of a job; it is named `chk-N` or `name`."""
+    checkpoint = job / (name or f"chk-{number}")
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    # As Flink does it: what is there under its name is whole.
+    unfinished = checkpoint / f".{METADATA}.inprogress"
+    unfinished.write_bytes(HEADER.pack(MARK, NEWEST_VERSION, number))
+    os.replace(unfinished, checkpoint / METADATA)
+    return checkpoint
+
+
+HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
+DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
+FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
+"""Without these, Flink's REST service says what was true three or ten seconds ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedEngineFactory:
+    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` is there, then gives
+    the inner engine's answer; `((defect))` makes it break as no engine should, `((defect:NAME))` until
+    `gates/NAME` is there. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
+    """
+
+    folder: Path
+    inner: EngineFactory
+
+    def __call__(self) -> Engine:
+        return _GatedEngine(self.folder, self.inner())
+
+
+class _GatedEngine:
+    def __init__(self, folder: Path, inner: Engine) -> None:
+        self._folder = folder
+        self._inner = inner
+        self._in_flight = 0
+
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+    ) -> Completion:
+        self._in_flight += 1
+        try:
+            append(self._folder / "calls", f"{request.id}\t{self._in_flight}\t{os.getpid()}-{id(self)}")
+            text = request_text(request)
+            defect = DEFECT.search(text)
+            if defect and not (defect[1] and self._is_open(defect[1])):
+                raise ZeroDivisionError("a planted defect")
+            held = HOLD.search(text)
+            # Another process opens the gate: only polling sees it.
+            while held and not self._is_open(held[1]):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+            return await self._inner.complete(request, timeout_s=timeout_s, deadline=deadline)
+        finally:
+            self._in_flight -= 1
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _is_open(self, gate: str) -> bool:
+        return (self._folder / "gates" / gate).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldText:
+    """An event's key or id out of a template; picklable."""
+
+    template: FieldTemplate
+
+    def __call__(self, event: Event) -> str:
+        return self.template.render(event.fields, time_ms=event.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable.
+
+    Each line has `text`, which is the prompt; where `keyed`, `key`; where `event_time`, `at` in milliseconds.
+    `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
+    the output is one line per window with its start and its number of results. `program`: it asks, instead of
+    one question per event; at most `queue` events of a key wait for its call. `engine`: answers in place of a
+    scripted one with `delay`. `clock` and `pace`: the operator's.
+    """
+
+    folder: Path
+    capacity: int = 8
+    ordering: Ordering = "unordered"
+    shards: int = 8
+    keyed: bool = False
+    follow: bool = False
+    event_time: bool = False
+    window_ms: int | None = None
+    program: Program[Any] | None = None
+    queue: int = 64
+    delay: Delay = field(default_factory=lambda: Fixed(0.005))
+    engine: EngineFactory | None = None
+    schema: Mapping[str, JSON] | None = None
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
+    clock: Clock | None = None
+    pace: PollInterval | None = None
+    flink: FlinkConfig = field(default_factory=FlinkConfig)
+
+    def submit(self) -> RunningJob:
+        """Start the job on a cluster of its own inside this process; needs this process's JVM."""
+        port = free_port()
+        ports = {"rest.port": str(port), "rest.bind-port": str(port)}
+        flink = replace(self.flink, options={**self.flink.options, **ports})
+        env = flink_environment(flink)
+        source = Files(
+            self.folder / "in",
+            Format(time=EventTime("at", "unix_ms") if self.event_time else None),
+            follow=self.follow,
+            every_s=0.05,
+        )
+        events = file_source(env, source)
+        if self.event_time:
+            events = with_event_time(events, out_of_orderness_ms=0)
+        inferred = self._inferred(events)
+        results = inferred.results.map(_Seen(self.folder), Types.PICKLED_BYTE_ARRAY())
+        lines = _windows(results, self.window_ms) if self.window_ms else results.map(_Line(), Types.STRING())
+        jsonl_sink(lines, JsonlFiles(self.folder / "results"))
+        letters = inferred.dead_letters.map(_LetterLine(), Types.STRING())
+        jsonl_sink(letters, JsonlFiles(self.folder / "dead-letters"))
+        return submit(env, "test", embedded_rest(flink, port))
+
+    def _inferred(self, events: DataStream) -> InferenceStreams:
+        call = InferenceSpec(
+            engine=GatedEngineFactory(self.folder, self.engine or ScriptedEngineFactory(self.delay)),
+            model="scripted",
+            prompt=PromptTemplate("{{ text }}"),
+            schema=self.schema,
+            retry=self.retry,
+        )
+        shared: dict[str, Any] = {
+            "key": FieldText(FieldTemplate("{{ key }}")) if self.keyed else None,
+            "capacity": self.capacity,
+            "shards": self.shards,
+            "event_time": self.event_time,
+            "clock": self.clock,
+            "pace": self.pace,
+        }
+        if self.program is None:
+            return infer(events, call, ordering=self.ordering, **shared)
+        return infer_stateful(events, self.program, call, queue=self.queue, **shared)
+
+
+class Runs:
+    """Runs of one pipeline in one folder. Methods wait for conditions, and fail after `WAIT_S`."""
+
+    WAIT_S = 180.0
+
+    def __init__(self, folder: Path, *, log_dir: Path, **settings: Any) -> None:
+        for name in ("in", "gates", "fed"):
+            (folder / name).mkdir(parents=True)
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        flink = FlinkConfig(
+            checkpoint_dir=self.checkpoints,
+            checkpoint_interval_s=0.2,
+            log_dir=log_dir,
+            heap_mb=768,
+            options=FRESH,
+        )
+        self.pipeline = Pipeline(folder, flink=flink, **settings)
+        self.jobs: list[RunningJob] = []
+        self._fed = 0
+
+    def feed(self, events: Iterable[Mapping[str, JSON] | bytes]) -> None:
+        """Add a file of events to the input, all at once."""
+        lines = [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
+        name = f"{self._fed:04}.jsonl"
+        self._fed += 1
+        (self.folder / "fed" / name).write_bytes(b"".join(line + b"\n" for line in lines))
+        (self.folder / "fed" / name).rename(self.folder / "in" / name)
+
+    def release(self, gate: str) -> None:
+        """Let the calls go on that are held by `gate`."""
+        (self.folder / "gates" / gate).touch()
+
+    def change(self, **settings: Any) -> None:
+        """Give the runs that follow other settings of the pipeline."""
+        self.pipeline = replace(self.pipeline, **settings)
+
+    def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
+        """The pipeline, with some of Flink's settings changed; `restore`: from the newest checkpoint."""
+        if restore:
+            flink["restore_from"] = newest_checkpoint(self.checkpoints)
+            assert flink["restore_from"] is not None, "there is no complete checkpoint"
+        return replace(self.pipeline, flink=replace(self.pipeline.flink, **flink))
+
+    def start(self, *, restore: bool = False, **flink: Any) -> RunningJob:
+        """Start a run on a cluster in this process."""
+        self.jobs.append(self.configured(restore=restore, **flink).submit())
+        return self.jobs[-1]
+
+    def run(self, **flink: Any) -> None:
+        """Run to the end of the input."""
+        self.finish(self.start(**flink))
+
+    def finish(self, job: RunningJob) -> None:
+        """Wait until the job ended by itself and well."""
+        wait_until(lambda: job.ended() is not None, self.WAIT_S)
+        assert job.ended() == "", job.ended()
+
+    def stop(self, job: RunningJob) -> None:
+        """Cancel the job and wait until it is gone; its checkpoints stay."""
+        job.cancel()
+        wait_until(lambda: job.ended() is not None, self.WAIT_S)
+
+    def await_checkpoint(self, job: RunningJob, more: int = 1) -> None:
+        """Wait until `more` checkpoints that began after this call have completed."""
+        # One may be under way: that one does not count.
+        target = job.checkpoints().completed + more + 1
+        wait_until(lambda: job.checkpoints().completed >= target, self.WAIT_S)
+
+    def await_checkpoint_files(self, more: int = 1) -> None:
+        """The same for a run in a process of its own: seen by what it leaves in its folder."""
+        seen: set[Path] = set()
+
+        def came() -> bool:
+            newest = newest_checkpoint(self.checkpoints)
+            seen.update((newest,) if newest is not None else ())
+            # The newest of before the call does not count, nor one that was under way.
+            return len(seen) >= more + 2
+
+        wait_until(came, self.WAIT_S)
+
+    def results(self) -> list[dict[str, Any]]:
+        """The committed results; those of one key in the order in which they were written."""
+        parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.stat().st_mtime_ns)
+        return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The committed dead letters."""
+        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "dead-letters")]
+
+    def seen(self) -> list[str]:
+        """The ids of results in the order in which they left the operator, of all runs, whatever was lost."""
+        return [line[0] for line in _rows(self.folder / "seen")]
+
+    def calls(self) -> list[tuple[str, int, str]]:
+        """Every call: its id, the calls in flight in that engine with it, the engine."""
+        return [(id, int(in_flight), engine) for id, in_flight, engine in _rows(self.folder / "calls")]
+
+    def spawn(self, **flink: Any) -> subprocess.Popen[bytes]:
+        """Start a run in a process of its own, with a JVM of its own."""
+        plan = self.folder / "pipeline.pickle"
+        plan.write_bytes(pickle.dumps(self.configured(**flink)))
+        command = [sys.executable, "-m", "tests.harness.operators", str(plan)]
+        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a process and all that it started, at once."""
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in family:
+        member.suspend()
+    for member in family:
+        member.kill()
+    process.wait()
+    psutil.wait_procs(family)
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line to a file that several processes write."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, (line + "\n").encode())
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    folder: Path
+
+    def __call__(self, data: bytes) -> bytes:
+        append(self.folder / "seen", decode(data).id)
+        return data
+
+
+class _Line:
+    def __call__(self, data: bytes) -> str:
+        return result_json(decode(data))
+
+
+class _LetterLine:
+    def __call__(self, data: bytes) -> str:
+        return dead_letter_json(decode(data))
+
+
+class _Count(ProcessWindowFunction):
+    def process(self, key: int, context: Any, elements: Iterable[bytes]) -> Iterator[str]:
+        yield orjson.dumps({"start": context.window().start, "count": sum(1 for _ in elements)}).decode()
+
+
+def _windows(results: DataStream, window_ms: int) -> DataStream:
+    keyed = results.key_by(lambda _: 0, Types.INT())
+    windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(window_ms)))
+    return windows.process(_Count(), Types.STRING())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    job = pickle.loads(Path(sys.argv[1]).read_bytes()).submit()
+    wait_until(lambda: job.ended() is not None, timeout_s=600)
+    sys.exit(job.ended() or 0)

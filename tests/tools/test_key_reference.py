@@ -1,0 +1,68 @@
+"""docs/pipeline.md says what the code takes, and its examples and those in examples/ load."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tools.key_reference import BEGIN, END, updated
+
+from forebay.config import load_spec, parse_spec
+from forebay.connectors.files.settings import JsonlSource
+from forebay.documents.yaml import parse_yaml
+from forebay.gateway.spec import GatewaySpec
+
+ROOT = Path(__file__).parents[2]
+DOC = ROOT / "docs" / "pipeline.md"
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+def test_the_reference_is_up_to_date() -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert BEGIN in text
+    assert END in text
+    assert updated(text) == text, "run: python -m tools.key_reference docs/pipeline.md"
+
+
+def test_what_only_older_files_have_is_no_key_of_the_reference() -> None:
+    assert "| `mode` |" not in DOC.read_text(encoding="utf-8")
+
+
+def test_the_gateways_reference_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
+    assert BEGIN in text
+    assert updated(text, GatewaySpec) == text, "run: python -m tools.key_reference docs/gateway.md"
+
+
+def test_the_pipelines_in_the_reference_load() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", DOC.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 3
+    for block in blocks:
+        parse_spec(parse_yaml(block, "docs")[0])
+
+
+def test_there_are_examples() -> None:
+    assert {path.stem for path in EXAMPLES} >= {"triage", "viral"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_load_and_their_input_fits(path: Path) -> None:
+    spec = load_spec(path)
+    if not isinstance(spec.source, JsonlSource) or spec.application is not None:
+        return
+    lines = Path(spec.source.path).read_text(encoding="utf-8").splitlines()
+    assert len(lines) >= 30
+    key, id, event_time = spec.key_template(), spec.id_template(), spec.source.event_time()
+    assert id is not None
+    ids = set()
+    for line in lines:
+        fields = json.loads(line)
+        assert spec.prompt_template().render(fields)
+        ids.add(id.render(fields))
+        if key is not None:
+            assert key.render(fields)
+        if event_time is not None:
+            assert event_time.of(fields) > 0
+    assert len(ids) == len(lines)

@@ -1,0 +1,132 @@
+"""The tables of docs/pipeline.md and docs/gateway.md, made from the models: they say what the code takes.
+
+`python -m tools.key_reference docs/pipeline.md` brings a page up to date; a test checks that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from forebay.config.spec import PipelineSpec
+from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
+from forebay.gateway.spec import GatewaySpec
+
+BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
+END = "<!-- … to here. -->"
+
+
+def reference(spec: type[BaseModel] = PipelineSpec) -> str:
+    """The tables of all keys of `spec`, and for pipelines what templates may use, as Markdown."""
+    schema = spec.model_json_schema(by_alias=True)
+    parts = ["## All keys\n", *_table(schema, schema)]
+    for key, value in schema["properties"].items():
+        parts += _section(schema, key, value)
+    if spec is not PipelineSpec:
+        return "\n".join(parts).rstrip() + "\n"
+    parts += ["## What templates may use\n"]
+    parts += [f"Filters: {_names(FILTERS)}.\n", f"Tests (`is …`): {_names(TESTS)}.\n"]
+    parts += [f"Methods: {_names(METHODS)}. The only function is `range(…)`.\n"]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def updated(text: str, spec: type[BaseModel] = PipelineSpec) -> str:
+    """`text` with what stands between the marks replaced by the reference of today."""
+    head, _, rest = text.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    return f"{head}{BEGIN}\n\n{reference(spec)}\n{END}{tail}"
+
+
+def _section(schema: dict[str, Any], key: str, value: dict[str, Any]) -> Iterator[str]:
+    """Headings and tables of the models that stand at `key`, those within them included."""
+    for model in _models(schema, value):
+        kind = model["properties"].get("type", {}).get("const")
+        yield f"### `{key}`{f' with `type: {kind}`' if kind else ''}\n"
+        yield f"{model['description']}\n"
+        yield from _table(schema, model)
+        for inner, inner_value in model["properties"].items():
+            yield from _section(schema, f"{key}.{inner}", inner_value)
+
+
+def _models(schema: dict[str, Any], value: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in value:
+        model = schema["$defs"][value["$ref"].rpartition("/")[2]]
+        return [model] if "properties" in model else []
+    inner = [*value.get("anyOf", ()), *value.get("oneOf", ())]
+    if "items" in value:
+        inner.append(value["items"])
+    return [model for part in inner for model in _models(schema, part)]
+
+
+def _table(schema: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for name, value in model["properties"].items():
+        if name == "type":
+            continue
+        # Where a field and its model say the same, pydantic says it once, at the model.
+        models = _models(schema, value)
+        meaning = value.get("description") or (models[0]["description"] if models else "")
+        cells = (f"`{name}`", _type(schema, value), _default(model, name, value), meaning)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    if len(rows) > 2:
+        yield "\n".join(rows) + "\n"
+
+
+def _type(schema: dict[str, Any], value: dict[str, Any]) -> str:
+    if "enum" in value or "const" in value:
+        return " or ".join(f"`{choice}`" for choice in value.get("enum", [value.get("const")]))
+    alternatives = [*value.get("anyOf", ()), *value.get("oneOf", ())]
+    if alternatives:
+        named = dict.fromkeys(_type(schema, part) for part in alternatives)
+        return " or ".join(named)
+    if "$ref" in value:
+        return "mapping, see below" if _models(schema, value) else "any"
+    if value.get("type") == "array":
+        return f"list of {_type(schema, value['items'])}"
+    return _NAMES.get(value.get("type", ""), "any") + _bounds(value)
+
+
+_NAMES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true` or `false`",
+    "object": "mapping",
+    "null": "null",
+}
+
+
+def _bounds(value: dict[str, Any]) -> str:
+    words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {value[name]:,}" for name, sign in words.items() if name in value]
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _default(model: dict[str, Any], name: str, value: dict[str, Any]) -> str:
+    if "derived" in value:
+        return str(value["derived"])
+    if name in model.get("required", ()):
+        return "**needed**"
+    default = value.get("default", {})
+    if isinstance(default, dict) and default:
+        return "as below"
+    return "" if default in ([], {}) else f"`{json.dumps(default, ensure_ascii=False)}`"
+
+
+def _names(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def main(arguments: list[str]) -> None:
+    path = Path(arguments[0])
+    spec = GatewaySpec if path.stem == "gateway" else PipelineSpec
+    path.write_text(updated(path.read_text(encoding="utf-8"), spec), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
