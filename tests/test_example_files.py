@@ -56,6 +56,12 @@ def test_the_stateful_program_is_the_one_in_the_documentation() -> None:
     assert orders in (ROOT / "docs" / "stateful.md").read_text(encoding="utf-8")
 
 
+def test_the_program_between_topics_is_the_one_in_the_documentation() -> None:
+    program = (EXAMPLES / "tickets_between_topics.py").read_text(encoding="utf-8")
+    shown = program[program.index("def team(") :].rstrip()
+    assert f"```py\n{shown}\n```" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+
+
 def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
     page = (ROOT / "docs" / "how-to" / "own-file.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
@@ -126,18 +132,34 @@ def test_programs_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-def test_the_program_with_kafka_runs(
+def test_programs_with_kafka_run(
     tmp_path: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
 ) -> None:
-    from benchmarks.topic_client import consume_committed
+    from benchmarks.topic_client import consume_committed, produce
 
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
-    teams = topic()
-    with scripted(["tickets_to_kafka"], tmp_path, KAFKA=node.bootstrap, TOPIC=teams) as files:
-        (ran,) = run_programs(files, tmp_path / "home").values()
-    assert not ran.error, ran.error
-    written = [orjson.loads(each.value()) for each in consume_committed(node.bootstrap, teams)]
     tickets = [orjson.loads(line) for line in (EXAMPLES / "tickets.jsonl").read_bytes().splitlines()]
-    assert sorted(each["id"] for each in written) == sorted(ticket["id"] for ticket in tickets)
-    assert {each["answer"]["team"] for each in written} <= {"billing", "network", "account", "other"}
+    answers, read, teams, dead = topic(), topic(), topic(), topic()
+    records = [{"value": orjson.dumps(ticket), "partition": 0} for ticket in tickets]
+    produce(node.bootstrap, read, [*records, {"value": b"not JSON", "key": "bad", "partition": 0}])
+    topics = {"TOPIC": answers, "TICKETS": read, "TEAMS": teams, "DEAD": dead}
+    names = ("tickets_to_kafka", "tickets_between_topics")
+    with scripted(names, tmp_path, KAFKA=node.bootstrap, **topics) as files:
+        between = files["tickets_between_topics"]
+        text = between.read_text(encoding="utf-8")
+        between.write_text(text.replace('start="earliest"', 'start="earliest", until_latest=True'))
+        ran = run_programs(files, tmp_path / "home")
+    assert {name: end.error for name, end in ran.items()} == dict.fromkeys(names, "")
+
+    found = [orjson.loads(each.value()) for each in consume_committed(node.bootstrap, answers)]
+    assert sorted(each["id"] for each in found) == sorted(ticket["id"] for ticket in tickets)
+    assert {each["answer"]["team"] for each in found} <= {"billing", "network", "account", "other"}
+
+    written = [(each.key(), orjson.loads(each.value())) for each in consume_committed(node.bootstrap, teams)]
+    assert sorted((key.decode(), value["ticket"]) for key, value in written) == sorted(
+        (ticket["user"], ticket["id"]) for ticket in tickets
+    )
+    assert {value["team"] for _, value in written} <= {"billing", "network", "account", "other"}
+    (letter,) = consume_committed(node.bootstrap, dead)
+    assert letter.key() == b"bad"

@@ -139,6 +139,21 @@ def check_sha256(path: Path, wanted: str) -> None:
         )
 
 
+def try_lock(path: Path) -> int | None:
+    """A descriptor that locks `path` between processes until it is closed or this process ends, however it
+    ends; None where another has the lock. Raises `OSError` where the file cannot be made."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 @contextmanager
 def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
     """Hold a lock on `path` between processes; blocks, inside `waiting`, while another has it.

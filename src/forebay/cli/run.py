@@ -183,8 +183,7 @@ def _run(
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
     """What an interrupted run has done, and how to go on."""
-    from forebay.flink.checkpoints import newest_of_job
-    from forebay.runtime.resume import jobs_in
+    from forebay.flink.checkpoints import jobs_in, newest_of_job
 
     if last is not None and (last.results or last.dead_letters):
         done = f"{last.results} results and {last.dead_letters} dead letters written"
