@@ -167,13 +167,7 @@ def heard(process: FlinkProcess) -> object:
 
 
 @pytest.mark.flink
-def test_an_order_is_checked(process: FlinkProcess, tmp_path: Path) -> None:
-    process.send(order(tmp_path))
-    assert heard(process) == Checked()
-
-
-@pytest.mark.flink
-def test_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
+def test_an_order_is_checked_and_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
     process: FlinkProcess, tmp_path: Path
 ) -> None:
     process.send(order(tmp_path))

@@ -139,3 +139,11 @@ def test_a_job_that_awaits_something_is_looked_at_in_each_round(awaits: dict[str
     for _ in range(40):
         assert not rests.passes()
         rests.looked(seen, seen)
+
+
+def test_a_job_that_rests_settles_once() -> None:
+    rests, settled = Rests(), []
+    for now in (*[STILL] * 40, replace(STILL, results=9), *[STILL] * 40):
+        rests.looked(STILL, now)
+        settled.append(rests.settled)
+    assert [at for at, yes in enumerate(settled) if yes] == [14, 55]

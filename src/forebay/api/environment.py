@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
 from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
-from forebay.connectors.jars import JARS, installed_jar
+from forebay.connectors.jars import installed_jars
 from forebay.errors import SettingError
 from forebay.flink import checkpoints as flink_checkpoints
 from forebay.flink.environment import FlinkConfig, flink_environment
@@ -69,10 +68,6 @@ def environment(
     # A job that this process has started before may run still.
     if folder is not None and restored is not None and first and cluster is None:
         delete_others(folder, restored)
-    jars = []
-    for jar in JARS.values():
-        with suppress(SettingError):
-            jars.append(installed_jar(jar, load_settings().connectors))
     config = FlinkConfig(
         parallelism=parallelism,
         checkpoint_dir=folder,
@@ -80,7 +75,7 @@ def environment(
         restore_from=restored,
         cluster=cluster,
         heap_mb=heap_mb,
-        jars=tuple(jars),
+        jars=installed_jars(load_settings().connectors),
         options=options or {},
     )
     mute_beam()

@@ -170,6 +170,12 @@ class PipelineSpec(Model):
     parallelism: PositiveInt = Field(
         1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."
     )
+    task_managers: PositiveInt = Field(
+        1,
+        le=MAX_PARALLELISM,
+        description="Processes that the subtasks are spread over, each with a JVM and a Python of its own; "
+        "at most `parallelism`. 1: all subtasks share Flink's JVM, and run Python one at a time.",
+    )
     checkpoint: CheckpointSpec = Field(
         description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
     )
@@ -217,6 +223,11 @@ class PipelineSpec(Model):
             yield "messages", "expected 'prompt' with engine.api completions, found messages"
         if self.parallelism > self.shards:
             yield "parallelism", f"expected at most shards ({self.shards}), found {self.parallelism}"
+        if self.task_managers > self.parallelism:
+            yield (
+                "task_managers",
+                f"expected at most parallelism ({self.parallelism}), found {self.task_managers}",
+            )
         if self.timeout_s > self.deadline_s:
             yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
         if self.retry.max_backoff_s < self.retry.base_s:

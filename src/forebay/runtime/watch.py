@@ -26,7 +26,7 @@ from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
 
 POLL_S = 0.5
-STILL_LOOKS = 10
+STILL_LOOKS, SETTLED_LOOKS = 10, 15
 RESTING_ROUNDS = 3
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
@@ -68,6 +68,7 @@ def watch_until_end(
     waiting: LastCount,
     answered: Callable[[Snapshot], bool],
     committed: Callable[[Checkpoints], None],
+    at_rest: Callable[[], None] = lambda: None,
 ) -> Snapshot:
     """Look at `job` every half second, or as `Rests` says; blocks until it has ended, and returns the last
     look.
@@ -75,9 +76,9 @@ def watch_until_end(
     Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
     one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
     says so, the source has read as much as it shall, or it is wished. `committed` is told of the checkpoints,
-    and raises where what they commit is lost. Whatever is raised here ends the job first. Raises
-    `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost` where a new Flink
-    would; `Cancelled` when that is wished.
+    and raises where what they commit is lost. `at_rest` is called once in each time in which nothing happens.
+    Whatever is raised here ends the job first. Raises `PipelineFailed` where the job failed, or where no
+    restart would mend it, and `JobLost` where a new Flink would; `Cancelled` when that is wished.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
@@ -101,6 +102,8 @@ def watch_until_end(
                 )
                 last = replace(last, backlog=waiting.backlog(last))
                 rests.looked(before, last)
+                if rests.settled:
+                    at_rest()
                 if wishes.drain or answered(last):
                     job.drain(savepoints)
             except LaunchError as error:
@@ -137,6 +140,11 @@ class Rests:
         )
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
         self._left = RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether the look before was the one after which it may be said that nothing happens."""
+        return self._still == SETTLED_LOOKS
 
     def passes(self) -> bool:
         """Whether the round that begins makes no look."""
