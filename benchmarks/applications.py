@@ -17,8 +17,8 @@ from benchmarks.sessions import SessionsPlan, measure_sessions
 from benchmarks.topics import measure_topics, read_labelled
 from benchmarks.trends import find_trends, measure_trends
 from forebay.apps.trends.values import TrendSettings
+from forebay.embed import ensure_embedding_model
 from forebay.embed.minilm import MiniLM
-from forebay.embed.model import ensure_embedding_model
 from forebay.engine.launch import Progress
 from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings

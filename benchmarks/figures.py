@@ -68,8 +68,10 @@ def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoi
         return Figures(0.0, 0.0, 0.0, 0.0, None, 0.0, len(everything))
     begin_s, end_s = counted[0].arrived_s, counted[-1].arrived_s
     if load.rate_per_s is None:
-        # Slow calls of early events arrive late: what bounds the span is when most of the events came.
-        begin_s, end_s = (counted[int(share * (len(counted) - 1))].arrived_s for share in (0.05, 0.95))
+        # Slow calls of early events arrive late, and several subtasks each read a part of the numbers: what
+        # bounds the span is when most of the events came.
+        arrivals = sorted(one.arrived_s for one in everything)
+        begin_s, end_s = (quantile(arrivals, share) for share in (load.margin, 1 - load.margin))
     span_s = max(end_s - begin_s, 1e-9)
     inside = [one for one in everything if begin_s < one.arrived_s <= end_s]
     due_s = schedule(load, everything)

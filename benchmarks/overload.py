@@ -15,8 +15,8 @@ from forebay.fleet.admission import Admission, Dispatcher
 from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.state import Fleet
+from forebay.simulate import MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.simulate.replica import Sequence as Simulated
-from forebay.simulate.scenario import MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.simulate.traces import TraceRequest
 
 OVERLOAD, OVERLOAD_S = 2.0, 120.0

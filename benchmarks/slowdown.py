@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.runtime.run import RunOptions, run_pipeline

@@ -25,6 +25,7 @@ from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit
+from forebay.flink.task_managers import standalone_cluster
 from forebay.ports import free_port
 
 POLL_S = 0.25
@@ -50,19 +51,22 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
             checkpoint_interval_s=load.checkpoint_s,
             restart=Restart(attempts=0),
             log_dir=home / "logs",
+            parallelism=load.parallelism,
+            task_managers=load.task_managers,
             options={
                 "rest.port": str(port),
                 "rest.bind-port": str(port),
                 "web.checkpoints.history": "100000",
             },
         )
-        env = flink_environment(config)
-        if system == "async_function":
-            async_function_job(env, load, home / "out")
-        else:
-            forebay_job(env, load, home / "out")
-        job = submit(env, f"overhead-{system}", embedded_rest(config, port))
-        checkpoints, memory = _watch(job, load)
+        with standalone_cluster(config):
+            env = flink_environment(config)
+            if system == "async_function":
+                async_function_job(env, load, home / "out")
+            else:
+                forebay_job(env, load, home / "out")
+            job = submit(env, f"overhead-{system}", embedded_rest(config, port))
+            checkpoints, memory = _watch(job, load)
         seen = [Seen.parse(line.decode()) for line in read_jsonl_sink(home / "out")]
         return {**asdict(figures(load, seen, checkpoints)), "memory": memory}
 

@@ -32,9 +32,10 @@ class Workload:
     """`events` numbered from 0, `rate_per_s` of them each second (None: as fast as they are taken).
 
     `url` None: a scripted engine inside the process, each call `scripted_s` long. `capacity` bounds the
-    requests in flight of each system alike. `async_bundle_ms`: the bundle time of AsyncFunction's job, where
-    every bundle ends by waiting for all of its calls. `margin`: the share of events at either end that is not
-    counted, because a pipeline fills at its begin and empties at its end.
+    requests in flight of each subtask, in each system alike. `async_bundle_ms`: the bundle time of
+    AsyncFunction's job, where every bundle ends by waiting for all of its calls. `margin`: the share of
+    events at either end that is not counted, because a pipeline fills at its begin and empties at its end.
+    `parallelism` subtasks run in so many `task_managers`.
     """
 
     events: int
@@ -48,6 +49,8 @@ class Workload:
     checkpoint_s: float = 1.0
     margin: float = 0.15
     sample_memory: bool = False
+    parallelism: int = 1
+    task_managers: int = 1
 
     def engine(self) -> EngineFactory:
         if self.url is None:

@@ -36,7 +36,8 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
-    one worker, those of a JVM or a broker one by one, all others by file. Long ones come first."""
+    one worker, those of the session's broker to one, those of a JVM one by one, all others by file. What runs
+    on one worker comes first, the quick ones last."""
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
@@ -45,9 +46,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _has(item, "vllm"):
             item.add_marker(pytest.mark.xdist_group("vllm"))
+        elif not _has(item, "xdist_group") and "node" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
         elif not _has(item, "flink", "kafka", "xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=lambda item: 0 if _has(item, "vllm") else 1 if _has(item, "flink", "kafka") else 2)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    for turn, mark in enumerate(("vllm", "kafka", "flink")):
+        if _has(item, mark):
+            return turn
+    return 3
 
 
 def _has(item: pytest.Item, *marks: str) -> bool:
@@ -55,9 +65,13 @@ def _has(item: pytest.Item, *marks: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session's JVM writes; the first test that starts it decides, so all name this folder."""
-    return tmp_path_factory.mktemp("flink-logs")
+def flink_logs(tmp_path_factory: pytest.TempPathFactory, connector: Path | None) -> Path:
+    """Where the session's JVM writes, which runs, with Kafka's connector where there is one."""
+    from forebay.flink.jvm import start_jvm
+
+    logs = tmp_path_factory.mktemp("flink-logs")
+    start_jvm(logs, heap_mb=768, jars=[] if connector is None else [connector])
+    return logs
 
 
 @pytest.fixture(scope="session")
@@ -71,13 +85,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Pipelines:
     """Runs pipelines in this process, on the session's JVM, with their files in one folder."""
 
-    def __init__(self, folder: Path, logs: Path) -> None:
+    def __init__(self, folder: Path, connector: Path | None = None) -> None:
         self.folder = folder
-        self._logs = logs
+        self._connector = connector
+
+    def beside(self, name: str) -> Pipelines:
+        """Others, with their files in a folder of this name."""
+        folder = self.folder / name
+        folder.mkdir()
+        return Pipelines(folder, self._connector)
 
     def spec(self, **document: Any) -> Any:
         """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.config.load import parse_spec
+        from forebay.config import parse_spec
 
         usual = {
             "name": "p",
@@ -95,14 +115,40 @@ class Pipelines:
 
     def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
         """Run `spec` to its end; `options` are those of a run."""
-        from forebay.flink.jvm import start_jvm
         from forebay.runtime.run import RunOptions, run_pipeline
         from forebay.settings import Settings
 
-        start_jvm(self._logs, heap_mb=768)
-        settings = Settings(home=self.folder / "home", python=Path())
+        home = self.folder / "home"
+        if self._connector is not None and not home.exists():
+            home.mkdir(mode=0o700)
+            (home / "connectors").symlink_to(self._connector.parent)
         here = RunOptions(**{"in_process": True, **options})
-        return run_pipeline(spec, nullcontext([url]), here, settings, watch)
+        try:
+            return run_pipeline(spec, nullcontext([url]), here, Settings(home=home, python=Path()), watch)
+        finally:
+            self._keep_jvm(Path(spec.checkpoint.dir))
+
+    def interrupt(self, spec: Any, url: str, enough: Callable[[], bool], **options: Any) -> Any:
+        """Run `spec` until there is `enough`, and interrupt it as Ctrl-C does; gives the last snapshot."""
+        seen = []
+
+        def watch(now: Any) -> None:
+            seen.append(now)
+            if now.state == "RUNNING" and enough():
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            self.run(spec, url, watch=watch, **options)
+        assert seen[-1].state == "INTERRUPTED"
+        return seen[-1]
+
+    def _keep_jvm(self, checkpoints: Path) -> None:
+        """A run ends the JVM of the one before, if that was cut off; here it is that of all tests."""
+        from forebay.runtime.run_state import read_state, write_state
+
+        state = read_state(checkpoints)
+        if state is not None:
+            write_state(checkpoints, state.model_copy(update={"jvm": None}))
 
     def lines(self, sink: str = "out") -> list[dict[str, Any]]:
         """The committed lines of a sink."""
@@ -112,26 +158,32 @@ class Pipelines:
 
 
 @pytest.fixture
-def pipelines(tmp_path: Path, flink_logs: Path) -> Pipelines:
-    return Pipelines(tmp_path, flink_logs)
+def pipelines(tmp_path: Path, flink_logs: Path, connector: Path | None) -> Pipelines:
+    return Pipelines(tmp_path, connector)
 
 
 @pytest.fixture(scope="module")
-def shared_pipelines(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path) -> Pipelines:
+def shared_pipelines(
+    tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, connector: Path | None
+) -> Pipelines:
     """For tests that look at one run from several sides."""
-    return Pipelines(tmp_path_factory.mktemp("pipelines"), flink_logs)
+    return Pipelines(tmp_path_factory.mktemp("pipelines"), connector)
 
 
 @pytest.fixture(scope="session")
 def local_engine() -> Iterator[Any]:
-    """One vLLM with the default model and room for 512 tokens, for all tests that only ask it."""
+    """One vLLM with the default model and room for 512 tokens, for all tests that only ask it. Nothing of it
+    is left in the end."""
     from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
     from forebay.settings import load_settings
 
     settings = load_settings()
     ensure_engine(settings, Silent())
-    with local_replicas(1, EngineOptions(kv_cache_gib=0.5, max_model_len=512), settings=settings) as replicas:
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512, extra=("--seed", "3"))
+    with local_replicas(1, options, settings=settings) as replicas:
+        processes = replicas.replicas[0].processes()
         yield replicas
+    assert not any(process.is_running() and process.status() != "zombie" for process in processes)
 
 
 NEAR = Path(__file__).parents[1].parent / "shared" / "kafka"
@@ -146,15 +198,23 @@ def kafka_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka_jar() -> Path:
+def connector() -> Path | None:
+    """Kafka's, installed where `forebay connectors install kafka` does."""
     from forebay.connectors.jars import KAFKA, install_jar
     from forebay.settings import load_settings
 
     settings = load_settings()
     origin = settings.connectors_from or str(NEAR / "connector")
     if settings.connectors_from is None and not Path(origin).is_dir():
-        pytest.skip(f"no connector: FOREBAY_CONNECTORS_FROM is not set and {origin} is missing")
+        return None
     return install_jar(KAFKA, settings.connectors, origin)
+
+
+@pytest.fixture(scope="session")
+def kafka_jar(connector: Path | None) -> Path:
+    if connector is None:
+        pytest.skip(f"no connector: FOREBAY_CONNECTORS_FROM is not set and {NEAR / 'connector'} is missing")
+    return connector
 
 
 @pytest.fixture(scope="session")

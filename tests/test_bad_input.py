@@ -148,7 +148,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, key_file:
     # Half of `base_s` is the least that the last try has, so that its cause is seldom the deadline.
     retry = {"max_attempts": 1, "base_s": 5.0, "max_backoff_s": 5.0}
     limits = {"timeout_s": 25.0, "deadline_s": 25.0, "retry": retry}
-    pipelines = Pipelines(tmp_path_factory.mktemp("outage"), flink_logs)
+    pipelines = Pipelines(tmp_path_factory.mktemp("outage"))
     return Run(pipelines, OUTAGE_INPUT, key_file, flink_logs, **limits)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from forebay.apps import page
-from forebay.apps.summaries.page import page as summary_page
+from forebay.apps.summaries.page import summaries_page
 from forebay.apps.summaries.values import Source, Statement, Summary
 from forebay.cli import main
 from forebay.cli.live import LiveLine
@@ -114,6 +114,6 @@ def test_no_text_steers_the_page_of_summaries() -> None:
     counts = dict.fromkeys(Summary.__dataclass_fields__, 1)
     named = {"key": ATTACK, "kind": "tumbling", "statements": (statement,), "end_ms": 60_000}
     summary = Summary(**{**counts, **named})  # type: ignore[arg-type]
-    shown = summary_page([orjson.dumps({"answer": summary.to_json()})])
+    shown = summaries_page([orjson.dumps({"answer": summary.to_json()})])
     assert "owned" in shown
     assert not STEERING.search(shown)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import typer
 from benchmarks.__main__ import application as benchmarks
+from tests.harness.run_programs import Ran, run_programs
 
 import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
-from forebay.config.load import parse_spec
-from forebay.documents.load import check_document
+from forebay.config import parse_spec
+from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
@@ -33,7 +34,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 ENGINE = "http://127.0.0.1:8100"
 """Where the documentation's Python finds its engine; a fake replica takes its place here."""
 MODEL = "smollm2-135m-instruct"
-PYTHON_TIMEOUT_S = 400
 
 
 @dataclass(frozen=True)
@@ -314,36 +314,41 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
     assert (last.state, last.results, last.dead_letters) == ("FINISHED", rows, 0)
 
 
-@pytest.mark.flink
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """All Python of a page, in order, as one program in a folder with the examples."""
+@pytest.fixture(scope="module")
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[Path, tuple[Ran, int]]:
+    """How all Python of a page, in order, ran as one program in a folder with the examples; and how many
+    answers it got."""
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
     from forebay.testing.waiting import wait_until
 
-    (tmp_path / "examples").mkdir()
-    for file in (ROOT / "examples").iterdir():
-        if file.is_file():
-            (tmp_path / "examples" / file.name).write_bytes(file.read_bytes())
-    if any("_kafka(" in block.text for block in blocks(page, "python")):
-        (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
-        shutil.copy(request.getfixturevalue("kafka_jar"), tmp_path / "home" / "connectors")
-    with ReplicaThread(ReplicaScript(models=(MODEL,), delay=Fixed(0.05))) as replica:
-        texts = [block.text.replace(ENGINE, replica.url) for block in blocks(page, "python")]
-        program = tmp_path / "program.py"
-        program.write_text("\n".join(texts), encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, str(program)],
-            cwd=tmp_path,
-            env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
-            capture_output=True,
-            text=True,
-            timeout=PYTHON_TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        asks = any(ENGINE in block.text for block in blocks(page, "python"))
-        assert (replica.report().completed > 0) == asks, "the program asked the engine nothing"
-        # What the program gave up at its end, the replica may learn of after that.
-        wait_until(lambda: replica.report().in_flight == 0)
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "home").mkdir(mode=0o700)
+    if any("_kafka(" in block.text for block in PYTHON):
+        (folder / "home" / "connectors").symlink_to(request.getfixturevalue("kafka_jar").parent)
+    files, replicas = {}, {}
+    with ExitStack() as stack:
+        for number, page in enumerate(WITH_PYTHON):
+            script = ReplicaScript(models=(MODEL,), delay=Fixed(0.05))
+            replica = replicas[page] = stack.enter_context(ReplicaThread(script))
+            examples = folder / str(number) / "examples"
+            shutil.copytree(ROOT / "examples", examples, ignore=shutil.ignore_patterns("out", "extension"))
+            texts = [block.text.replace(ENGINE, replica.url) for block in blocks(page, "python")]
+            files[str(page)] = examples / "program.py"
+            files[str(page)].write_text("\n".join(texts), encoding="utf-8")
+        ran = run_programs(files, folder / "home")
+        # What a program gave up at its end, its replica may learn of after that.
+        wait_until(lambda: not any(replica.report().in_flight for replica in replicas.values()))
+        return {page: (ran[str(page)], replicas[page].report().completed) for page in WITH_PYTHON}
+
+
+@pytest.mark.flink
+@pytest.mark.xdist_group("pages")
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_runs(page: Path, programs: dict[Path, tuple[Ran, int]]) -> None:
+    ran, answers = programs[page]
+    assert not ran.error, ran.error
+    asks = any(ENGINE in block.text for block in blocks(page, "python"))
+    assert (answers > 0) == asks, "the program asked the engine nothing"

@@ -79,7 +79,7 @@ def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.Po
 
 
 @pytest.mark.flink
-def test_its_source_sink_and_policy_are_exactly_once_over_a_kill(
+def test_its_parts_are_exactly_once_over_a_kill_and_a_checkpoint_is_bound_to_the_keys_of_its_source(
     tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
 ) -> None:
     expected = write_logs(tmp_path)
@@ -92,6 +92,19 @@ def test_its_source_sink_and_policy_are_exactly_once_over_a_kill(
         first.kill()
         first.communicate()
     assert len(rows(tmp_path)) < len(expected)
+    without = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    for where, more, refusal in (
+        (
+            environment,
+            ("--set", "source.limit=7"),
+            r"source\.limit: expected None, as in the checkpoint, found 7",
+        ),
+        (without, (), "source: type: expected one of jsonl, csv"),
+    ):
+        refused = run(where, tmp_path, *words, *more)
+        _, said = refused.communicate(timeout=200)
+        assert refused.returncode == 2
+        assert re.search(refusal, said)
     _, said = run(environment, tmp_path, *words).communicate(timeout=400)
     found = rows(tmp_path)
     assert sorted(text for _, _, _, text, _ in found) == sorted(expected), said
@@ -134,31 +147,6 @@ def test_its_names_are_listed_and_its_policy_is_simulated(
     words = ("simulate", "--requests", "300", "--policy", "sticky", "--json")
     out, said = run(environment, tmp_path, *words).communicate(timeout=200)
     assert json.loads(out)["policies"]["sticky"]["goodput"] > 0, said
-
-
-@pytest.mark.flink
-def test_a_checkpoint_is_bound_to_the_keys_of_its_source(
-    tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
-) -> None:
-    write_logs(tmp_path)
-    file = str(pipeline(tmp_path))
-    first = run(environment, tmp_path, "run", file, "--engine", replica.url)
-    try:
-        wait_until(lambda: first.poll() is not None or len(rows(tmp_path)) >= 5)
-    finally:
-        first.kill()
-        _, said = first.communicate()
-    assert len(rows(tmp_path)) >= 5, said
-    changed = ("run", file, "--engine", replica.url, "--set", "source.limit=7")
-    ended = run(environment, tmp_path, *changed)
-    _, said = ended.communicate(timeout=200)
-    assert ended.returncode == 2
-    assert re.search(r"source\.limit: expected None, as in the checkpoint, found 7", said)
-    without = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
-    ended = run(without, tmp_path, "run", file, "--engine", replica.url)
-    _, said = ended.communicate(timeout=200)
-    assert ended.returncode == 2
-    assert "source: type: expected one of jsonl, csv" in said
 
 
 def test_it_passes_mypy_strict(tmp_path: Path) -> None:

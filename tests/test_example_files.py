@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from tests.harness.run_programs import run_programs
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.documents.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,12 @@ def test_the_stateful_program_is_the_one_in_the_documentation() -> None:
     program = (EXAMPLES / "orders.py").read_text(encoding="utf-8")
     orders = program[program.index("class Orders") : program.index("def to_event")].rstrip()
     assert orders in (ROOT / "docs" / "stateful.md").read_text(encoding="utf-8")
+
+
+def test_the_program_between_topics_is_the_one_in_the_documentation() -> None:
+    program = (EXAMPLES / "tickets_between_topics.py").read_text(encoding="utf-8")
+    shown = program[program.index("def team(") :].rstrip()
+    assert f"```py\n{shown}\n```" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 
 
 def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
@@ -94,47 +101,70 @@ def test_pipelines_run(name: str, folder: Path, pipelines: Any) -> None:
     assert list((folder / "out" / name).glob("part-*.jsonl"))
 
 
-def run_program(name: str, folder: Path, **replaced: str) -> str:
-    """What the program prints, with an engine that answers by a script."""
+@contextmanager
+def scripted(names: Iterable[str], folder: Path, **replaced: str) -> Iterator[dict[str, Path]]:
+    """Copies of the programs, each with an engine that answers by a script; each has asked it by the end."""
     from forebay.testing import Fixed, ReplicaScript, ReplicaThread
 
-    with ReplicaThread(ReplicaScript(models=(MODEL,), delay=Fixed(0.02))) as replica:
-        text = (folder / f"{name}.py").read_text(encoding="utf-8").replace(ENGINE, replica.url)
-        for old, new in replaced.items():
-            text = re.sub(rf'^{old} = ".*"$', f'{old} = "{new}"', text, flags=re.M)
-        (folder / f"{name}.py").write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, str(folder / f"{name}.py")],
-            cwd=folder.parent,
-            env={**os.environ, "FOREBAY_HOME": str(folder.parent / "home")},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        assert replica.report().completed > 0
-    return done.stdout
+    files: dict[str, Path] = {}
+    with ExitStack() as stack:
+        replicas = {}
+        for name in names:
+            script = ReplicaScript(models=(MODEL,), delay=Fixed(0.02))
+            replicas[name] = stack.enter_context(ReplicaThread(script))
+            examples = folder / name / "examples"
+            shutil.copytree(EXAMPLES, examples, ignore=shutil.ignore_patterns("out", "__pycache__"))
+            files[name] = examples / f"{name}.py"
+            text = files[name].read_text(encoding="utf-8").replace(ENGINE, replicas[name].url)
+            for old, new in replaced.items():
+                text = re.sub(rf'^{old} = ".*"$', f'{old} = "{new}"', text, flags=re.M)
+            files[name].write_text(text, encoding="utf-8")
+        yield files
+        assert [name for name in files if not replicas[name].report().completed] == []
 
 
 @pytest.mark.flink
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_run(name: str, folder: Path) -> None:
-    assert len(run_program(name, folder).splitlines()) >= PROGRAMS[name]
+def test_programs_run(tmp_path: Path) -> None:
+    with scripted(PROGRAMS, tmp_path) as files:
+        ran = run_programs(files, tmp_path / "home")
+    assert {name: end.error for name, end in ran.items()} == dict.fromkeys(PROGRAMS, "")
+    assert [name for name, least in PROGRAMS.items() if len(ran[name].printed) < least] == []
 
 
 @pytest.mark.flink
-def test_the_program_with_kafka_runs(
-    folder: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
+def test_the_programs_with_kafka_run(
+    tmp_path: Path, node: Any, topic: Callable[..., str], kafka_jar: Path
 ) -> None:
-    from benchmarks.topic_client import consume_committed
+    from benchmarks.topic_client import consume_committed, produce
 
-    connectors = folder.parent / "home" / "connectors"
-    connectors.mkdir(parents=True, mode=0o700)
-    shutil.copy(kafka_jar, connectors)
-    teams = topic()
-    run_program("tickets_to_kafka", folder, KAFKA=node.bootstrap, TOPIC=teams)
-    written = [orjson.loads(each.value()) for each in consume_committed(node.bootstrap, teams)]
-    tickets = [orjson.loads(line) for line in (folder / "tickets.jsonl").read_bytes().splitlines()]
-    assert sorted(each["id"] for each in written) == sorted(ticket["id"] for ticket in tickets)
-    assert {each["answer"]["team"] for each in written} <= {"billing", "network", "account", "other"}
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
+    tickets = [orjson.loads(line) for line in (EXAMPLES / "tickets.jsonl").read_bytes().splitlines()]
+    names = {name: topic() for name in ("TOPIC", "TICKETS", "TEAMS", "DEAD")}
+    records = [{"value": orjson.dumps(ticket), "partition": 0} for ticket in tickets]
+    records.append({"value": b"not JSON", "key": "bad", "partition": 0})
+    produce(node.bootstrap, names["TICKETS"], records)
+    programs = ["tickets_to_kafka", "tickets_between_topics"]
+    with scripted(programs, tmp_path, KAFKA=node.bootstrap, **names) as files:
+        between = files["tickets_between_topics"]
+        text = between.read_text(encoding="utf-8")
+        between.write_text(text.replace('start="earliest"', 'start="earliest", until_latest=True'))
+        ran = run_programs(files, tmp_path / "home")
+    assert {name: end.error for name, end in ran.items()} == dict.fromkeys(programs, "")
+
+    def written(name: str) -> list[tuple[bytes, Any]]:
+        return [
+            (each.key(), orjson.loads(each.value()))
+            for each in consume_committed(node.bootstrap, names[name])
+        ]
+
+    teams = {"billing", "network", "account", "other"}
+    answers = [value for _, value in written("TOPIC")]
+    assert sorted(each["id"] for each in answers) == sorted(ticket["id"] for ticket in tickets)
+    assert {each["answer"]["team"] for each in answers} <= teams
+    assert sorted((key.decode(), value["ticket"]) for key, value in written("TEAMS")) == sorted(
+        (ticket["user"], ticket["id"]) for ticket in tickets
+    )
+    assert {value["team"] for _, value in written("TEAMS")} <= teams
+    ((key, _),) = written("DEAD")
+    assert key == b"bad"

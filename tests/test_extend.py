@@ -16,7 +16,7 @@ import pytest
 
 import forebay as fb
 from forebay import extend
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.routing_request import RoutingRequest
@@ -296,7 +296,7 @@ def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
 
     (tree / "connectors" / "numbers").mkdir()
     (tree / "connectors" / "numbers" / "__init__.py").write_text(ONE_FOLDER)
-    add("connectors/registry.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
+    add("connectors/__init__.py", "    own={", '"numbers": "forebay.connectors.numbers:NUMBERS",')
     (tree / "apps" / "counter").mkdir()
     (tree / "apps" / "counter" / "__init__.py").write_text(ONE_APPLICATION)
     add("apps/__init__.py", "    own={", '"counter": "forebay.apps.counter:Counter",')

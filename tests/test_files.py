@@ -18,7 +18,9 @@ from forebay.files import (
     check_nobody_else_writes,
     locked,
     private_folder,
+    read_bytes,
     read_stamp,
+    read_text,
     write_atomic,
     write_stamp,
 )
@@ -113,3 +115,20 @@ def test_a_lock_waits_for_its_holder_and_for_the_child_that_was_given_it(tmp_pat
     child.wait()
     with locked(path, lambda: pytest.fail("nobody holds the lock")):
         pass
+
+
+def test_a_file_is_read_whole_within_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"\xef\xbb\xbfabc")
+    assert read_bytes(path, 6, "schema f") == b"\xef\xbb\xbfabc"
+    assert read_text(path, 6, "schema f") == "abc"
+    with pytest.raises(SettingError, match="schema f is larger than 5 bytes"):
+        read_text(path, 5, "schema f")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="schema f cannot be read: No such file"):
+        read_bytes(tmp_path / "f", 9, "schema f")
+    (tmp_path / "f").write_bytes(b"ab\xff")
+    with pytest.raises(SettingError, match="schema f is not UTF-8: wrong byte at position 2"):
+        read_text(tmp_path / "f", 9, "schema f")

@@ -20,12 +20,11 @@ from typing import Any
 import forebay
 from forebay import embed as embedding
 from forebay import errors, records, testing
-from forebay.api import apps, objects, streams
+from forebay.api import apps, kafka_records, objects
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
 from forebay.flink import request_pool
 from forebay.stateful import program
-from forebay.testing import replica
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Made from the code by tools.api_reference: do not edit. -->"
@@ -39,22 +38,19 @@ FOREBAY = {
     "Files and Kafka": ["read_jsonl", "read_text", "read_csv", "write_jsonl", "read_kafka", "write_kafka"],
     "Applications": ["sessions", "summaries", "topics", "trends"],
     "Stateful programs": ["Program", "Step", "Ask", "Answer", "Failure", "Output", "Timer", "Moment"],
+    "What you are given": ["Outputs", "ObjectStream", "Usage"],
     "Errors": ["ForebayError"],
 }
 TESTING = {
     "Engines": ["ScriptedEngineFactory", "ReplicaThread", "ReplicaProcess", "ReplicaScript"],
     "Delays and faults": ["Fixed", "Mixture", "Faults"],
     "Programs": ["Machine"],
+    "What you are given": ["CallReport"],
     "Clusters and waiting": ["local_cluster", "wait_until"],
 }
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
-RETURNED: dict[str, list[type]] = {
-    "forebay.md": [streams.Outputs, objects.ObjectStream, records.Usage],
-    "testing.md": [replica.CallReport],
-}
-"""Classes that have no public name, and of which a program is given objects."""
-GIVEN = {"Program", "ForebayError", *(each.__name__ for classes in RETURNED.values() for each in classes)}
+GIVEN = {"Program", "ForebayError", "Outputs", "ObjectStream", "Usage", "CallReport"}
 """Classes that a program does not call, so that their signatures are of no use."""
 METHODS = {
     "Program": ["initial", "on_event", "on_answer", "on_failure", "on_timer", "save", "load"],
@@ -62,7 +58,13 @@ METHODS = {
     "ReplicaThread": ["report"],
     "ReplicaProcess": ["start", "stop", "kill", "report"],
 }
-TYPES = {"JSON": records, "OpenEmbedder": embedding, "TextOf": objects, "ToEvent": objects}
+TYPES = {
+    "JSON": records,
+    "KeyOf": kafka_records,
+    "OpenEmbedder": embedding,
+    "TextOf": objects,
+    "ToEvent": objects,
+}
 """Names in signatures that the page explains, and the modules that define them."""
 SHOWN = {"Api": template, "Clock": program, "Ordering": request_pool}
 """Names for which signatures show what they stand for."""
@@ -70,9 +72,10 @@ SHOWN = {"Api": template, "Clock": program, "Ordering": request_pool}
 
 def pages() -> dict[str, str]:
     """Each page's name and its Markdown."""
+    head = ["## Types\n", "What these names in signatures stand for. They cannot be imported.\n"]
     types = [f"- `{name}` is `{_definition(name, at)}`. {_meaning(name, at)}" for name, at in TYPES.items()]
     return {
-        "forebay.md": _page("forebay.md", forebay, [*_areas(FOREBAY, forebay), "## Types\n", *types]),
+        "forebay.md": _page("forebay.md", forebay, [*_areas(FOREBAY, forebay), *head, *types]),
         "errors.md": _page("errors.md", errors, [*_error_sections()]),
         "testing.md": _page("testing.md", testing, [*_areas(TESTING, testing)]),
     }
@@ -81,9 +84,6 @@ def pages() -> dict[str, str]:
 def _page(file: str, module: ModuleType, parts: list[str]) -> str:
     name = module.__name__
     head = [NOTE, f"\n# `{name}`\n", *_prose(inspect.getdoc(module) or "", name)]
-    given = [part for each in RETURNED.get(file, ()) for part in _section(each.__name__, each)]
-    if given:
-        parts = [*parts, "\n## What you are given\n", *given]
     return "\n".join([*head, *parts]).rstrip().replace(f"]({file}#", "](#") + "\n"
 
 
@@ -170,9 +170,9 @@ def _link(name: str) -> str:
     """The name, as a link where it has a section."""
     if inspect.isclass(vars(errors).get(name)):
         page = "errors.md"
-    elif name in {*forebay.__all__, *(each.__name__ for each in RETURNED["forebay.md"])}:
+    elif name in forebay.__all__:
         page = "forebay.md"
-    elif name in {*testing.__all__, *(each.__name__ for each in RETURNED["testing.md"])}:
+    elif name in testing.__all__:
         page = "testing.md"
     else:
         return f"`{name}`"

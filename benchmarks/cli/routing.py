@@ -58,9 +58,9 @@ def routing(
         return
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
     from benchmarks.routing_picture import draw_routing
+    from forebay.simulate import Scenario
     from forebay.simulate.engine import find_model
     from forebay.simulate.figures import check_drawing
-    from forebay.simulate.scenario import Scenario
     from forebay.simulate.traces import read_trace
 
     check_json(json)
@@ -128,8 +128,8 @@ def overload(
 ) -> None:
     """Offer twice the capacity for two minutes, then half of it, to admission and to constant capacities."""
     from benchmarks.overload import measure_overload
+    from forebay.simulate import Scenario
     from forebay.simulate.engine import find_model
-    from forebay.simulate.scenario import Scenario
     from forebay.simulate.traces import read_trace
 
     check_json(json)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from forebay.api.inference import Inference as Inference
     from forebay.api.kafka import read_kafka as read_kafka
     from forebay.api.kafka import write_kafka as write_kafka
+    from forebay.api.objects import ObjectStream as ObjectStream
+    from forebay.api.streams import Outputs as Outputs
     from forebay.api.streams import infer as infer
     from forebay.api.streams import infer_stateful as infer_stateful
     from forebay.engine.retry import RetryPolicy as RetryPolicy
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from forebay.records import Message as Message
     from forebay.records import Result as Result
     from forebay.records import Sampling as Sampling
+    from forebay.records import Usage as Usage
     from forebay.stateful.program import Answer as Answer
     from forebay.stateful.program import Ask as Ask
     from forebay.stateful.program import Failure as Failure
@@ -59,13 +62,16 @@ _HOMES = {
     "Inference": "api.inference",
     "Message": "records",
     "Moment": "stateful.program",
+    "ObjectStream": "api.objects",
     "Output": "stateful.program",
+    "Outputs": "api.streams",
     "Program": "stateful.program",
     "Result": "records",
     "RetryPolicy": "engine.retry",
     "Sampling": "records",
     "Step": "stateful.program",
     "Timer": "stateful.program",
+    "Usage": "records",
     "environment": "api.environment",
     "infer": "api.streams",
     "infer_stateful": "api.streams",

@@ -1,5 +1,5 @@
-"""Files that survive a crash in the middle (atomic writes, stamps, locks), and folders that only their owner
-can read and write.
+"""Files that survive a crash in the middle (atomic writes, stamps, locks), files that are read whole with a
+bound, and folders that only their owner can read and write.
 """
 
 from __future__ import annotations
@@ -100,6 +100,29 @@ def read_stamp(path: Path) -> dict[str, object]:
     return content if isinstance(content, dict) else {}
 
 
+def read_bytes(path: Path, most_bytes: int, called: str) -> bytes:
+    """What the file at `path` holds; blocks.
+
+    Raises `SettingError`, which names the file as `called`, where it cannot be read or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        raise SettingError(f"{called} cannot be read: {error.strerror}") from None
+    if len(data) > most_bytes:
+        raise SettingError(f"{called} is larger than {most_bytes} bytes")
+    return data
+
+
+def read_text(path: Path, most_bytes: int, called: str) -> str:
+    """The same as text, without a byte order mark; raises also where it is not UTF-8."""
+    try:
+        return read_bytes(path, most_bytes, called).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{called} is not UTF-8: wrong byte at position {error.start}") from None
+
+
 def check_sha256(path: Path, wanted: str) -> None:
     """Raise `SetupError` where the file at `path` is missing or is not the one with this SHA-256."""
     found = hashlib.sha256()
@@ -114,6 +137,21 @@ def check_sha256(path: Path, wanted: str) -> None:
             f"{path.name} is not the file that this Forebay knows: expected the SHA-256 {wanted}, found "
             f"{found.hexdigest()}; nothing was installed. Look at where pip gets its packages from"
         )
+
+
+def try_lock(path: Path) -> int | None:
+    """A descriptor that locks `path` between processes until it is closed or this process ends, however it
+    ends; None where another has the lock. Raises `OSError` where the file cannot be made."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextmanager

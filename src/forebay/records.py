@@ -150,6 +150,11 @@ class Usage:
         prompt_tokens: Tokens of the prompt.
         completion_tokens: Tokens of the answer.
         cached_tokens: Tokens of the prompt that were in the engine's prefix cache.
+
+    >>> def cost(usage: fb.Usage) -> float:
+    ...     return 0.1 * (usage.prompt_tokens - usage.cached_tokens) + 0.4 * usage.completion_tokens
+    >>> cost(fb.Usage(prompt_tokens=30, completion_tokens=5))
+    5.0
     """
 
     prompt_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings of public names, in a process of its own: URL NAME...
+"""Runs the examples in the docstrings of public names, in a process of its own: URL BROKER NAME...
 
 A name is one of `forebay`, or with `testing.` before it one of `forebay.testing`.
 """
@@ -16,14 +16,17 @@ from forebay import testing
 
 ENGINE = "http://127.0.0.1:8100"
 """Where examples find their engine; a scripted replica takes its place."""
+BROKER = "broker:9092"
+"""Where they find Kafka."""
 
 
-def main(url: str, *names: str) -> int:
+def main(url: str, broker: str, *names: str) -> int:
     """How many examples failed."""
     failed = 0
     for name in names:
         module = testing if name.startswith("testing.") else fb
-        text = (getattr(module, name.removeprefix("testing.")).__doc__ or "").replace(ENGINE, url)
+        text = getattr(module, name.removeprefix("testing.")).__doc__ or ""
+        text = text.replace(ENGINE, url).replace(BROKER, broker)
         # What an example defines is pickled by value into its job, as what a user's program defines.
         names_there = {"fb": fb, "Path": Path, "pydantic": pydantic, "__name__": "__main__"}
         if module is testing:

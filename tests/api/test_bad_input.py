@@ -35,7 +35,10 @@ class Handler(BaseModel):
         ({"prompt": "{{ text"}, "prompt"),
         ({"prompt": b"{{ text }}"}, "prompt: expected a text"),
         ({"prompt": None, "messages": "{{ text }}"}, "messages: expected a list of Message"),
-        ({"prompt": None, "messages": [("user", "{{ text }}")]}, "messages: expected a list of Message"),
+        (
+            {"prompt": None, "messages": [{"user": "{{ text }}"}]},
+            "expected a list of Message, found a value of type dict in it",
+        ),
         ({"messages": [fb.Message("user", "x")]}, "either a prompt or messages"),
         ({"api": "responses"}, "api: expected chat or completions"),
         ({"schema": {"type": "objct"}}, "is no JSON schema"),
@@ -118,6 +121,7 @@ class TestStreams:
             ({"inference": "http://x"}, "expected an Inference"),
             ({"to_event": "text"}, "to_event: expected a function"),
             ({"ordering": "key"}, "ordering by key needs a key"),
+            ({"ordering": "keys"}, 'ordering: expected "unordered" or "key", found \'keys\''),
             ({"shards": 0}, "shards must be"),
         ],
     )
@@ -127,6 +131,27 @@ class TestStreams:
         stream = env.from_collection(["a"], Types.STRING())
         with pytest.raises(SettingError, match=words):
             fb.infer(stream, **{"inference": ASK, **options})
+
+    def test_two_operators_of_one_name(self, env: Any, tmp_path: Path) -> None:
+        from pyflink.common import Types
+
+        taken = "name: 'infer' is taken by another operator of this environment; give each a name"
+        stream = env.from_collection(["a"], Types.STRING())
+        answered = fb.infer(stream, ASK)
+        with pytest.raises(SettingError, match=taken):
+            fb.infer(stream, ASK)
+        with pytest.raises(SettingError, match=taken):
+            fb.sessions(stream, fb.Inference(URL, model="m"), key=lambda event: "k", name="infer")
+        fb.infer(stream, ASK, name="other")
+        fb.write_jsonl(answered.results, tmp_path / "out")
+        with pytest.raises(SettingError, match=r"name: 'write .*out' is taken"):
+            fb.write_jsonl(answered.dead_letters, tmp_path / "out")
+        (tmp_path / "a.txt").write_text("a\n")
+        fb.read_text(env, tmp_path / "a.txt")
+        with pytest.raises(SettingError, match="name: 'source' is taken"):
+            fb.read_text(env, tmp_path / "a.txt")
+        env._j_stream_execution_environment.getStreamGraph()  # As `execute` does, it forgets them.
+        assert fb.infer(env.from_collection(["a"], Types.STRING()), ASK).results
 
     def test_a_template_may_ask_for_a_field_that_is_not_there(self, env: Any) -> None:
         from pyflink.common import Types

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,11 @@ CLUSTER = {"local_cluster"}
 TIMEOUT_S = 500
 
 
-def run_examples(folder: Path, *names: str) -> None:
+def run_examples(folder: Path, *names: str, broker: str = "broker:9092") -> None:
     shutil.copytree(ROOT / "examples", folder / "examples")
     with ReplicaThread(ReplicaScript(models=("smollm2-135m-instruct",), delay=Fixed(0.01))) as replica:
         done = subprocess.run(
-            [sys.executable, str(RUNNER), replica.url, *names],
+            [sys.executable, str(RUNNER), replica.url, broker, *names],
             cwd=folder,
             env={**os.environ, "FOREBAY_HOME": str(folder / "home")},
             capture_output=True,
@@ -55,7 +56,11 @@ def test_examples_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path) -> None:
-    (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
-    shutil.copy(kafka_jar, tmp_path / "home" / "connectors")
-    run_examples(tmp_path, *sorted(KAFKA))
+def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path, node: Any) -> None:
+    from benchmarks.topic_client import make_topic
+
+    for name in ("tickets", "teams"):
+        make_topic(node.bootstrap, name, 1)
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
+    run_examples(tmp_path, *sorted(KAFKA), broker=node.bootstrap)

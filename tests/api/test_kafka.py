@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 import forebay as fb
-from forebay.errors import SettingError
+from forebay.errors import PipelineFailed, SettingError
 from forebay.testing import Fixed, ScriptedEngineFactory
 
 pytestmark = pytest.mark.flink
@@ -37,9 +37,8 @@ def test_from_topic_to_topic(
     ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), model="m", prompt="{{ text }}")
     answered = fb.infer(lines, ask, key="{{ kafka.key }}", ordering="key", event_time=True)
     fb.write_kafka(answered.results, node.bootstrap, sink, name=sink)
-    fb.write_kafka(
-        answered.results.map(lambda result: {"of": result.key}), node.bootstrap, counts, name=counts
-    )
+    told = answered.results.map(lambda result: {"of": result.key})
+    fb.write_kafka(told, node.bootstrap, counts, name=counts, key="{{ of }}")
     fb.write_kafka(answered.dead_letters, node.bootstrap, dead, name=dead)
     env.execute("topics")
     written = {each.key(): orjson.loads(each.value()) for each in consume_committed(node.bootstrap, sink)}
@@ -47,18 +46,18 @@ def test_from_topic_to_topic(
         f"k{n}".encode(): f"line {n}" for n in range(6)
     }
     assert {value["key"] for value in written.values()} == {f"k{n}" for n in range(6)}
-    told = [
+    keyed = [
         (each.key(), orjson.loads(each.value())["of"]) for each in consume_committed(node.bootstrap, counts)
     ]
-    assert sorted(told, key=lambda each: each[1]) == [(None, f"k{n}") for n in range(6)]
+    assert sorted(keyed, key=lambda each: each[1]) == [(f"k{n}".encode(), f"k{n}") for n in range(6)]
     (letter,) = consume_committed(node.bootstrap, dead)
     assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
 
 
-def test_what_is_wrong_is_told_at_the_call(flink_logs: Path) -> None:
+def test_what_is_wrong_is_told_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
-    start_jvm(flink_logs, heap_mb=768)
+    start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
     env = fb.environment()
     with pytest.raises(SettingError, match=r"'sasl\.jaas\.config': expected it under 'secrets'"):
         fb.read_kafka(env, "b:9092", "t", group="g", properties={"sasl.jaas.config": "p"})
@@ -68,3 +67,58 @@ def test_what_is_wrong_is_told_at_the_call(flink_logs: Path) -> None:
         fb.write_kafka(env.from_collection(["a"]), "b:9092", "no topic", name="n")
     with pytest.raises(SettingError, match="name: expected a text"):
         fb.write_kafka(env.from_collection(["a"]), "b:9092", "t", name="")
+    with pytest.raises(SettingError, match="value: expected a function, found dict"):
+        fb.write_kafka(env.from_collection(["a"]), "b:9092", "t", name="n", value={})  # type: ignore[arg-type]
+    for wrong in ("yesterday", 1.5, True, None):
+        with pytest.raises(SettingError, match="start: expected"):
+            fb.read_kafka(env, "b:9092", "t", group="g", start=wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="bootstrap: expected HOST:PORT"):
+        fb.read_kafka(env, "http://b:9092", "t", group="g")
+
+
+def test_exactly_once_needs_checkpoints(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
+    lines = fb.environment().from_collection(["a"])
+    with pytest.raises(SettingError, match=r"needs checkpoints.*fb\.environment\(checkpoints="):
+        fb.write_kafka(lines, "b:9092", "t", name="n", check=False)
+    fb.write_kafka(lines, "b:9092", "t", name="n", guarantee="at-least-once", check=False)
+    kept = fb.environment(checkpoints=tmp_path / "state").from_collection(["a"])
+    fb.write_kafka(kept, "b:9092", "t", name="n", check=False)
+    with pytest.raises(SettingError, match="name: 'n' is taken"):
+        fb.write_kafka(kept, "b:9092", "other", name="n", check=False)
+
+
+@pytest.fixture
+def impatient(flink_logs: Path, kafka_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM with the connector, and no second try where no broker answers."""
+    from forebay.api import kafka
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
+    monkeypatch.setattr(kafka, "PATIENCE_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_topics_that_are_missing_and_brokers_that_do_not_answer(
+    node: Any, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    env = fb.environment(checkpoints=tmp_path / "state")
+    lines = env.from_collection(["a"])
+    with pytest.raises(SettingError, match=r"^read_kafka: topics: Kafka has no topic 'nope'"):
+        fb.read_kafka(env, node.bootstrap, "nope", group="g")
+    with pytest.raises(SettingError, match=r"^write_kafka: topic: Kafka has no topic 'nope'"):
+        fb.write_kafka(lines, node.bootstrap, "nope", name="n")
+    with pytest.raises(SettingError, match=r"transaction_timeout_s: expected at most 900.*found 1e\+06"):
+        fb.write_kafka(lines, node.bootstrap, topic(), name="n", transaction_timeout_s=1e6)
+    away = "127.0.0.1:9"
+    with pytest.raises(PipelineFailed, match=rf"^read_kafka: Kafka at {away} does not answer.*check=False"):
+        fb.read_kafka(env, away, "t", group="g")
+    with pytest.raises(PipelineFailed, match=rf"^write_kafka: Kafka at {away} does not answer.*check=False"):
+        fb.write_kafka(lines, away, "t", name="n")
+    assert fb.read_kafka(env, away, "t", group="g", check=False)
+    fb.write_kafka(lines, away, "t", name="n", check=False)
+    secrets, there = {"ssl.key.password": {"env": "NO_SUCH_SECRET"}}, topic()
+    with pytest.raises(SettingError, match=r"read_kafka\.secrets\.ssl\.key\.password: .*NO_SUCH_SECRET"):
+        fb.read_kafka(env, node.bootstrap, there, group="g", secrets=secrets, name="other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 import forebay as fb
+from forebay.api import inference
 from forebay.api.models import AnswerModel, ReadResult
 from forebay.codec import encode
 from forebay.errors import InvalidAnswer, PipelineFailed, SettingError
@@ -18,6 +20,7 @@ from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import RequestHandler
 from forebay.records import KeyedEvent, Usage
 from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineFactory
+from forebay.testing.engine import ScriptedEngine
 
 
 class Day(BaseModel):
@@ -109,7 +112,7 @@ def script(*models: str) -> ReplicaScript:
 def test_the_only_model_that_is_served_is_asked_for() -> None:
     with ReplicaThread(script("small")) as replica:
         assert fb.Inference(replica.url).served_model() == "small"
-        assert fb.Inference(replica.url, model="other").served_model() == "other"
+        assert fb.Inference(replica.url, model="small").served_model() == "small"
 
 
 async def test_a_notebook_has_an_event_loop_of_its_own() -> None:
@@ -123,8 +126,31 @@ def test_of_several_models_one_has_to_be_named() -> None:
         pytest.raises(SettingError, match=r"model: expected a name: the engine at .* serves a, b"),
     ):
         fb.Inference(replica.url).served_model()
-    with pytest.raises(SettingError, match="model: expected a name"):
-        fb.Inference(ScriptedEngineFactory()).served_model()
+
+
+def test_a_model_that_is_not_served_is_told_with_those_that_are() -> None:
+    with (
+        ReplicaThread(script("a", "b")) as replica,
+        pytest.raises(SettingError, match=r"^model: 'gpt' is not served: the engine at .* serves a, b$"),
+    ):
+        fb.Inference(["http://127.0.0.1:9", replica.url], model="gpt").served_model()
+
+
+def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fb.Inference("http://127.0.0.1:9", model="m").served_model() == "m"
+    monkeypatch.setattr(inference, "ASKED_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert fb.Inference(url, model="m").served_model() == "m"
+    no_key = {"env": "NO_SUCH_KEY_HERE"}
+    with ReplicaThread(script("a")) as replica:
+        assert fb.Inference(replica.url, model="m", api_key=no_key).served_model() == "m"
+
+
+def test_an_engine_of_ones_own_needs_no_name_of_a_model() -> None:
+    assert fb.Inference(ScriptedEngineFactory()).served_model() == "scripted"
+    assert fb.Inference(ScriptedEngineFactory(), model="m").served_model() == "m"
+    assert fb.Inference(ScriptedEngine).served_model() == "none"
 
 
 def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:

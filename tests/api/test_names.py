@@ -12,12 +12,13 @@ import forebay as fb
 import forebay.testing
 
 NAMES = """
-    Answer Ask DeadLetter Event Failure Fleet ForebayError Inference Message Moment Output Program Result
-    RetryPolicy Sampling Step Timer environment infer infer_stateful newest_checkpoint read_csv read_jsonl
-    read_kafka read_text sessions summaries topics trends write_jsonl write_kafka
+    Answer Ask DeadLetter Event Failure Fleet ForebayError Inference Message Moment ObjectStream Output
+    Outputs Program Result RetryPolicy Sampling Step Timer Usage environment infer infer_stateful
+    newest_checkpoint read_csv read_jsonl read_kafka read_text sessions summaries topics trends write_jsonl
+    write_kafka
 """
 TESTING = """
-    Faults Fixed Machine Mixture ReplicaProcess ReplicaScript ReplicaThread ScriptedEngineFactory
+    CallReport Faults Fixed Machine Mixture ReplicaProcess ReplicaScript ReplicaThread ScriptedEngineFactory
     local_cluster wait_until
 """
 LIGHT = {"forebay", "forebay.lazy_names"}

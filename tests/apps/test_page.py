@@ -128,11 +128,17 @@ def test_a_long_text_is_cut() -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    document = page("t", "l", element("p", "x"))
+    document = page("t", "l", element("p", "x"), filter_box())
     assert "default-src &#x27;none&#x27;" in document
     assert document.count("<script>") == 1
     assert "src=" not in document
     assert "@import" not in document
+
+
+def test_a_page_without_a_filter_has_no_script() -> None:
+    document = page("t", "l", element("p", 'class="filter"'))
+    assert "<script>" not in document
+    assert "script-src &#x27;none&#x27;" in document
 
 
 def test_moments() -> None:

@@ -12,7 +12,6 @@ from benchmarks.http_engine import HttpEngineFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.quoting import MAX_POST_CHARS, quoted_posts, quoted_words
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.values import ShardEvent, TopicEvent
 from forebay.apps.trends import settings as trends
@@ -24,6 +23,7 @@ from forebay.flink.request_handler import InferenceSpec, RequestHandler
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Fixed
+from forebay.untrusted_text import MAX_POST_CHARS, quoted_posts, quoted_words
 
 MARK = re.compile(r"(?i)<\s*/?\s*(posts|words)")
 ATTACKS = (

@@ -18,7 +18,7 @@ from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.apps.trends.stages import TickCounter
 from forebay.codec import decode, encode
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us

@@ -17,7 +17,7 @@ import pytest
 
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import TlsKeys
+from forebay.flink.tls_keys import PASSWORD, TlsKeys
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -35,26 +35,29 @@ REFUSALS = (
 """An alert of TLS, the way to TLS, and what the gateway answers to a command and to what is none."""
 MODULES = ("orjson", "psutil", "queue", "decimal", "sitecustomize", "google")
 PIPELINE = """
+parallelism: 2
+task_managers: {task_managers}
 name: p
-source: {type: generator, rate: 50.0}
-prompt: "{{ text }}"
-sink: {type: jsonl, path: out}
-checkpoint: {interval_s: 0.5}
+source: {{type: generator, rate: 50.0}}
+prompt: "{{{{ text }}}}"
+sink: {{type: jsonl, path: out}}
+checkpoint: {{interval_s: 0.5}}
 """
 
 
 class Attacked:
     """A run whose working directory somebody else has filled, once it has results."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, task_managers: int) -> None:
         self.folder = folder
+        self.task_managers = task_managers
         self.planted, self.marks, self.home = folder / "planted", folder / "marks", folder / "home"
         self.planted.mkdir()
         self.marks.mkdir()
         for name in MODULES:
             mark = str(self.marks / name)
             (self.planted / f"{name}.py").write_text(PLANTED.format(mark=mark))
-        (folder / "p.yaml").write_text(PIPELINE)
+        (folder / "p.yaml").write_text(PIPELINE.format(task_managers=task_managers))
         self.process = subprocess.Popen(
             [Path(sys.executable).with_name("forebay"), "run", folder / "p.yaml", "--engine", url],
             cwd=self.planted,
@@ -79,10 +82,10 @@ class Attacked:
         return found
 
 
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+@pytest.fixture(scope="module", params=[1, 2])
+def attacked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Attacked]:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
-        run = Attacked(tmp_path_factory.mktemp("attacked"), replica.url)
+        run = Attacked(tmp_path_factory.mktemp("attacked"), replica.url, request.param)
         try:
             yield run
         finally:
@@ -146,10 +149,25 @@ def test_the_run_itself_has_the_key(attacked: Attacked) -> None:
 
 def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> None:
     assert list(attacked.marks.iterdir()) == []
-    (java,) = [part for part in attacked.parts if part.name() == "java"]
-    line = java.cmdline()
-    assert "" not in line[line.index("-cp") + 1].split(os.pathsep)
-    assert Path(java.cwd()) != attacked.planted
+    jvms = [part for part in attacked.parts if part.name() == "java"]
+    assert len(jvms) == (1 if attacked.task_managers == 1 else 1 + attacked.task_managers)
+    for java in jvms:
+        line = java.cmdline()
+        assert "" not in line[line.index("-cp") + 1].split(os.pathsep)
+        assert Path(java.cwd()) != attacked.planted
+
+
+def test_the_password_of_the_key_is_beside_the_key_alone(attacked: Attacked) -> None:
+    logs = attacked.home / "run" / "flink"
+    password = (logs / "keys" / PASSWORD).read_text()
+    for part in attacked.parts:
+        assert password not in " ".join((*part.cmdline(), *part.environ().values()))
+    files = [path for path in attacked.folder.rglob("*") if logs / "keys" not in path.parents]
+    assert any(path.suffix == ".log" for path in files)
+    for path in files:
+        # While it runs, Flink deletes checkpoints.
+        with suppress(FileNotFoundError, IsADirectoryError):
+            assert password.encode() not in path.read_bytes(), path
 
 
 def test_what_a_run_writes_is_private(attacked: Attacked) -> None:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.cli.demo_screen import show
-from forebay.demo.outbreak import Outbreak
 from forebay.demo.plan import Example, Right, Slice, Summary
+from forebay.demo.topics import Outbreak
 from forebay.errors import SettingError
 from forebay.runtime.snapshot import Snapshot
 from forebay.testing.replica import ReplicaScript, ReplicaThread

@@ -21,7 +21,7 @@ from forebay.cli import application
 from forebay.cli.output import with_values
 from forebay.connectors.jars import KAFKA
 from forebay.demo import kafka as demo_kafka
-from forebay.errors import SettingError
+from forebay.errors import ForebayError, SettingError
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -83,23 +83,16 @@ def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
     assert "LLM_API_KEY" not in given
 
 
-def demo(folder: Path, jar: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A demo's end, over an engine that answers in 10 ms."""
-    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
-        return subprocess.run(
-            [sys.executable, "-m", "forebay", "demo", *words, "--engine", replica.url, "--out", str(folder)],
-            env={**os.environ, "FOREBAY_HOME": str(jar.parents[1]), **environ},
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-
-
 @pytest.mark.flink
-def test_posts_go_from_topic_to_topic(node: Any, kafka_jar: Path, tmp_path: Path) -> None:
-    done = demo(tmp_path / "out", kafka_jar, "--kafka", node.bootstrap, "--events", "60", "--json")
-    assert done.returncode == 0, done.stderr
+def test_posts_go_from_topic_to_topic(
+    node: Any, kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(kafka_jar.parents[1]))
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        words = ["--kafka", node.bootstrap, "--events", "60", "--json", "-"]
+        words += ["--engine", replica.url, "--out", str(tmp_path / "out")]
+        done = CliRunner().invoke(application(), ["demo", *words])
+    assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     topics, run, summary = document["topics"], document["run"], document["summary"]
     assert (run["state"], run["accepted"], run["results"], run["dead_letters"]) == ("FINISHED", 60, 60, 0)
@@ -119,7 +112,20 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
     rows = "".join(f"post {n},2026-01-01T00:00:{n % 60:02}Z\n" for n in range(30))
     (tmp_path / "in.csv").write_text(f"text,time\n{rows}only one\n")
     words = ["--input", str(tmp_path / "in.csv"), "--speed", "20", "--kafka"]
-    done = demo(tmp_path / "out", kafka_jar, *words, FOREBAY_KAFKA_HOME=str(kafka_home))
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        words += ["--engine", replica.url, "--out", str(tmp_path / "out")]
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", "demo", *words],
+            env={
+                **os.environ,
+                "FOREBAY_HOME": str(kafka_jar.parents[1]),
+                "FOREBAY_KAFKA_HOME": str(kafka_home),
+            },
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     assert "31 events in, 30 answers, 1 dead letters" in done.stdout
     assert "malformed_record" in done.stdout
@@ -130,8 +136,11 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
 
 
 @pytest.mark.flink
-def test_a_kafka_that_is_away_is_named(kafka_jar: Path, tmp_path: Path) -> None:
-    done = demo(tmp_path / "out", kafka_jar, "--kafka", "127.0.0.1:9")
-    assert done.returncode == 1
-    assert "Kafka at 127.0.0.1:9 does not answer" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_kafka_that_is_away_is_named(
+    kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(kafka_jar.parents[1]))
+    words = ["--kafka", "127.0.0.1:9", "--engine", "http://127.0.0.1:9", "--out", str(tmp_path / "out")]
+    error = CliRunner().invoke(application(), ["demo", *words]).exception
+    assert isinstance(error, ForebayError)
+    assert str(error).startswith("Kafka at 127.0.0.1:9 does not answer")

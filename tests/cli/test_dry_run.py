@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.config.load import load_spec
+from forebay.config import load_spec
 from forebay.errors import SettingError
 
 FILE = """\

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.init import Starter, fields_of, name_of, pipeline_text
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
 

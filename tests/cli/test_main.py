@@ -8,11 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from forebay import cli
+from forebay.cli import application
+from forebay.connectors.jars import JARS, KAFKA
 
 BLOCKED = """
 import sys
@@ -48,6 +53,28 @@ def test_help_needs_no_flink(tmp_path: Path, words: list[str]) -> None:
 def test_doctor_looks_where_flink_is_missing(tmp_path: Path) -> None:
     done = without_flink(tmp_path, "doctor", "--json")
     assert json.loads(done.stdout)["findings"], done.stderr
+
+
+def test_it_is_said_which_connectors_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = replace(KAFKA, size=3)
+    monkeypatch.setitem(JARS, "kafka", jar)
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+
+    def told() -> tuple[str, Any, Any]:
+        listed = CliRunner().invoke(application(), ["connectors", "list"]).output
+        as_json = CliRunner().invoke(application(), ["connectors", "list", "--json"]).stdout
+        findings = json.loads(CliRunner().invoke(application(), ["doctor", "--json"]).stdout)["findings"]
+        finding = next(each for each in findings if each["subject"] == "kafka connector")
+        return listed, json.loads(as_json)["connectors"], finding["found"]
+
+    missing = "kafka: not installed; run: forebay connectors install kafka\n"
+    assert told() == (missing, [{"connector": "kafka", "path": None}], "not installed")
+    (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
+    place = tmp_path / "home" / "connectors" / jar.name
+    place.write_bytes(b"PK!")
+    listed, as_json, found = told()
+    assert "".join(listed.split()) == f"kafka:{place}"
+    assert (as_json, found) == ([{"connector": "kafka", "path": str(place)}], str(place))
 
 
 def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:

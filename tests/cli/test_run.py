@@ -164,46 +164,37 @@ def crashed(process: psutil.Process) -> None:
 
 
 @pytest.mark.flink
-def test_a_run_whose_flink_dies_resumes_by_itself(endless: Run) -> None:
+def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None:
     endless.await_results()
+    hung = endless.jvm()
+    hung.suspend()
+    endless.await_results(50)
+    assert not hung.is_running()
     for victim, how in ((Run.jvm, killed), (Run.flink, killed), (Run.jvm, crashed)):
         how(victim(endless))
         endless.await_results(50)
+    # What was in flight at the kills comes as well.
+    expected = {f"generator@{n}" for n in range(len(endless.positions()))}
+    wait_until(lambda: expected <= set(endless.positions()))
     endless.process.send_signal(signal.SIGINT)
     status, document, said = endless.ended()
     assert status == 130, said
-    assert len(document["resumes"]) == 3
-    assert "was killed (by SIGKILL" in document["resumes"][0]
-    assert "the process that holds Flink was killed" in document["resumes"][1]
-    assert "Flink's JVM crashed" in document["resumes"][2]
-    assert said.count("; resuming from checkpoint chk-") == 3
+    hang, *losses = document["resumes"]
+    assert "; it is considered lost" in hang
+    assert len(losses) == 3
+    assert "was killed (by SIGKILL" in losses[0]
+    assert "the process that holds Flink was killed" in losses[1]
+    assert "Flink's JVM crashed" in losses[2]
+    assert said.count("; resuming from checkpoint chk-") == 4
     assert "Traceback" not in said
     assert "py4j" not in said.lower()
-    # What was in flight at the last checkpoint comes with the next run.
-    expected = {f"generator@{n}" for n in range(len(endless.positions()))}
-    endless.again()
-    wait_until(lambda: expected <= set(endless.positions()))
     positions = endless.positions()
     assert len(set(positions)) == len(positions)
 
 
 @pytest.mark.flink
-def test_a_run_whose_jvm_hangs_does_not_wait_for_it(
-    endless: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    endless.await_results()
-    jvm = endless.jvm()
-    jvm.suspend()
-    endless.await_results(50)
-    assert not jvm.is_running()
-
-
-@pytest.mark.flink
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(
-    endless: Run, number: signal.Signals, expected: int
-) -> None:
-    for _ in range(2):
+def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) -> None:
+    for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         endless.await_results(20)
         endless.process.send_signal(number)
         status, document, said = endless.ended()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config.load import ApplicationOptions, parse_spec, preset_spec
+from forebay.config import ApplicationOptions, parse_spec, preset_spec
 from forebay.errors import SettingError
 from forebay.runtime.inference import served_by
 from forebay.runtime.resume import fingerprint

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from forebay.config import load_spec
 from forebay.config.flink_options import DATA, OWNED, TUNING, is_option, option_names, owned
-from forebay.config.load import load_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.flink.environment import FlinkConfig, flink_options

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef
@@ -199,6 +199,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
 
     from tests.harness.clock import ManualClock
 
+    from forebay.connectors.kafka import checks
     from forebay.runtime import preflight
 
     def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
@@ -207,7 +208,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
             answers.clients += 1
             yield answers
 
-        monkeypatch.setattr(preflight, "kafka_admin", admin)
+        monkeypatch.setattr(checks, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         read = preflight.await_brokers(

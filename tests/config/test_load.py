@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.settings import JsonlSink
 from forebay.errors import SettingError
@@ -125,6 +125,7 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ),
         ({"output": {"schema": {"$ref": "http://x/y"}}}, "only references within the schema"),
         ({"parallelism": 9}, "parallelism: expected at most shards (8), found 9"),
+        ({"parallelism": 2, "task_managers": 3}, "task_managers: expected at most parallelism (2), found 3"),
         ({"timeout_s": 301}, "timeout_s: expected at most deadline_s (300), found 301"),
         ({"ordering": "key"}, "ordering: expected a 'key' template with ordering: key, found none"),
         ({"source__replay": {"speed": 2}}, "source.replay: expected source.time with replay"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.config.load import load_spec, set_values
+from forebay.config import load_spec, set_values
 from forebay.errors import SettingError
 
 FILE = """\

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.config.plan import graph_text, resolved, stages_of, to_yaml
 
 PIPELINE: dict[str, Any] = {

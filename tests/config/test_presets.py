@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import Summaries
 from forebay.cli import application
-from forebay.config.load import ApplicationOptions, preset_spec
+from forebay.config import ApplicationOptions, preset_spec
 from forebay.errors import SettingError
 
 

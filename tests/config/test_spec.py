@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import Written
 from forebay.connectors.generator.posts import TOPICS

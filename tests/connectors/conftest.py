@@ -81,11 +81,6 @@ class Jobs:
                 end.result()
 
 
-@pytest.fixture(scope="session")
-def flink_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("flink-logs")
-
-
 @pytest.fixture
 def jobs(tmp_path: Path, flink_logs: Path) -> Jobs:
     return Jobs(tmp_path, flink_logs)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from forebay.connectors.generator.settings import GeneratorSource
 from forebay.connectors.generator.source import START_MS
-from forebay.demo.outbreak import SLICES, Outbreak, find_outbreak, planted_outbreak
 from forebay.demo.plan import DemoOptions, demo_of
+from forebay.demo.topics import SLICES, Outbreak, find_outbreak, planted_outbreak
 
 EVERYDAY = ("food", "music", "pets", "school")
 

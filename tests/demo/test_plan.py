@@ -12,7 +12,6 @@ import pytest
 from forebay.connectors.files.settings import CsvSource, JsonlSource
 from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import GeneratorSource
-from forebay.demo.outbreak import SLICES
 from forebay.demo.plan import (
     GENERAL_TOPICS,
     Demo,
@@ -23,6 +22,7 @@ from forebay.demo.plan import (
     summarize,
     summary_of,
 )
+from forebay.demo.topics import SLICES
 from forebay.errors import SettingError
 from forebay.settings import SecretRef
 

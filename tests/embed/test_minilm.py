@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.embed import OpenMiniLM
-from forebay.embed.minilm import MiniLM, WordPiece, gelu
-from forebay.embed.model import find_embedding_model, read_tensors
+from forebay.embed import OpenMiniLM, find_embedding_model
+from forebay.embed.minilm import MiniLM, WordPiece, gelu, read_tensors
 from forebay.errors import SetupError
 from forebay.settings import load_settings
 

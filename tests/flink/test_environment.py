@@ -109,6 +109,8 @@ def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_n
         (FlinkConfig(parallelism=0), "parallelism must be from 1 to max_parallelism"),
         (FlinkConfig(parallelism=129), "found 129"),
         (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
+        (FlinkConfig(task_managers=2), r"task_managers must be from 1 to parallelism \(1\)"),
+        (FlinkConfig(parallelism=2, task_managers=2, cluster="host:1"), "1 on a cluster, which has its own"),
         (FlinkConfig(cluster="somewhere"), "HOST:PORT"),
         (FlinkConfig(cluster="host:99999"), "host:99999"),
         (FlinkConfig(options={"python.execution-mode": "process"}), "python.execution-mode: .* leave it out"),

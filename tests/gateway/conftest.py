@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from forebay.documents.load import check_document
+from forebay.documents import check_document
 from forebay.gateway.app import Gateway
 from forebay.gateway.serve import GatewayServer, listen, make_gateway, url_of
 from forebay.gateway.spec import GatewaySpec

@@ -1,13 +1,17 @@
-"""Replicas that a run owns, without processes."""
+"""Replicas that a run owns, without processes, and a Kafka that wants passwords and certificates."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forebay.engine.launch import Replica
 from forebay.errors import LaunchError
+
+from .authority import MODULE, PASSWORD, Authority
 
 
 class FakeReplica(Replica):
@@ -54,3 +58,37 @@ class FakeOwned(tuple[str, ...]):
 @pytest.fixture
 def make_owned() -> type[FakeOwned]:
     return FakeOwned
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def secured(
+    kafka_home: Path, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A node that also listens with a password and with certificates of both sides."""
+    from forebay.testing.kafka import local_kafka
+
+    key, certificate = authority.issue("broker")
+    store = authority.folder / "broker-store.pem"
+    store.write_bytes(key.read_bytes() + certificate.read_bytes())
+    tls = "listener.name.ssl.ssl"
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE} required user_ann="{PASSWORD}" '
+        f'user_bob="{PASSWORD}";',
+        # Who has no rights, as bob, sees no topics.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:ann;User:CN=ann",
+        f"{tls}.keystore.type": "PEM",
+        f"{tls}.keystore.location": str(store),
+        f"{tls}.truststore.type": "PEM",
+        f"{tls}.truststore.location": str(authority.ca),
+        f"{tls}.client.auth": "required",
+    }
+    folder = tmp_path_factory.mktemp("secured")
+    with local_kafka(kafka_home, folder, settings, ("SASL_PLAINTEXT", "SSL")) as node:
+        yield node

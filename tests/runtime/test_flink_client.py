@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import PipelineFailed
 from forebay.flink.job import JvmGone
 from forebay.runtime import flink_client
@@ -26,7 +26,7 @@ PLANNED = """
 import sys
 from pathlib import Path
 from forebay.flink.jvm import launch_jvm
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.runtime.flink_client import plan_ahead
 from forebay.settings import Settings
 

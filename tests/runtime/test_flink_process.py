@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.processes import alive, wait_gone
 from forebay.runtime.attempt import Order
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
@@ -167,13 +167,7 @@ def heard(process: FlinkProcess) -> object:
 
 
 @pytest.mark.flink
-def test_an_order_is_checked(process: FlinkProcess, tmp_path: Path) -> None:
-    process.send(order(tmp_path))
-    assert heard(process) == Checked()
-
-
-@pytest.mark.flink
-def test_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
+def test_an_order_is_checked_and_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
     process: FlinkProcess, tmp_path: Path
 ) -> None:
     process.send(order(tmp_path))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.engine.replica import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
 from forebay.fleet import discovery as module

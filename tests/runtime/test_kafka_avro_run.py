@@ -1,13 +1,9 @@
-"""`forebay run` over Avro values of a real node, with a scripted registry that is away at first."""
+"""A pipeline over Avro values of a real node, with a scripted registry that is away at first."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +15,7 @@ from benchmarks.topic_client import consume, produce
 from fastavro import schemaless_writer
 from tests.harness.schema_registry import ScriptedRegistry
 
-from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
@@ -42,47 +38,37 @@ def value(text: str) -> bytes:
 
 
 def test_every_avro_record_gives_one_result_or_one_dead_letter(
-    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+    node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, flink_logs: Path
 ) -> None:
     read, results, letters = topic(2), topic(), topic()
     good = [{"value": value(f"event {n}"), "partition": n % 2} for n in range(20)]
     bad = [b'{"text": "JSON"}', b"\0\0\0\0\x63" + b"\2a", value("cut")[:-1]]
     produce(node.bootstrap, read, [*good[:10], *({"value": raw, "partition": 0} for raw in bad), *good[10:]])
     access = {"type": "kafka", "bootstrap": node.bootstrap}
+    secret = pipelines.folder / "secret"
+    secret.write_text(f"ann:{PASSWORD}")
+    secret.chmod(0o600)
     with (
         ScriptedRegistry({7: SCHEMA}, auth=f"ann:{PASSWORD}") as registry,
-        ReplicaProcess(ReplicaScript(delay=Fixed(0.02))) as replica,
+        ReplicaThread(ReplicaScript(delay=Fixed(0.02))) as replica,
     ):
         registry.failures = 3
-        document = {
-            "name": "p",
-            "source": {
+        spec = pipelines.spec(
+            source={
                 **access,
                 "topics": [read],
                 "until_latest": True,
                 "format": "avro",
-                "registry": {"url": registry.url, "auth": {"env": "REGISTRY_AUTH"}},
+                "registry": {"url": registry.url, "auth": {"file": str(secret)}},
             },
-            "prompt": "{{ text }} costs {{ price }}",
-            "sink": {**access, "topic": results},
-            "dead_letters": {**access, "topic": letters},
-            "checkpoint": {"interval_s": 0.5},
-        }
-        (tmp_path / "p.yaml").write_text(json.dumps(document))
-        done = subprocess.run(
-            [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", replica.url],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "FOREBAY_HOME": str(kafka_jar.parents[1]),
-                "REGISTRY_AUTH": f"ann:{PASSWORD}",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
+            prompt="{{ text }} costs {{ price }}",
+            sink={**access, "topic": results},
+            dead_letters={**access, "topic": letters},
         )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert PASSWORD not in done.stdout + done.stderr
+        last = pipelines.run(spec, replica.url)
+    assert (last.state, last.results, last.dead_letters) == ("FINISHED", 20, 3)
+    files = [path for at in (pipelines.folder, flink_logs) for path in at.rglob("*") if path.is_file()]
+    assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == [secret]
     found = [orjson.loads(message.value()) for message in consume(node.bootstrap, results)]
     assert sorted(one["fields"]["text"] for one in found) == sorted(f"event {n}" for n in range(20))
     assert {one["fields"]["price"] for one in found} == {"1.50"}

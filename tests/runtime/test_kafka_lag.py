@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,40 +13,10 @@ import orjson
 import pytest
 from benchmarks.topic_client import consume, produce
 
+from forebay.runtime import watch as watching
+from forebay.runtime.snapshot import Snapshot
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-
-RUN = """
-import json, sys
-from contextlib import nullcontext
-from dataclasses import asdict
-from pathlib import Path
-from forebay.runtime import watch as watching
-from forebay.config.load import load_spec
-from forebay.runtime.run import RunOptions, run_pipeline
-from forebay.settings import load_settings
-from benchmarks.topic_client import produce
-
-watching.COUNT_EVERY_S = 0.3
-url, bootstrap, topic = sys.argv[1:]
-more = []
-
-def watch(now):
-    print(json.dumps({"fed": bool(more), **asdict(now)}))
-    waits = now.backlog.records if now.backlog else 0
-    if more and waits >= 250 and now.in_flight == 4:
-        Path("go").touch()
-    if not more and now.results >= 20 and waits >= 100:
-        texts = [(n, json.dumps({"text": f"event {n}"})) for n in range(200, 400)]
-        more.extend({"value": text, "partition": n % 2} for n, text in texts)
-        produce(bootstrap, topic, more)
-
-def enough(now):
-    return Path("go").exists() and now.backlog is not None and not now.backlog.records
-
-options = RunOptions(enough=enough, in_process=True)
-run_pipeline(load_spec("p.yaml"), nullcontext([url]), options, load_settings(), watch)
-"""
 
 
 class HeldReplica(ReplicaThread):
@@ -67,7 +33,7 @@ class HeldReplica(ReplicaThread):
 
         async def held(*arguments: Any) -> Any:
             first = next(calls) < 40
-            while not first and not self._gate.exists():  # noqa: ASYNC110 (another process opens it)
+            while not first and not self._gate.exists():  # noqa: ASYNC110 (another thread opens it)
                 await asyncio.sleep(0.01)
             return await answer(*arguments)
 
@@ -76,46 +42,57 @@ class HeldReplica(ReplicaThread):
 
 @pytest.mark.flink
 def test_what_waits_is_seen_while_the_source_is_held_back_and_falls_to_nothing(
-    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+    node: Any,
+    kafka_jar: Path,
+    topic: Callable[..., str],
+    pipelines: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read, results = topic(2), topic(1)
-    produce(
-        node.bootstrap,
-        read,
-        ({"value": orjson.dumps({"text": f"event {n}"}), "partition": n % 2} for n in range(200)),
-    )
+    monkeypatch.setattr(watching, "COUNT_EVERY_S", 0.3)
+    read, results, gate = topic(2), topic(1), pipelines.folder / "go"
+
+    def feed(begin: int, end: int) -> None:
+        values = ((n, orjson.dumps({"text": f"event {n}"})) for n in range(begin, end))
+        produce(node.bootstrap, read, [{"value": value, "partition": n % 2} for n, value in values])
+
+    feed(0, 200)
     access = {"type": "kafka", "bootstrap": node.bootstrap}
-    document = {
-        "name": "p",
-        "source": {**access, "topics": [read]},
-        "prompt": "{{ text }}",
-        "capacity": 4,
-        "sink": {**access, "topic": results},
-        "checkpoint": {"interval_s": 0.5},
-    }
-    (tmp_path / "p.yaml").write_text(json.dumps(document))
-    with HeldReplica(tmp_path / "go") as replica:
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, replica.url, node.bootstrap, read],
-            cwd=tmp_path,
-            env={**os.environ, "FOREBAY_HOME": str(kafka_jar.parents[1])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"fed"')]
-    counted = [now for now in seen if now["backlog"] is not None]
-    assert max(now["backlog"]["records"] for now in counted if not now["fed"]) >= 100
-    assert max(now["in_flight"] for now in counted) == 4
+    spec = pipelines.spec(
+        source={**access, "topics": [read]},
+        prompt="{{ text }}",
+        capacity=4,
+        sink={**access, "topic": results},
+    )
+    first: list[Snapshot] = []
+    then: list[Snapshot] = []
+
+    def watch(now: Snapshot) -> None:
+        (then if then else first).append(now)
+        waits = now.backlog.records if now.backlog else 0
+        if then and waits >= 250 and now.in_flight == 4:
+            gate.touch()
+        if not then and now.results >= 20 and waits >= 100:
+            feed(200, 400)
+            then.append(now)
+
+    def enough(now: Snapshot) -> bool:
+        return gate.exists() and now.backlog is not None and not now.backlog.records
+
+    with HeldReplica(gate) as replica:
+        pipelines.run(spec, replica.url, watch=watch, enough=enough)
+    assert max(now.backlog.records for now in first if now.backlog) >= 100
+    counted = [now for now in (*first, *then) if now.backlog]
+    assert max(now.in_flight for now in counted) == 4
     # Kafka's consumer has fetched nothing since: it is held back by what it had.
-    assert max(now["backlog"]["records"] for now in counted if now["fed"]) >= 250
-    assert counted[-1]["backlog"]["records"] == 0
-    judged = [now for now in counted if now["results"] and now["state"] == "RUNNING"]
+    assert max(now.backlog.records for now in then if now.backlog) >= 250
+    assert counted[-1].backlog is not None
+    assert counted[-1].backlog.records == 0
+    judged = [now for now in counted if now.results and now.state == "RUNNING"]
     assert judged
     for now in judged:
-        found, mean = now["backlog"], now["prompt_tokens"] / now["results"]
-        assert found["prompt_tokens"] == pytest.approx(found["records"] * mean, abs=1.0)
+        found, mean = now.backlog, now.prompt_tokens / now.results
+        assert found is not None
+        assert found.prompt_tokens == pytest.approx(found.records * mean, abs=1.0)
     texts = Counter(
         orjson.loads(message.value())["fields"]["text"] for message in consume(node.bootstrap, results)
     )

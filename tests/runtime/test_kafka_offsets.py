@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.runtime.preflight import check_paths, check_secrets

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import checkpoints_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.job import Checkpoints
 from forebay.flink.rest import FlinkRest
@@ -69,6 +69,7 @@ class Bench:
         self.seen: list[Snapshot] = []
         self.looks: list[Look] = [lambda: ""]
         self.monkeypatch = monkeypatch
+        self.document: dict[str, Any] = {}
         (folder / "in.jsonl").write_text("{}\n")
         self.replace("POLL_S", 0.0)
         self.replace("flink_environment", lambda config: None)
@@ -93,6 +94,7 @@ class Bench:
             "source": {"type": "jsonl", "path": "in.jsonl"},
             "prompt": "x",
             "sink": {"type": "jsonl", "path": "out"},
+            **self.document,
         }
         spec = parse_spec(document, base=self.folder)
         settings = Settings(home=self.folder / "home", python=Path())
@@ -227,6 +229,12 @@ def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.run(cluster="cluster:1")
     assert bench.cancelled == [state(bench).job]
+
+
+def test_a_cluster_has_task_managers_of_its_own(bench: Bench) -> None:
+    bench.document = {"parallelism": 2, "task_managers": 2}
+    with pytest.raises(SettingError, match=r"task_managers: expected 1 with --cluster, .* found 2"):
+        bench.run(cluster="cluster:1")
 
 
 def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:

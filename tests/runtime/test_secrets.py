@@ -29,15 +29,8 @@ from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
 
-from .test_kafka_security import (
-    PASSWORD,
-    SASL,
-    Authority,
-    Run,
-    authority,  # noqa: F401
-    jaas,
-    secured,  # noqa: F401
-)
+from .authority import PASSWORD, SASL, Authority, jaas
+from .test_kafka_security import Run
 
 pytestmark = pytest.mark.flink
 
@@ -133,9 +126,11 @@ def told(url: str, key: str, ca: Path) -> bytes:
         return bytes(error.headers) + error.read()
 
 
+# With others that use the same node.
+@pytest.mark.xdist_group("kafka_security")
 def test_no_secret_is_in_what_a_run_leaves_and_shows(
-    secured: Any,  # noqa: F811
-    authority: Authority,  # noqa: F811
+    secured: Any,
+    authority: Authority,
     kafka_jar: Path,
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,14 @@ def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: flo
     assert after(look, 10 * limit_s, embedded=False) is None, "a cluster may get back what it lost"
 
 
+def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
+    one = with_signs(task_managers=1)
+    assert after(one, PATIENCE.too_few_s - 0.1, task_managers=2) is None
+    assert after(one, PATIENCE.too_few_s, task_managers=2) == "Flink lacked a task manager for 60 s"
+    assert after(with_signs(task_managers=2), 100.0, task_managers=2) is None
+    assert after(one, 100.0) is None
+
+
 def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> None:
     """The operator looks after them, and each call ends within the deadline, with an answer or without."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.runtime import inference, supervisor
 from forebay.runtime.attempt import Order

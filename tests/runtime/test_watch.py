@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight

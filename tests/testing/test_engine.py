@@ -1,7 +1,9 @@
 import asyncio
 import pickle
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from forebay import errors
 from forebay.engine.client import HttpEngine
@@ -44,6 +46,45 @@ async def test_it_does_what_the_fake_replica_does_over_http(request_: Request) -
 
 def request_name(request: Request) -> str:
     return f"{request.prompt or request.messages[1].content} {request.sampling.max_tokens} {request.schema}"
+
+
+class Mood(BaseModel):
+    mood: str
+
+
+def by_length(text: str) -> object:
+    if len(text) > 9:
+        raise errors.BadRequest("too long for me")
+    return Mood(mood=text)
+
+
+@pytest.mark.parametrize(
+    ("answers", "text", "schema", "answer"),
+    [
+        ({"late": "angry", "the": "calm"}, "is the parcel late?", None, "angry"),
+        ({"late": {"mood": "bad"}}, "late", SCHEMA, '{"mood":"bad"}'),
+        ({"late": "bad"}, "late", {"type": "string"}, '"bad"'),
+        ({"late": {"wood": "oak"}}, "late", SCHEMA, '{"wood":"oak"}'),
+        (lambda text: text.upper(), "hello", None, "S\nHELLO"),
+        (by_length, "hello", SCHEMA, '{"mood":"s\\nhello"}'),
+    ],
+)
+async def test_a_test_chooses_the_answers(answers: Any, text: str, schema: Any, answer: str) -> None:
+    engine = ScriptedEngineFactory(Fixed(0.0), answers=answers)()
+    assert (await engine.complete(ask(text, schema=schema), timeout_s=30)).text == answer
+
+
+async def test_where_a_test_chooses_none_the_answer_is_the_usual_one() -> None:
+    usual = await ScriptedEngine(Fixed(0.0)).complete(ask("hello", schema=SCHEMA), timeout_s=30)
+    for answers in ({"late": "bad"}, lambda text: None):
+        engine = ScriptedEngineFactory(Fixed(0.0), answers=answers)()
+        assert (await engine.complete(ask("hello", schema=SCHEMA), timeout_s=30)).text == usual.text
+
+
+async def test_what_chooses_the_answers_may_refuse_and_can_be_sent_to_a_cluster() -> None:
+    factory = pickle.loads(pickle.dumps(ScriptedEngineFactory(Fixed(0.0), answers=by_length)))
+    with pytest.raises(errors.BadRequest, match="too long for me"):
+        await factory().complete(ask("a text that is long"), timeout_s=30)
 
 
 async def test_it_counts_what_happens() -> None:

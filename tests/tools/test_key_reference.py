@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools.key_reference import BEGIN, END, updated
 
-from forebay.config.load import load_spec, parse_spec
+from forebay.config import load_spec, parse_spec
 from forebay.connectors.files.settings import JsonlSource
 from forebay.documents.yaml import parse_yaml
 from forebay.gateway.spec import GatewaySpec

@@ -18,7 +18,7 @@ from forebay.apps.topics import graph as topics_graph
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends import graph as trends_graph
 from forebay.apps.trends.settings import TrendsSpec
-from forebay.documents.load import check_document
+from forebay.documents import check_document
 from forebay.embed import OpenEmbedder
 from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful
 

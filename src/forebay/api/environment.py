@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.connectors.jars import JARS, installed_jar
+from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
+from forebay.connectors.jars import installed_jars
 from forebay.errors import SettingError
 from forebay.flink import checkpoints as flink_checkpoints
 from forebay.flink.environment import FlinkConfig, flink_environment
@@ -36,16 +37,20 @@ def environment(
     An environment of your own works too: set `python.execution-mode` to `thread`.
 
     Args:
-        checkpoints: Directory for checkpoints; None: none are written.
+        checkpoints: Directory for checkpoints, for this program alone; None: none are written. It is locked
+            until the process ends: a second copy of the program is refused.
         every_s: Seconds between checkpoints.
         resume: Resume from the newest checkpoint in `checkpoints`, if there is one. The same program then
-            starts the job and restarts it after a kill.
+            starts the job and restarts it after a kill. What jobs before that one have left is deleted, not
+            so with `cluster`.
         parallelism: Default number of subtasks of an operator.
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
         options: Options of Flink's own. They take precedence.
 
-    Raises `SettingError` for a wrong argument, `LaunchError` if the JVM does not start.
+    Which checkpoint it resumes from is logged (`logging.getLogger("forebay")`, at `INFO`). Raises
+    `SettingError` for a wrong argument and for a directory that another process uses, `LaunchError` if the
+    JVM does not start.
 
     >>> env = fb.environment(checkpoints="state/topics", every_s=10)
     >>> env.get_parallelism()
@@ -57,21 +62,34 @@ def environment(
     if not every_s > 0:
         raise SettingError(f"every_s: expected a number of seconds above 0, found {every_s}")
     folder = None if checkpoints is None else Path(checkpoints)
-    jars = []
-    for jar in JARS.values():
-        with suppress(SettingError):
-            jars.append(installed_jar(jar, load_settings().connectors))
+    # Of a folder that only the machines of a cluster have, nothing is known here.
+    first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
+    restored = resumed_checkpoint(folder) if folder is not None and resume else None
+    # A job that this process has started before may run still.
+    if folder is not None and restored is not None and first and cluster is None:
+        delete_others(folder, restored)
     config = FlinkConfig(
         parallelism=parallelism,
         checkpoint_dir=folder,
         checkpoint_interval_s=None if folder is None else every_s,
-        restore_from=newest_checkpoint(folder) if folder is not None and resume else None,
+        restore_from=restored,
         cluster=cluster,
         heap_mb=heap_mb,
-        jars=tuple(jars),
+        jars=installed_jars(load_settings().connectors),
         options=options or {},
     )
+    mute_beam()
     return flink_environment(config)
+
+
+def mute_beam() -> None:
+    """Drop one line that PyFlink's import of Apache Beam logs as a warning: that it lacks a client of Google
+    Cloud Storage, which nothing here uses."""
+    logging.getLogger("apache_beam.io.filesystems").addFilter(_is_not_of_gcs)
+
+
+def _is_not_of_gcs(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Failed to import GCSFileSystem")
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:

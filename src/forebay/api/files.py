@@ -22,6 +22,7 @@ from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.json_lines import dead_letter_json, result_json
 from forebay.connectors.timestamps import with_event_time
 from forebay.errors import SettingError
+from forebay.flink.names_taken import check_uid_free
 from forebay.records import DeadLetter, Event, Result
 
 AHEAD_MS = 24 * 3_600_000
@@ -152,12 +153,14 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
     ['{"word":"router"}\\n']
     """
     check_stream(stream, "write_jsonl")
+    uid = name or f"write {path}"
+    check_uid_free(stream.get_execution_environment(), uid, "write_jsonl")
     encoded = isinstance(stream, ObjectStream)
     source: Any = stream.encoded if encoded else stream
     lines = source.map(_encoded_line if encoded else json_line, Types.STRING())
     # At the stream's own parallelism, so that order within a subtask stays.
     lines.name("JSON lines").set_parallelism(source._j_data_stream.getParallelism())
-    jsonl_sink(lines, JsonlFiles(Path(path)), uid=name or f"write {path}")
+    jsonl_sink(lines, JsonlFiles(Path(path)), uid=uid)
 
 
 def _encoded_line(data: bytes) -> str:
@@ -202,6 +205,7 @@ def _read(
         raise SettingError("replay needs the time of each event: name its field with time=")
     else:
         stream = replay_source(env, files, ReplaySpeed(replay))
+    check_uid_free(env, name, "the source")
     stream.uid(name)
     if out_of_orderness_s is not None:
         if form.time is None:

@@ -5,12 +5,12 @@ asked, which answers are taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forebay.api.models import AnswerModel
 from forebay.engine import EngineFactory
@@ -22,7 +22,14 @@ from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.config import FleetConfig, stall_s_for
-from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList, discover_model
+from forebay.fleet.discovery import (
+    DnsReplicas,
+    FileReplicas,
+    FixedReplicas,
+    ReplicaList,
+    check_served,
+    discover_model,
+)
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
@@ -31,6 +38,11 @@ from forebay.settings import SecretRef
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+
+T = TypeVar("T")
+ASKED_S = 3.0
+"""How long the servers are asked whether they serve the model that is named."""
 
 
 @dataclass(frozen=True, init=False)
@@ -114,7 +126,8 @@ class Inference:
         engine: URL of a server with the OpenAI protocol, several URLs, or a `Fleet`. For tests, a
             `ScriptedEngineFactory`.
         model: The model's name. May be left out if the server serves one model: it is asked for the name when
-            the operator is made.
+            the operator is made. A server that answers then is also asked whether it serves the model that is
+            named.
         prompt: A template in Jinja's syntax: the user's message, or with `api="completions"` the plain
             prompt. A template sees the event's fields by name, and `key` and `time_ms`.
         messages: Templates of a whole chat, instead of `prompt`.
@@ -201,14 +214,28 @@ class Inference:
         return [*found, *((what, text) for what, text in named if text is not None)]
 
     def served_model(self) -> str:
-        """The model's name. Where it was left out the servers are asked what they serve, which blocks, at
-        most `deadline_s` where none answers. Raises `SettingError` where they serve several, and
-        `PipelineFailed` where none answered."""
-        if self.model is not None:
-            return self.model
+        """The model's name, checked against what the servers serve; blocks.
+
+        Where it was left out they are asked for at most `deadline_s`, and the name of the one that they serve
+        is taken; else for at most `ASKED_S`, and one that does not answer may come later. Raises
+        `SettingError` where they serve several or not this one, and `PipelineFailed` where it was left out
+        and none answered.
+        """
         fleet = self.fleet()
         if fleet is None:
-            raise SettingError("model: expected a name, found none")
+            # Nobody can be asked: a name has no meaning but what the factory gives it.
+            return self.model or str(getattr(self.engine, "model", "none"))
+        if self.model is not None:
+            check = partial(
+                check_served,
+                fleet.replicas,
+                self.model,
+                api_key=self.secret(),
+                within_s=ASKED_S,
+                key="model",
+            )
+            _beside(check)
+            return self.model
         discover = partial(
             discover_model,
             fleet.replicas,
@@ -218,9 +245,7 @@ class Inference:
             deadline_s=self.deadline_s,
             keys=("engine", "model"),
         )
-        # In a thread, because a notebook has an event loop of its own.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(discover).result()
+        return _beside(discover)
 
     def fleet(self) -> Fleet | None:
         """The replicas; None where `engine` opens its own."""
@@ -258,7 +283,7 @@ def _check_types(given: Inference) -> None:
             raise SettingError(f"{name}: expected a text, found {_found(value)}")
     for message in given.messages:
         if not isinstance(message, Message):
-            raise SettingError(f"messages: expected a list of Message, found one {_kind(message)}")
+            raise SettingError(f"messages: expected a list of Message, found {_kind(message)} in it")
     if given.api not in ("chat", "completions"):
         raise SettingError(f"api: expected chat or completions, found {_found(given.api)}")
     if given.schema is not None and not isinstance(given.schema, Mapping | type):
@@ -284,6 +309,12 @@ def _check_types(given: Inference) -> None:
         if not where or not all(isinstance(name, str) and name for name in key.values()):
             # What was found may be the key itself.
             raise SettingError('api_key: expected {"env": NAME} or {"file": PATH}, never the key itself')
+
+
+def _beside(ask: Callable[[], T]) -> T:
+    """What `ask` returns; in a thread, because a notebook has an event loop of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(ask).result()
 
 
 def _kind(value: object) -> str:

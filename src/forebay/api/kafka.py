@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 from py4j.protocol import Py4JError
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
-from forebay.api.files import json_line, timed
+from forebay.api.files import timed
+from forebay.api.kafka_records import KeyOf, WriteObject, key_of
 from forebay.api.objects import ObjectStream, check_stream
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_source
+from forebay.connectors.kafka.admin import KafkaAdmin
+from forebay.connectors.kafka.checks import (
+    ask_kafka,
+    check_topic_written,
+    check_topics_read,
+    check_transaction_timeout,
+)
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
-from forebay.connectors.kafka.sink import Record, encoded_record, record_of
-from forebay.documents.load import check_document
-from forebay.errors import SettingError
-from forebay.records import DeadLetter, Event, Result
+from forebay.connectors.kafka.sink import encoded_record, records_name
+from forebay.documents import check_document
+from forebay.errors import PipelineFailed, SettingError
+from forebay.flink.names_taken import check_sink_free, check_uid_free
+from forebay.records import Event
 
 DISCOVERY_S = 10.0
 """How often new partitions and topics are looked for."""
+PATIENCE_S = 20.0
+"""How long brokers that do not answer are asked again."""
 CONNECTOR = "org.apache.flink.connector.kafka.source.KafkaSource"
 
 
@@ -32,7 +44,7 @@ def read_kafka(
     *topics: str,
     group: str,
     pattern: str | None = None,
-    start: Literal["committed", "earliest", "latest"] | int = "committed",
+    start: Literal["committed", "earliest", "latest"] | str | int | datetime = "committed",
     format: Literal["jsonl", "text"] = "jsonl",
     time: str | None = None,
     time_format: str = "iso8601",
@@ -41,6 +53,7 @@ def read_kafka(
     properties: Mapping[str, str] | None = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    check: bool = True,
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from the records of Kafka topics.
@@ -59,7 +72,8 @@ def read_kafka(
         group: Consumer group.
         pattern: A regular expression, instead of `topics`: all topics that match it as a whole.
         start: Where to begin without a checkpoint: `"committed"` (the group's offsets, else the earliest),
-            `"earliest"`, `"latest"`, or milliseconds since the Unix epoch.
+            `"earliest"`, `"latest"`, or the first record of a time: `"2026-01-31T12:00:00Z"` (UTC where it
+            has no zone), a `datetime`, or milliseconds since the Unix epoch.
         format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
         time: Field with the event's time; None: the record's timestamp.
         time_format: As for `read_jsonl`.
@@ -70,9 +84,12 @@ def read_kafka(
         properties: Options of Kafka's own client.
         secrets: Options of the client that are secret, each as `{"env": NAME}` or `{"file": PATH}`.
         max_record_bytes: A longer record becomes a dead letter.
+        check: Ask Kafka whether the topics exist, which blocks: some 20 seconds if no broker answers. False:
+            do not, as where only the machines of a cluster can reach it.
         name: Name and `uid` of the source.
 
-    Raises `SettingError` for a wrong argument, or if the connector is missing.
+    Raises `SettingError` for a wrong argument, for topics that do not exist, or if the connector is missing;
+    `PipelineFailed` if no broker answers.
 
     >>> env = fb.environment()
     >>> tickets = fb.read_kafka(env, "broker:9092", "tickets", group="triage", start="earliest")
@@ -97,6 +114,10 @@ def read_kafka(
         name="read_kafka",
     )
     check_connector()
+    check_uid_free(env, name, "read_kafka")
+    if check:
+        spec.check_access("read_kafka")
+        _ask(spec, "read_kafka", lambda admin: check_topics_read(admin, spec.topics, "read_kafka: topics"))
     at = None if time is None else EventTime(time, time_format)
     config = KafkaSource(
         spec.cluster(),
@@ -124,34 +145,45 @@ def write_kafka(
     topic: str,
     *,
     name: str,
+    key: KeyOf | None = None,
+    value: Callable[[Any], Any] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     transaction_timeout_s: float = 900.0,
     properties: Mapping[str, str] | None = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
+    check: bool = True,
 ) -> None:
     """Write each object of `stream` to a Kafka topic as JSON.
 
-    A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`.
-    Other objects are written as `write_jsonl` writes them, without a key.
+    A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`;
+    `value` says what is written of it. Other objects are written as `write_jsonl` writes them, without a key
+    unless `key` gives one. A key or a value that cannot be made fails the job.
 
     Args:
         stream: As for `write_jsonl`.
         bootstrap: `HOST:PORT` of one or more brokers, with commas between them.
         topic: The topic.
-        name: Names the transactions. No other job that writes to this Kafka cluster may have the same name,
-            and it stays the same.
+        name: Names the sink and its transactions. No other job that writes to this Kafka cluster may have the
+            same name, and it stays the same.
+        key: Key of the record: a template of the element's fields (of a result: those of its event), or a
+            function of the element that gives a text, bytes or None.
+        value: A function of the element that gives what is written; None: the element.
         guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
             checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
         transaction_timeout_s: A job that is down for longer may lose results that were written and not
             committed.
-        properties, secrets: As for `read_kafka`.
+        properties, secrets, check: As for `read_kafka`.
 
-    Raises `SettingError` for a wrong argument, or if the connector is missing.
+    Raises `SettingError` for a wrong argument, for a topic that does not exist, if the connector is missing,
+    and for `"exactly-once"` in an environment without checkpoints; `PipelineFailed` if no broker answers.
 
-    >>> env = fb.environment()
+    >>> env = fb.environment(checkpoints="state/triage")
     >>> tickets = env.from_collection(["My router blinks red."])
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="Which team should take this? {{ text }}")
-    >>> fb.write_kafka(fb.infer(tickets, ask).results, "broker:9092", "teams", name="triage")
+    >>> results = fb.infer(tickets, ask).results
+    >>> fb.write_kafka(
+    ...     results, "broker:9092", "teams", name="triage", value=lambda result: {"team": result.answer}
+    ... )
     """
     check_stream(stream, "write_kafka")
     spec = check_document(
@@ -170,7 +202,18 @@ def write_kafka(
     )
     if not isinstance(name, str) or not name:
         raise SettingError(f"write_kafka: name: expected a text, found {name!r}")
+    if value is not None and not callable(value):
+        raise SettingError(f"write_kafka: value: expected a function, found {type(value).__name__}")
+    encoded = isinstance(stream, ObjectStream)
+    made_key = key_of(key, stream.holds if isinstance(stream, ObjectStream) else None)
+    if spec.guarantee == "exactly-once":
+        check_checkpoints(stream)
     check_connector()
+    env: Any = stream.get_execution_environment()
+    check_sink_free(env, records_name(name), "write_kafka", name)
+    if check:
+        spec.check_access("write_kafka")
+        _ask(spec, "write_kafka", lambda admin: _check_sink(admin, spec))
     config = KafkaSink(
         spec.cluster(),
         spec.topic,
@@ -178,17 +221,39 @@ def write_kafka(
         transactions=f"forebay-{name}",
         transaction_timeout_s=spec.transaction_timeout_s,
     )
-    encoded = isinstance(stream, ObjectStream)
-    source: Any = stream.encoded if encoded else stream
-    kafka_sink(source, config, encoded_record if encoded else object_record)
+    source: Any = stream.encoded if isinstance(stream, ObjectStream) else stream
+    if encoded and key is None and value is None:
+        kafka_sink(source, config, encoded_record, name)
+    else:
+        read = stream.read if isinstance(stream, ObjectStream) else None
+        kafka_sink(source, config, WriteObject(made_key, value, read), name)
 
 
-def object_record(value: Any) -> Record:
-    """Key, value and headers for an object."""
-    if isinstance(value, Result | DeadLetter):
-        key, _, headers = record_of(value)
-        return key, json_line(value).encode(), headers
-    return None, json_line(value).encode(), {}
+def check_checkpoints(stream: DataStream) -> None:
+    """Raise `SettingError` where the stream's environment makes no checkpoints."""
+    env: Any = stream.get_execution_environment()
+    if not env._j_stream_execution_environment.getCheckpointConfig().isCheckpointingEnabled():
+        raise SettingError(
+            "write_kafka: exactly-once needs checkpoints: results are visible with the next one, and this "
+            'environment makes none. Make it with fb.environment(checkpoints="state/tickets"), or write with '
+            'guarantee="at-least-once"'
+        )
+
+
+def _ask(spec: SourceSpec | SinkSpec, where: str, ask: Callable[[KafkaAdmin], None]) -> None:
+    try:
+        ask_kafka(spec.cluster(), ask, patience_s=PATIENCE_S)
+    except PipelineFailed as error:
+        raise PipelineFailed(
+            f"{where}: {error}. If only the machines of a cluster reach it, leave this check out with "
+            f"check=False"
+        ) from None
+
+
+def _check_sink(admin: KafkaAdmin, spec: SinkSpec) -> None:
+    check_topic_written(admin, spec.topic, "write_kafka: topic")
+    if spec.guarantee == "exactly-once":
+        check_transaction_timeout(admin, spec.transaction_timeout_s, "write_kafka: transaction_timeout_s")
 
 
 def check_connector() -> None:

@@ -37,6 +37,9 @@ class ObjectStream(DataStream, Generic[T]):
         holds: The class of the objects.
         read: Makes an object of its bytes.
         fields: The fields that every event of a stream of events has, where they are known.
+
+    >>> def urgent(answered: fb.ObjectStream[fb.Result]) -> fb.ObjectStream[fb.Result]:
+    ...     return answered.filter(lambda result: result.answer == "urgent")
     """
 
     def __init__(

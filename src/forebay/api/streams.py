@@ -28,6 +28,10 @@ class Outputs:
         dead_letters: The records that were given up.
 
     Both are PyFlink streams. A stream that nothing reads costs nothing, and its records are dropped.
+
+    >>> def teams(tickets: fb.ObjectStream[fb.Event]) -> fb.Outputs:
+    ...     ask = fb.Inference("http://127.0.0.1:8100", prompt="Which team should take this? {{ text }}")
+    ...     return fb.infer(tickets, ask, key="{{ channel }}", name="teams")
     """
 
     results: ObjectStream[Result]
@@ -75,9 +79,9 @@ def infer(
         name: Name and `uid` of the operator. It is unique in the job and stays the same, so that a restart
             finds the state again.
 
-    Returns at once: nothing runs before `env.execute()`. Only an `Inference` without `model` asks the server
-    for its model, which blocks for up to `deadline_s`. Raises `SettingError` for a wrong argument, and
-    `PipelineFailed` if no server named its model.
+    Nothing runs before `env.execute()`. The server is asked what it serves, which blocks for up to 3 seconds,
+    or up to `deadline_s` for an `Inference` without `model`. Raises `SettingError` for a wrong argument and a
+    model that is not served, and `PipelineFailed` if `model` was left out and no server named its model.
 
     >>> env = fb.environment()
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="In one word, what is this about? {{ text }}")

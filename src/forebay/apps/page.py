@@ -1,8 +1,8 @@
 """Pages of results: one HTML file that needs nothing else, in which no text can become markup.
 
 Everything is made of `element`, which escapes what is not `Html` already. A content security policy in the
-page allows its own style and one script, named by its hash: also a text that got through as markup could
-load and run nothing.
+page allows its own style and at most one script, named by its hash: also a text that got through as markup
+could load and run nothing.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ const word=box.value.toLowerCase();for(const one of document.querySelectorAll(".
 one.hidden=!one.textContent.toLowerCase().includes(word)})
 """.strip()
 
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
-    "base-uri 'none'; form-action 'none'"
-)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {}; base-uri 'none'; form-action 'none'"
 
 
 class Html(str):
@@ -174,16 +171,19 @@ def svg(width: float, height: float, *children: Child, label: str) -> Html:
 
 
 def page(title: str, lead: Child, *children: Child) -> Html:
-    """The whole document."""
-    allowed = base64.b64encode(sha256(SCRIPT.encode()).digest()).decode()
+    """The whole document; its script is there only where a `filter_box` needs it."""
+    body = joined(children)
+    digest = base64.b64encode(sha256(SCRIPT.encode()).digest()).decode()
+    filters = 'class="filter"' in body
+    policy = POLICY.format(f"'sha256-{digest}'" if filters else "'none'")
     return Html(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY.format(allowed), quote=True)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy, quote=True)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
         f"<title>{text(title)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>{text(title)}</h1>{element('p', lead, class_='lead')}{joined(children)}"
-        f"<script>{SCRIPT}</script></body></html>\n"
+        f"<h1>{text(title)}</h1>{element('p', lead, class_='lead')}{body}"
+        f"{f'<script>{SCRIPT}</script>' if filters else ''}</body></html>\n"
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from forebay.apps.base import ApplicationSettings, Preset
-from forebay.apps.quoting import quoted
 from forebay.documents.fields import PositiveFloat, PositiveInt
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
@@ -29,7 +28,7 @@ from forebay.stateful.program import (
     Step,
     Timer,
 )
-from forebay.untrusted_text import escape_special_tokens
+from forebay.untrusted_text import escape_special_tokens, quoted
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream

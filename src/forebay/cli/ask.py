@@ -119,9 +119,9 @@ def _run(
     """How many lines got no answer."""
     import asyncio
 
-    from forebay.config.load import parse_spec, set_values
+    from forebay.config import parse_spec, set_values
     from forebay.config.spec import PipelineSpec
-    from forebay.documents.load import known_paths
+    from forebay.documents import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.runtime.inference import served_by
     from forebay.runtime.preflight import check_secrets
@@ -229,13 +229,9 @@ def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | No
         return {"type": "string", "enum": names}
     if file is None:
         return None
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_SCHEMA_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"--schema: {file} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_SCHEMA_BYTES:
-        raise SettingError(f"--schema: {file} is larger than {MAX_SCHEMA_BYTES} bytes")
+    from forebay.files import read_bytes
+
+    data = read_bytes(file, MAX_SCHEMA_BYTES, f"--schema: {file}")
     try:
         schema = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -13,8 +13,8 @@ from rich.text import Text
 from forebay.cli.output import say
 
 if TYPE_CHECKING:
-    from forebay.demo.outbreak import Outbreak
     from forebay.demo.plan import Right, Summary
+    from forebay.demo.topics import Outbreak
     from forebay.runtime.snapshot import Snapshot
 
 BAR_WIDTH = 36

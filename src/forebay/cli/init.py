@@ -46,7 +46,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take the defaults.")] = False,
 ) -> None:
     """Write a first pipeline file: asks for what is not given, and overwrites nothing."""
-    from forebay.config.load import parse_spec
+    from forebay.config import parse_spec
     from forebay.documents.yaml import parse_yaml
 
     if file.exists():

@@ -183,8 +183,7 @@ def _run(
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
     """What an interrupted run has done, and how to go on."""
-    from forebay.flink.checkpoints import newest_of_job
-    from forebay.runtime.resume import jobs_in
+    from forebay.flink.checkpoints import jobs_in, newest_of_job
 
     if last is not None and (last.results or last.dead_letters):
         done = f"{last.results} results and {last.dead_letters} dead letters written"
@@ -205,7 +204,7 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
-    from forebay.config.load import ApplicationOptions, load_spec, preset_spec
+    from forebay.config import ApplicationOptions, load_spec, preset_spec
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
@@ -226,7 +225,7 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     """Raise `SettingError` where what is to run is neither a file nor an application."""
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     path = Path(pipeline)
     if path.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,12 @@ from forebay.settings import Settings, load_settings
 from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
+
+    from forebay.connectors.jars import Jar
+    from forebay.engine.doctor import Finding
 
 
 INSTALLS = (
@@ -45,7 +51,7 @@ def setup(
     console, settings = errors_console(), load_settings()
     progress = ConsoleProgress(console)
     if embeddings:
-        from forebay.embed.model import ensure_embedding_model
+        from forebay.embed import ensure_embedding_model
 
         model = ensure_embedding_model(settings, progress)
         say(console, f"The embedding model is ready: {model}")
@@ -72,11 +78,6 @@ connectors = typer.Typer(
 )
 
 
-@connectors.callback()
-def _several() -> None:
-    """Keeps `install` a command of its own, though it is the only one."""
-
-
 @connectors.command(cls=Command)
 def install(
     connector: Annotated[str, typer.Argument(help="The connector: kafka.")],
@@ -95,7 +96,7 @@ def install(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
-    from forebay.documents.load import suggestion
+    from forebay.documents import suggestion
 
     check_json(json)
     jar = JARS.get(connector)
@@ -126,6 +127,44 @@ def install(
     write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})
 
 
+@connectors.command(name="list", cls=Command)
+def list_(*, json: JsonFile = None) -> None:
+    """Say which connectors are installed, and where."""
+    from forebay.connectors.jars import JARS
+
+    check_json(json)
+    settings = load_settings()
+    found = [(jar, _place(jar, settings)) for jar in JARS.values()]
+    if shows_text(json):
+        for jar, place in found:
+            where = f"not installed; run: forebay connectors install {jar.connector}"
+            say(results_console(), f"{jar.connector}: {where if place is None else place}")
+    told = [
+        {"connector": jar.connector, "path": None if place is None else str(place)} for jar, place in found
+    ]
+    write_json(json, {"connectors": told})
+
+
+def _place(jar: Jar, settings: Settings) -> Path | None:
+    """Where the connector is installed; None where it is not, or may not be used."""
+    from forebay.connectors.jars import installed_jar
+
+    with suppress(SettingError):
+        return installed_jar(jar, settings.connectors)
+    return None
+
+
+def _finding(jar: Jar, settings: Settings) -> Finding:
+    """A connector is needed by those alone who use its system."""
+    from forebay.engine.doctor import Finding, Verdict
+
+    place, subject = _place(jar, settings), f"{jar.connector} connector"
+    if place is None:
+        mend = f"forebay connectors install {jar.connector}, if you use it"
+        return Finding(subject, Verdict.OK, "not installed", mend)
+    return Finding(subject, Verdict.OK, str(place))
+
+
 STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
@@ -133,10 +172,12 @@ def doctor(*, json: JsonFile = None) -> None:
     """Say what is missing and how to get it. The exit status is 1 if something needed is missing."""
     from rich.text import Text
 
+    from forebay.connectors.jars import JARS
     from forebay.engine.doctor import Verdict, examine
 
     check_json(json)
-    findings = examine(load_settings())
+    settings = load_settings()
+    findings = [*examine(settings), *(_finding(jar, settings) for jar in JARS.values())]
     write_json(json, {"findings": [asdict(finding) for finding in findings]})
     if shows_text(json):
         console = results_console()

@@ -74,8 +74,8 @@ def run(
     from rich.table import Table
 
     from forebay.fleet.policies import DEFAULT_POLICY
+    from forebay.simulate import Scenario, dispatcher_for
     from forebay.simulate.engine import find_model
-    from forebay.simulate.scenario import Scenario, dispatcher_for
     from forebay.simulate.traces import Arrivals
 
     check_json(json)

@@ -1,1 +1,179 @@
-"""Pipelines as files: their specification, checked as a whole before anything starts."""
+"""From a pipeline file to a checked `PipelineSpec`, or to one `SettingError` that lists every mistake.
+
+With `--set key=value`, the command line gives values over those of the file. For `forebay run NAME`, which
+has no file, an application's preset takes its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.apps import APPLICATIONS
+from forebay.config.spec import PipelineSpec
+from forebay.documents import Where, check_document, describe, known_paths, read_document, suggestion
+from forebay.documents.yaml import MAX_DEPTH
+from forebay.errors import SettingError
+
+MAX_CHARS = 65_536
+DOTTED = frozenset(("flink", "properties"))
+"""Mappings whose own keys hold dots: what stands behind them is one key."""
+
+
+def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
+    """Read and check the pipeline file at `path`; blocks on the file system.
+
+    `settings` are `path.to.key=value`, which win over what the file says. Relative paths in both count from
+    the file's folder. Raises `SettingError` with one line per mistake:
+    `file:line: key.path: what was expected, what was found`.
+    """
+    value, lines = read_document(path, "pipeline")
+    given: list[Where] = []
+    if isinstance(value, dict):
+        given = set_values(value, settings, known_paths(PipelineSpec, value))
+    base = Path(path).resolve().parent
+    return parse_spec(value, base=base, name=str(Path(path)), lines=lines, given=given)
+
+
+def parse_spec(
+    data: Any,
+    *,
+    base: Path | None = None,
+    name: str = "pipeline",
+    lines: Mapping[Where, int] | None = None,
+    given: Collection[Where] = (),
+) -> PipelineSpec:
+    """Check `data`, the value of a pipeline file. Relative paths count from `base`, if that is given; `given`
+    are the paths of what is not the file's but the command line's."""
+    return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
+
+
+def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
+    """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
+
+    A value is JSON where it can be read as such, and a text otherwise. `known` are the paths that there are,
+    for the message where a setting has no value. Raises `SettingError`.
+    """
+    return [_set(document, setting, known) for setting in settings]
+
+
+def _set(document: dict[str, Any], setting: str, known: Iterable[Where]) -> Where:
+    if len(setting) > MAX_CHARS:
+        raise SettingError(f"--set: expected at most {MAX_CHARS} characters, found {len(setting)}")
+    name, equals, value = setting.partition("=")
+    if not equals or not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", name):
+        raise SettingError(
+            f"--set: expected key.in.the.pipeline=VALUE, found {setting[:80]!r}{_meant(name, known)}"
+        )
+    path = _path(name)
+    if len(path) > MAX_DEPTH:
+        raise SettingError(f"--set: {name[:80]}: expected at most {MAX_DEPTH} levels, found {len(path)}")
+    *above, last = path
+    at = document
+    for depth, step in enumerate(above):
+        inner = at.get(step)
+        if inner is None:
+            inner = at[step] = {}
+        if (*path[:depth], step) == ("engine",) and isinstance(inner, str | list):
+            inner = at[step] = {"url": inner}
+        if not isinstance(inner, dict):
+            place = ".".join(path[: depth + 1])
+            raise SettingError(
+                f"--set: {name} lies within a value that is no mapping: {place} is {describe(inner)}; "
+                f"set {place} as a whole"
+            )
+        at = inner
+    try:
+        at[last] = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        at[last] = value
+    return tuple(path)
+
+
+def _path(name: str) -> list[str]:
+    steps = name.split(".")
+    for at, step in enumerate(steps[:-1]):
+        if step in DOTTED:
+            return [*steps[: at + 1], ".".join(steps[at + 1 :])]
+    return steps
+
+
+def _meant(name: str, known: Iterable[Where]) -> str:
+    """The path that `name` may stand for, as the end of a message."""
+    if not re.fullmatch(r"[\w.-]{1,80}", name):
+        return ""
+    paths = {".".join(map(str, path)): path for path in known}
+    if name in paths:
+        return f"; write {name}=VALUE"
+    same = [path for path in paths if path.rpartition(".")[2] == name]
+    return f"; did you mean {same[0]}=VALUE?" if len(same) == 1 else suggestion(name, paths)
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "wikimedia": {"type": "sse", "preset": "wikimedia"},
+    "jetstream": {"type": "websocket", "preset": "jetstream"},
+    "generator": {"type": "generator"},
+}
+KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationOptions:
+    """What the command line says. `source`: a file or folder, or one of `SOURCES`. `key` and `time` name
+    fields; `settings` are `path.to.key=value`, which win."""
+
+    source: str
+    out: Path
+    key: str | None = None
+    time: str | None = None
+    settings: Sequence[str] = field(default=())
+
+
+def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
+    """The pipeline of the application `name`. Its results, dead letters and state lie in `wish.out`.
+
+    Raises `SettingError` where a wish cannot be met, and where there is no such application or it cannot be
+    loaded; relative paths count from the working directory.
+    """
+    application = APPLICATIONS.find(name)
+    if application is None:
+        raise SettingError(
+            f"there is no application {name[:80]!r}; expected {', '.join(APPLICATIONS.names())}"
+        )
+    document: dict[str, Any] = {
+        **orjson.loads(orjson.dumps(dict(application.preset.document))),
+        "name": name.replace("_", "-"),
+        "application": {"type": name},
+        "source": _source(wish),
+        "sink": {"type": "jsonl", "path": "results"},
+        "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        "checkpoint": {"dir": "state"},
+    }
+    if wish.key is not None:
+        document["key"] = "{{ " + wish.key + " }}"
+    if wish.time is not None:
+        document.setdefault("event_time", {})
+    given = set_values(document, wish.settings, known_paths(PipelineSpec, document))
+    return parse_spec(document, base=wish.out.resolve(), name=f"run {name}", given=given)
+
+
+def _source(wish: ApplicationOptions) -> dict[str, Any]:
+    if wish.source in SOURCES:
+        return dict(SOURCES[wish.source])
+    path = Path(wish.source)
+    if not path.exists():
+        raise SettingError(
+            f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}"
+            f"{suggestion(wish.source, SOURCES)}"
+        )
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    kinds = {KINDS[file.suffix] for file in files if file.suffix in KINDS}
+    if len(kinds) != 1:
+        raise SettingError(f"--source: expected .jsonl or .csv files, found {path}")
+    timed = {} if wish.time is None else {"time": wish.time}
+    return {"type": kinds.pop(), "path": str(path.resolve()), **timed}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from forebay.documents.load import suggestion
+from forebay.documents import suggestion
 from forebay.flink.thread_mode import MODE, ONE_MODE
 
 TUNING = tuple(

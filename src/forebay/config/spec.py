@@ -1,6 +1,6 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `forebay.config.load` (which turns every mistake into one `SettingError`), or directly in
+Build it with `forebay.config` (which turns every mistake into one `SettingError`), or directly in
 Python, where pydantic's `ValidationError` names the mistakes without showing values.
 """
 
@@ -31,10 +31,10 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
+from forebay.connectors import DeadLetterSink, Sink, Source
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
-from forebay.connectors.registry import DeadLetterSink, Sink, Source
 from forebay.documents.fields import (
     LocalPath,
     Model,
@@ -170,6 +170,12 @@ class PipelineSpec(Model):
     parallelism: PositiveInt = Field(
         1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."
     )
+    task_managers: PositiveInt = Field(
+        1,
+        le=MAX_PARALLELISM,
+        description="Processes that the subtasks are spread over, each with a JVM and a Python of its own; "
+        "at most `parallelism`. 1: all subtasks share Flink's JVM, and run Python one at a time.",
+    )
     checkpoint: CheckpointSpec = Field(
         description="Where and how often state is saved.", json_schema_extra={"derived": "as below"}
     )
@@ -217,6 +223,11 @@ class PipelineSpec(Model):
             yield "messages", "expected 'prompt' with engine.api completions, found messages"
         if self.parallelism > self.shards:
             yield "parallelism", f"expected at most shards ({self.shards}), found {self.parallelism}"
+        if self.task_managers > self.parallelism:
+            yield (
+                "task_managers",
+                f"expected at most parallelism ({self.parallelism}), found {self.task_managers}",
+            )
         if self.timeout_s > self.deadline_s:
             yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
         if self.retry.max_backoff_s < self.retry.base_s:

@@ -74,6 +74,15 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
     )
 
 
+def installed_jars(folder: Path) -> tuple[Path, ...]:
+    """Those that are installed in `folder`, for JVMs that start before it is known what a job needs."""
+    found = []
+    for jar in JARS.values():
+        with suppress(SettingError):
+            found.append(installed_jar(jar, folder))
+    return tuple(found)
+
+
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
     """Put `jar` into `folder` and return its place; does nothing where it is there.
 

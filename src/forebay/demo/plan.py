@@ -13,24 +13,22 @@ from typing import Any
 
 import orjson
 
-from forebay.config.load import parse_spec
+from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.generator.posts import TOPICS
-from forebay.demo.outbreak import (
+from forebay.demo.topics import (
     Outbreak,
-    find_outbreak,
-    planted_outbreak,
-    slice_ms,
-    slice_of,
-)
-from forebay.demo.question import (
     answered_topic,
     answered_words,
     asks_by_likelihood,
     asks_by_schema,
+    find_outbreak,
+    planted_outbreak,
+    slice_ms,
+    slice_of,
 )
 from forebay.errors import MalformedRecord, SettingError
 from forebay.latency import LatencyHistogram

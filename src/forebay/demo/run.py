@@ -16,7 +16,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.generator.posts import TOPICS, post, topic_of
 from forebay.demo.kafka import Topics, demo_kafka, run_between_topics
 from forebay.demo.plan import Demo, DemoOptions, Summary, demo_of, summarize
-from forebay.demo.question import weighs_topics
+from forebay.demo.topics import weighs_topics
 from forebay.engine import Engine
 from forebay.engine.client import HttpEngine
 from forebay.engine.launch import Replicas

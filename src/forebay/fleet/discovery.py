@@ -9,7 +9,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from forebay.engine.client import replica_url
 from forebay.engine.replica import ServedModel, list_models
 from forebay.engine.retry import RetryPolicy, jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError
+from forebay.files import read_text
 from forebay.settings import SecretRef, read_secret
 
 MAX_REPLICAS = 1000
@@ -120,18 +121,7 @@ class FileReplicas:
 def read_replicas(path: Path) -> tuple[str, ...]:
     """The URLs in the file; blocks. Raises `SettingError` where it cannot be read or holds none."""
     where = f"replica file {path}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"{where} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise SettingError(f"{where} is larger than {MAX_BYTES} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{where} is not UTF-8: wrong byte at position {error.start}") from None
-    return checked(_entries(text, where), where=where)
+    return checked(_entries(read_text(path, MAX_BYTES, where), where), where=where)
 
 
 def _entries(text: str, where: str) -> Iterable[object]:
@@ -192,10 +182,43 @@ def discover_model(
         return wanted
     if wanted is None and len(names) == 1:
         return names.pop()
-    told = "; ".join(f"the engine at {url} serves {', '.join(m) or 'nothing'}" for url, m in served.items())
     if wanted is None:
-        raise SettingError(f"{model_key}: expected a name: {told}")
-    raise SettingError(f"{model_key}: {wanted!r} is not served: {told}")
+        raise SettingError(f"{model_key}: expected a name: {_told(served)}")
+    raise SettingError(f"{model_key}: {wanted!r} is not served: {_told(served)}")
+
+
+def check_served(
+    replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float, key: str
+) -> None:
+    """Raise `SettingError`, naming the setting `key`, where replicas answer and none of them serves the model
+    `wanted`; blocks for at most `within_s`.
+
+    They are asked once. Where none lists its models within that time, or the API key is not here, nothing is
+    known, and nothing is said.
+    """
+    try:
+        secret = None if api_key is None else read_secret(api_key)
+        urls, answers = asyncio.run(asyncio.wait_for(_ask(replicas, secret), within_s))
+    except (SettingError, TimeoutError, asyncio.TimeoutError):
+        return
+    served = _names(urls, answers)
+    if served and not any(wanted in names for names in served.values()):
+        raise SettingError(f"{key}: {wanted!r} is not served: {_told(served)}")
+
+
+def _names(
+    urls: Iterable[str], answers: Iterable[tuple[ServedModel, ...] | EngineError]
+) -> dict[str, list[str]]:
+    """The names of the models, by the URL of each replica that has answered."""
+    return {
+        url: [model.name for model in answer]
+        for url, answer in zip(urls, answers, strict=True)
+        if not isinstance(answer, EngineError)
+    }
+
+
+def _told(served: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"the engine at {url} serves {', '.join(m) or 'nothing'}" for url, m in served.items())
 
 
 def _served(
@@ -215,11 +238,7 @@ def _served(
     while True:
         attempt += 1
         urls, answers = asyncio.run(_ask(replicas, api_key))
-        served = {
-            url: [model.name for model in answer]
-            for url, answer in zip(urls, answers, strict=True)
-            if not isinstance(answer, EngineError)
-        }
+        served = _names(urls, answers)
         if served:
             return served
         errors = [answer for answer in answers if isinstance(answer, EngineError)]

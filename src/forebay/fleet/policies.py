@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from forebay.documents.load import suggestion
+from forebay.documents import suggestion
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.admission import Policy
 from forebay.fleet.estimate import prefill_s, queue_s, stall_s

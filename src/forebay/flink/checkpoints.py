@@ -21,6 +21,9 @@ HEADER = struct.Struct(">IiQ")
 MARK = 0x4960672D
 NEWEST_VERSION = 6
 """The version that Flink 2.3 writes; it reads all before it."""
+JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
+LOCK = "lock"
+"""The file in a folder of checkpoints that whoever writes there has locked."""
 NUMBERED = re.compile(r"chk-(\d+)")
 LOOKS = 100
 """Each look that finds the newest checkpoint gone means that Flink has completed others meanwhile."""
@@ -71,6 +74,11 @@ def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
             check_readable(newest.path)
             return newest.path
     raise SettingError(f"the checkpoints in {checkpoint_dir} come and go too fast to read one")
+
+
+def jobs_in(checkpoint_dir: Path) -> list[Path]:
+    """The folders of the jobs that have run."""
+    return [path for path in checkpoint_dir.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
 def newest_of_job(job: Path) -> Checkpoint | None:

@@ -25,6 +25,7 @@ from forebay.settings import load_settings
 
 __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
 
+REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 MOST_PAUSE_MS = 500
 LEAST_NETWORK_MB, MOST_NETWORK_MB = 16, 64
@@ -55,6 +56,9 @@ class FlinkConfig:
     opt/flink-python-*.jar in lib/: the jar that a job brings along can be loaded once in the life of a task
     manager. `options` are Flink's own and win over everything else here.
 
+    With `task_managers` above 1 the job's tasks run in as many JVMs of their own, each with its own Python,
+    which run while a `standalone_cluster` of the same configuration is open; `options` name its `rest.port`.
+
     `jars` are connectors that the job brings along. `log_dir` is made private; it, `heap_mb` and the class
     path of this process's JVM are decided by the first environment of a process.
 
@@ -64,6 +68,7 @@ class FlinkConfig:
 
     mode: InitVar[str] = "thread"
     parallelism: int = 1
+    task_managers: int = 1
     max_parallelism: int = 128
     buffer_timeout_ms: int = 0
     checkpoint_dir: Path | None = None
@@ -91,18 +96,16 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     Raises `SettingError` where the configuration contradicts itself or a directory is missing, before the
     JVM starts, and where Flink does not take a value in `options`; `LaunchError` where the JVM cannot start.
     """
-    options = flink_options(config)
+    options = secured_options(config)
     # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
-    if config.cluster is None:
-        options = _keys(config).flink_options() | options
     import_functions()
-    start_jvm(_log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
+    start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
     try:
-        if config.cluster is None:
+        if config.cluster is None and config.task_managers == 1:
             env = StreamExecutionEnvironment.get_execution_environment(configuration)
         else:
             # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
@@ -131,11 +134,19 @@ def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
 
 
 def _keys(config: FlinkConfig) -> TlsKeys:
-    return tls_keys(_log_dir(config) / "keys")
+    return tls_keys(log_dir(config) / "keys")
 
 
-def _log_dir(config: FlinkConfig) -> Path:
+def log_dir(config: FlinkConfig) -> Path:
+    """Where Flink's logs go."""
     return config.log_dir or load_settings().run / "flink"
+
+
+def secured_options(config: FlinkConfig) -> dict[str, str]:
+    """`flink_options`, and those with which only who has the key is served where Flink runs here. Makes the
+    key where there is none."""
+    options = flink_options(config)
+    return options if config.cluster is not None else _keys(config).flink_options() | options
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
@@ -146,6 +157,11 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         raise SettingError(
             f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), "
             f"found {config.parallelism}"
+        )
+    if not 1 <= config.task_managers <= (1 if config.cluster else config.parallelism):
+        raise SettingError(
+            f"task_managers must be from 1 to parallelism ({config.parallelism}), and 1 on a cluster, which "
+            f"has its own; found {config.task_managers}"
         )
     options = {
         "execution.runtime-mode": "STREAMING",
@@ -160,9 +176,11 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         **(
             _local_options(config.parallelism) if config.cluster is None else _cluster_options(config.cluster)
         ),
+        **(REMOTE if config.task_managers > 1 else {}),
     }
     brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
-    if brought:
+    # Those that task managers have on their class path would be loaded a second time.
+    if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
         options |= {
@@ -237,12 +255,7 @@ def _cluster_options(cluster: str) -> dict[str, str]:
     host, _, port = cluster.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
-    return {
-        "execution.target": "remote",
-        "execution.attached": "true",
-        "rest.address": host,
-        "rest.port": port,
-    }
+    return {**REMOTE, "rest.address": host, "rest.port": port}
 
 
 def _python_jars() -> list[Path]:

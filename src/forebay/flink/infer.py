@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pyflink.common import Types
 from pyflink.datastream import DataStream
@@ -12,6 +12,7 @@ from forebay.clock import Clock
 from forebay.errors import SettingError
 from forebay.flink.intervals import PollInterval
 from forebay.flink.keying import EventText, Keying, ToEvent
+from forebay.flink.names_taken import check_uid_free
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
 from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
 from forebay.flink.request_pool import Ordering
@@ -67,6 +68,8 @@ def infer(
     Raises `SettingError` where the settings contradict each other, and where Python would run in worker
     processes (`python.execution-mode` must be `thread`) or the checkpoint to restore was made by them.
     """
+    if ordering not in get_args(Ordering):
+        raise SettingError(f'ordering: expected "unordered" or "key", found {str(ordering)[:80]!r}')
     if ordering == "key" and key is None:
         raise SettingError("ordering by key needs a key")
     operator = InferenceOperator(
@@ -149,6 +152,7 @@ def _attach(
     if wanted > shards:
         raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
     check_environment(stream.get_execution_environment())
+    check_uid_free(stream.get_execution_environment(), name, "infer")
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
     keys = stream.flat_map(keying, Types.TUPLE([Types.INT(), BYTES]))

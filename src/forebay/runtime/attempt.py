@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.jars import installed_jars
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
@@ -21,6 +22,7 @@ from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink
 from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
+from forebay.flink.task_managers import standalone_cluster
 from forebay.ports import free_port
 from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
@@ -85,9 +87,13 @@ class Attempt:
 
         Raises `SettingError` where Flink does not take one of its options, and as `watch_until_end`.
         """
-        order, spec = self._order, self._order.spec
         port = free_port()
-        config = _config(order, port)
+        config = _config(self._order, port)
+        with standalone_cluster(config, archive_dir=self._order.settings.java):
+            return self._run(served, config, port)
+
+    def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:
+        order, spec = self._order, self._order.spec
         env = flink_environment(config)
         commits = _commit_watch(order)
         with ThreadPoolExecutor(1) as beside:
@@ -200,13 +206,17 @@ def _config(order: Order, port: int) -> FlinkConfig:
     }
     return FlinkConfig(
         parallelism=spec.parallelism,
+        task_managers=spec.task_managers,
         checkpoint_dir=Path(spec.checkpoint.dir),
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=order.restore_from,
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=order.cluster,
         log_dir=settings.run / "flink",
-        jars=connector_jars(spec, settings),
+        # Task managers get those of this process's JVM: then its archive fits them, too.
+        jars=connector_jars(spec, settings)
+        if spec.task_managers == 1
+        else installed_jars(settings.connectors),
         options={
             **({} if order.cluster else local),
             # Known before the job is submitted, it is found again after a kill at any moment.

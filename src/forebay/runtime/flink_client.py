@@ -68,7 +68,7 @@ class FlinkClient:
         self._log_dir = log_dir
         self._wishes = StopRequests()
         self._go = threading.Event()
-        self._connected = self._ending = self._archived = False
+        self._connected = self._ending = self._archived = self._runs_tasks = False
         self._environment: dict[str, str] = {}
         self._writing = threading.Lock()
 
@@ -104,7 +104,8 @@ class FlinkClient:
     def _attempt(self) -> Report:
         order = pickle.load(self._words)
         self._environment = order.settings.child_environment()
-        if order.cluster is None:
+        self._runs_tasks = order.cluster is None and order.spec.task_managers == 1
+        if self._runs_tasks:
             threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
         plan = partial(plan_ahead, order.spec, order.settings)
         threading.Thread(target=plan, name="plan-ahead", daemon=True).start()
@@ -130,6 +131,8 @@ class FlinkClient:
         archive = self._jvm.archive
         if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
             return
+        if not self._runs_tasks:
+            return  # What tasks need would not be in it.
         self._archived = True
         threading.Thread(
             target=archive.make, args=(self._environment,), name="class-archive", daemon=True

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from forebay.connectors.jars import KAFKA, installed_jar
-from forebay.errors import PipelineFailed, SettingError
+from forebay.connectors.jars import installed_jars
+from forebay.errors import PipelineFailed
 from forebay.processes import module_command
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
 from forebay.runtime.reports import Lost, Report, decode_report
@@ -161,7 +161,8 @@ class FlinkProcess:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
-        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), _jars(settings))
+        jars = tuple(map(str, installed_jars(settings.connectors)))
+        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), jars)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 module_command("forebay.runtime.flink_main", post.encode()),
@@ -273,10 +274,3 @@ class FlinkLauncher:
             self._ahead.kill()
             self._ahead = None
         self.printed.close()
-
-
-def _jars(settings: Settings) -> tuple[str, ...]:
-    """Those that are installed: which of them a pipeline needs is not known yet when the process starts."""
-    with suppress(SettingError):
-        return (str(installed_jar(KAFKA, settings.connectors)),)
-    return ()

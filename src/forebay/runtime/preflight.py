@@ -13,9 +13,16 @@ from pathlib import Path
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAdmin
+from forebay.connectors.kafka.checks import (
+    Say,
+    ask_kafka,
+    check_topic_written,
+    check_topics_read,
+    check_transaction_timeout,
+)
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
-from forebay.errors import PipelineFailed, SettingError
+from forebay.errors import SettingError
 from forebay.runtime.kafka_transactions import Resumed, check_transactions
 from forebay.settings import read_secret
 
@@ -66,11 +73,8 @@ def _nearest(folder: Path) -> Path:
 
 
 PATIENCE_S = 120.0
-PAUSE_S = 1.0
 
 Check = Callable[[KafkaAdmin], None]
-Say = Callable[[str, float], None]
-"""Told why the pipeline waits, and for how long it has, in seconds."""
 
 
 def await_brokers(
@@ -94,23 +98,17 @@ def await_brokers(
     begin_s = time_.monotonic_s()
     read: str | None = None
     for cluster, checks in _by_cluster(_checks(spec, resumed)):
-        while True:
-            try:
-                with kafka_admin(cluster) as admin:
-                    for check in checks:
-                        check(admin)
-                    if isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster:
-                        read = admin.cluster_id()
-                break
-            except KafkaAway as error:
-                waited_s = time_.monotonic_s() - begin_s
-                if waited_s >= PATIENCE_S:
-                    raise PipelineFailed(
-                        f"{error}; gave up after {waited_s:.0f} s: check 'bootstrap', and that the addresses "
-                        f"which its brokers advertise can be reached from here"
-                    ) from None
-                say(str(error), waited_s)
-            sleep(PAUSE_S)
+        reads = isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster
+
+        def ask(admin: KafkaAdmin, checks: list[Check] = checks, reads: bool = reads) -> str | None:
+            for check in checks:
+                check(admin)
+            return admin.cluster_id() if reads else None
+
+        id = ask_kafka(
+            cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, say=say, clock=time_, sleep=sleep
+        )
+        read = id or read
     return read
 
 
@@ -140,12 +138,7 @@ def _checks(spec: PipelineSpec, resumed: Resumed | None) -> Iterator[tuple[Kafka
 
 
 def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
-    missing = sorted(set(source.topics) - admin.topics()) if source.topics else []
-    if missing:
-        raise SettingError(
-            f"source.topics: Kafka has no topic {', '.join(map(repr, missing))} that this client may see; "
-            f"create it first, or let the client read it"
-        )
+    check_topics_read(admin, source.topics, "source.topics")
     members = admin.members(group)
     if members:
         raise SettingError(
@@ -155,15 +148,6 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
 
 
 def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
-    if sink.topic not in admin.topics():
-        raise SettingError(
-            f"{key}.topic: Kafka has no topic {sink.topic!r} that this client may see; "
-            f"create it first, or let the client write to it"
-        )
+    check_topic_written(admin, sink.topic, f"{key}.topic")
     if sink.guarantee == "exactly-once":
-        longest_s = admin.longest_transaction_ms() / 1000
-        if sink.transaction_timeout_s > longest_s:
-            raise SettingError(
-                f"{key}.transaction_timeout_s: expected at most {longest_s:g}, the brokers' "
-                f"transaction.max.timeout.ms, found {sink.transaction_timeout_s:g}"
-            )
+        check_transaction_timeout(admin, sink.transaction_timeout_s, f"{key}.transaction_timeout_s")

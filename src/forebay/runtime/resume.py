@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import re
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,11 +15,13 @@ import psutil
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import committed_by
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.files import check_nobody_else_writes
+from forebay.files import check_nobody_else_writes, try_lock
 from forebay.flink.checkpoints import (
+    LOCK,
     Checkpoint,
     check_readable,
     contents,
+    jobs_in,
     newest_checkpoint,
     newest_of_job,
 )
@@ -31,7 +32,6 @@ from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
-JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 MENDS = (
     "name the checkpoint to resume from with --from-checkpoint (what was committed after it comes again), "
     "or start over with --fresh"
@@ -47,12 +47,13 @@ def run_lock(home: Path, name: str) -> Iterator[None]:
     """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
     second, and where others may write to the state."""
     check_nobody_else_writes(home)
-    with (home / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SettingError(f"pipeline {name!r} is running already, with its state in {home}") from None
+    lock = try_lock(home / LOCK)
+    if lock is None:
+        raise SettingError(f"pipeline {name!r} is running already, with its state in {home}")
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def found_state(home: Path, *, needed: bool = True) -> RunState:
@@ -74,11 +75,6 @@ def found_state(home: Path, *, needed: bool = True) -> RunState:
             f"or that file was removed. Bring it back, {MENDS}"
         )
     return state or RunState()
-
-
-def jobs_in(home: Path) -> list[Path]:
-    """The folders of the jobs that have run."""
-    return [path for path in home.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
 def end_orphan(home: Path, state: RunState) -> RunState:

@@ -61,6 +61,11 @@ def run_pipeline(
         raise SettingError(
             "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
         )
+    if options.cluster is not None and spec.task_managers > 1:
+        raise SettingError(
+            f"task_managers: expected 1 with --cluster, which has task managers of its own, found "
+            f"{spec.task_managers}"
+        )
     check_secrets(spec, here=options.cluster is None)
     check_paths(spec)
     connector_jars(spec, settings)

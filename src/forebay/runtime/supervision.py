@@ -23,6 +23,7 @@ NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CA
 
 MUTE = "Flink's REST service did not answer"
 NO_TASK_MANAGER = "Flink had no task manager"
+TOO_FEW = "Flink lacked a task manager"
 HALTED = "the job did not run"
 STILL = "the operator did not look at its calls"
 UNANSWERED = "nothing came of what was in flight"
@@ -33,8 +34,9 @@ class Patience:
     """How long each sign of trouble may last without a break, in seconds, before a job is started anew.
 
     `silent_s`: nothing is heard of the process that watches the job. `mute_s`: Flink's REST service does not
-    answer. `no_task_manager_s`: there is none. `not_running_s`: the job is being cancelled, failed or
-    restarted; Flink pauses up to half a minute between restarts. `still_s`: the operator's thread does not
+    answer. `no_task_manager_s`: there is none, where Flink is one process; `too_few_s`: one is missing, where
+    each is a process, that is started anew. `not_running_s`: the job is being cancelled, failed or restarted;
+    Flink pauses up to half a minute between restarts. `still_s`: the operator's thread does not
     look at what is in flight, though no task behind it holds it back; writing to a Kafka that is away blocks
     it for two minutes. `unanswered_s`: beyond the time that a record may take, nothing came of all that is in
     flight, under the same condition.
@@ -43,6 +45,7 @@ class Patience:
     silent_s: float = 180.0
     mute_s: float = 60.0
     no_task_manager_s: float = 20.0
+    too_few_s: float = 60.0
     not_running_s: float = 120.0
     still_s: float = 300.0
     unanswered_s: float = 300.0
@@ -53,16 +56,23 @@ class Vigil:
 
     A slow engine is none of them, nor is a source without events: each call ends within `deadline_s`, with
     an answer, another try or a dead letter, and an operator with calls in flight looks after them several
-    times a second. With `embedded` Flink and its task managers are one process, and what it lost it does
-    not get back; a cluster may.
+    times a second. A cluster that is not `embedded` gets back by itself what it lost. One that is has so many
+    `task_managers`; with one, it is a single process.
     """
 
     def __init__(
-        self, now_s: float, deadline_s: float, *, embedded: bool = True, patience: Patience | None = None
+        self,
+        now_s: float,
+        deadline_s: float,
+        *,
+        embedded: bool = True,
+        task_managers: int = 1,
+        patience: Patience | None = None,
     ) -> None:
         self._patience = patience or Patience()
         self._deadline_s = deadline_s
         self._embedded = embedded
+        self._task_managers = task_managers
         self._heard_s = now_s
         self._before: Look | None = None
         self._since_s: dict[str, float] = {}
@@ -94,8 +104,8 @@ class Vigil:
             # All else is as old as the last answer.
             yield MUTE
             return
-        if not signs.task_managers:
-            yield NO_TASK_MANAGER
+        if signs.task_managers < self._task_managers:
+            yield NO_TASK_MANAGER if self._task_managers == 1 else TOO_FEW
         if now.state in NOT_RUNNING:
             yield HALTED
         before = self._before
@@ -113,6 +123,7 @@ class Vigil:
         return {
             MUTE: patience.mute_s,
             NO_TASK_MANAGER: patience.no_task_manager_s,
+            TOO_FEW: patience.too_few_s,
             HALTED: patience.not_running_s,
             STILL: patience.still_s,
             UNANSWERED: self._deadline_s + patience.unanswered_s,

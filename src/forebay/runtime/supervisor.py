@@ -270,7 +270,12 @@ class Supervisor:
         self._watch(self._last)
 
     def _vigil(self) -> Vigil:
-        return Vigil(time.monotonic(), self._spec.deadline_s, embedded=self._options.cluster is None)
+        return Vigil(
+            time.monotonic(),
+            self._spec.deadline_s,
+            embedded=self._options.cluster is None,
+            task_managers=self._spec.task_managers,
+        )
 
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
         """Prepare the next attempt, after a pause; gives the last snapshot where none is needed. Raises

@@ -13,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from forebay.errors import SettingError
+from forebay.files import read_bytes
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate.engine import EngineModel, StepTime
 from forebay.simulate.replica import Sequence, SimulatedReplica, serve
@@ -65,12 +66,7 @@ def read_run(path: Path) -> MeasuredRun:
     `arrival_time` is on another clock than the rest; the least time from arrival to queue is taken as none.
     Raises `SettingError` for what cannot be read, with the number of the line.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise SettingError(f"measured run: {path} is larger than {MAX_FILE_BYTES} bytes")
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise SettingError(f"measured run: {path} cannot be read: {error.strerror}") from None
+    lines = read_bytes(path, MAX_FILE_BYTES, f"measured run: {path}").splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:

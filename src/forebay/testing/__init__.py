@@ -15,6 +15,7 @@ from forebay.lazy_names import lazy_names
 if TYPE_CHECKING:
     from forebay.testing.cluster import local_cluster as local_cluster
     from forebay.testing.engine import ScriptedEngineFactory as ScriptedEngineFactory
+    from forebay.testing.replica import CallReport as CallReport
     from forebay.testing.replica import ReplicaProcess as ReplicaProcess
     from forebay.testing.replica import ReplicaScript as ReplicaScript
     from forebay.testing.replica import ReplicaThread as ReplicaThread
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from forebay.testing.waiting import wait_until as wait_until
 
 _HOMES = {
+    "CallReport": "replica",
     "Faults": "script",
     "Fixed": "script",
     "Machine": "stateful",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha1
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from forebay.apps.summaries.prompt import MAX_STATEMENT_CHARS, STATEMENT_OF_TOKENS
 from forebay.apps.summaries.values import MAX_SOURCES
@@ -18,6 +19,10 @@ from forebay.records import JSON, Request
 CHARS_PER_TOKEN = 4
 BROKEN_ANSWER = '{"broken": '
 """What the fault `schema` answers: text that no schema takes."""
+
+
+Answers = Mapping[str, Any] | Callable[[str], Any]
+"""Answers that a test chooses: by words in a prompt, or as a function of it."""
 
 
 def request_text(request: Request) -> str:
@@ -50,6 +55,21 @@ def answer_to(
     if tokens(answer) > max_tokens:
         return answer[: max_tokens * CHARS_PER_TOKEN], "length"
     return answer, "stop"
+
+
+def chosen_answer(answers: Answers, text: str, schema: Mapping[str, JSON] | None) -> str | None:
+    """The answer to a prompt that a test has chosen; None where it has chosen none."""
+    if isinstance(answers, Mapping):
+        answer = next((answer for words, answer in answers.items() if words in text), None)
+    else:
+        answer = answers(text)
+    if answer is None:
+        return None
+    if isinstance(answer, BaseModel):
+        return answer.model_dump_json(by_alias=True)
+    if schema is None and isinstance(answer, str):
+        return answer
+    return orjson.dumps(answer).decode()
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:

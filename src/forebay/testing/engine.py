@@ -22,7 +22,7 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.records import Completion, Request, Timing, Usage
-from forebay.testing.answers import BROKEN_ANSWER, answer_to, request_text, tokens
+from forebay.testing.answers import BROKEN_ANSWER, Answers, answer_to, chosen_answer, request_text, tokens
 from forebay.testing.script import Delay, Faults, Mixture
 
 ERRORS: dict[str, type[EngineError]] = {
@@ -53,9 +53,12 @@ class ScriptedEngine:
     `in_flight` and `max_in_flight` those at one time, `aborted` those cancelled or timed out.
     """
 
-    def __init__(self, delay: Delay | None = None, faults: Faults | None = None) -> None:
+    def __init__(
+        self, delay: Delay | None = None, faults: Faults | None = None, answers: Answers | None = None
+    ) -> None:
         self._delay = delay or Mixture()
         self._faults = faults or Faults()
+        self._answers = answers
         self.calls: Counter[str] = Counter()
         self.in_flight = 0
         self.max_in_flight = 0
@@ -100,11 +103,16 @@ class ScriptedEngine:
         if fault in ERRORS:
             raise ERRORS[fault](f"scripted fault {fault}", retry_after_s=1.0 if fault == "429" else None)
         self.completed += 1
-        answer, reason = answer_to(
-            text,
-            request.schema,
-            max_tokens=request.sampling.max_tokens,
-            ignore_eos=bool(request.sampling.extra.get("ignore_eos")),
+        chosen = None if self._answers is None else chosen_answer(self._answers, text, request.schema)
+        answer, reason = (
+            (chosen, "stop")
+            if chosen is not None
+            else answer_to(
+                text,
+                request.schema,
+                max_tokens=request.sampling.max_tokens,
+                ignore_eos=bool(request.sampling.extra.get("ignore_eos")),
+            )
         )
         if fault == "schema":
             answer = BROKEN_ANSWER
@@ -132,20 +140,30 @@ def _wake(wakeup: asyncio.Future[bool]) -> None:
 class ScriptedEngineFactory:
     """An engine inside the process, without HTTP, as the `engine` of an `Inference`.
 
-    The answer to a prompt is always the same: a value that the schema allows, or without a schema a short
-    text with a hash of the prompt.
+    Without `answers`, the answer to a prompt is always the same: a value that the schema allows, or without a
+    schema a short text with a hash of the prompt.
 
     Attributes:
         delay: Seconds to an answer, from the request's id: `Fixed`, `Mixture`, or a function that can be
             pickled.
         faults: Which calls fail.
+        answers: A function of the prompt, or of the contents of all messages with line breaks between them;
+            or a mapping of words to answers, of which the first counts whose words are in that text. An
+            answer is a text, and with a schema a value or an instance of a pydantic model, whether it fits
+            the schema or not. None: the answer as it is without `answers`. The function can be pickled; it
+            may raise an `EngineError`.
+        model: The model's name where the `Inference` has none.
 
     >>> import forebay as fb
-    >>> ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), model="any", prompt="{{ text }}")
+    >>> schema = {"type": "object", "properties": {"team": {"type": "string"}}}
+    >>> engine = ScriptedEngineFactory(Fixed(0.01), answers={"router": {"team": "network"}})
+    >>> ask = fb.Inference(engine, prompt="Which team? {{ text }}", schema=schema)
     """
 
     delay: Delay = field(default_factory=Mixture)
     faults: Faults = field(default_factory=Faults)
+    answers: Answers | None = None
+    model: str = "scripted"
 
     def __call__(self) -> ScriptedEngine:
-        return ScriptedEngine(self.delay, self.faults)
+        return ScriptedEngine(self.delay, self.faults, self.answers)

@@ -207,6 +207,10 @@ class CallReport:
         in_flight, max_in_flight: Requests that run or queue, now and at most.
         completed: Answers that were complete.
         aborted: Requests whose client went away before the answer was complete.
+
+    >>> report = CallReport({"request 1": 2}, in_flight=0, max_in_flight=1, completed=1, aborted=0)
+    >>> [id for id, tries in report.calls.items() if tries > 1]
+    ['request 1']
     """
 
     calls: dict[str, int]

@@ -1,9 +1,7 @@
-"""Jobs over topics of a node, one after the other in one JVM: `scenes.py ORDER.json` says what they read."""
+"""Jobs over topics of a node, one after the other, and what they read."""
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -35,12 +33,10 @@ DAY_MS = 1_700_000_000_000
 class Scenes:
     """The node, a folder, and how a job is run."""
 
-    def __init__(self, order: dict[str, str]) -> None:
-        self.bootstrap = order["bootstrap"]
-        self.folder = Path(order["folder"])
-        self.config = FlinkConfig(
-            checkpoint_interval_s=0.3, log_dir=self.folder / "logs", heap_mb=512, jars=(Path(order["jar"]),)
-        )
+    def __init__(self, bootstrap: str, folder: Path, logs: Path) -> None:
+        self.bootstrap = bootstrap
+        self.folder = folder
+        self.config = FlinkConfig(checkpoint_interval_s=0.3, log_dir=logs)
         self.cluster = KafkaCluster(self.bootstrap)
 
     def start(
@@ -176,11 +172,7 @@ def idle(scenes: Scenes) -> Iterator[tuple[str, Any]]:
     yield "idle", scenes.endless("idle", scenes.start("idle", source, parallelism=2, window=True), 2)
 
 
-def main(order: dict[str, str]) -> None:
-    scenes = Scenes(order)
-    found = dict(part for scene in (starts, discovery, idle) for part in scene(scenes))
-    print("\n" + json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+def read_in_scenes(bootstrap: str, folder: Path, logs: Path) -> dict[str, Any]:
+    """By scene; `logs` is the folder of the JVM that runs, with the connector on its class path."""
+    scenes = Scenes(bootstrap, folder, logs)
+    return dict(part for scene in (starts, discovery, idle) for part in scene(scenes))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,81 +9,69 @@ from typing import Any
 import pytest
 from benchmarks.topic_client import delete_before, make_topic, produce
 
-from forebay.connectors.kafka.admin import Place, lag
-
-ASKED = """
-import json, sys
-from dataclasses import asdict
-from pathlib import Path
-from forebay.flink.jvm import start_jvm
-
-bootstrap, topic, logs, jar, moment = sys.argv[1:]
-start_jvm(Path(logs), heap_mb=256, jars=[Path(jar)])
 from forebay.connectors.kafka import KafkaCluster
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin, lag
 from forebay.settings import SecretRef
-from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin
 
-answers = {}
-with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
-    answers["there"] = topic in admin.topics()
-    answers["partitions"] = admin.partitions([topic, "no-such-topic"])
-    answers["same"] = admin.cluster_id()
-    with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost")), timeout_s=120.0) as same:
-        answers["same"] = same.cluster_id() == answers["same"] != ""
-    answers["longest"] = admin.longest_transaction_ms()
-    answers["members"] = admin.members("no-such-group")
-    answers["committed"] = [asdict(place) for place in admin.committed("no-such-group")]
-    ends = admin.ends([topic])
-    answers["ends"] = [place.offset for place in ends]
-    answers["begins"] = [place.offset for place in admin.offsets([topic], "earliest")]
-    answers["since"] = [place.offset for place in admin.offsets([topic], int(moment))]
-    admin.commit("g", [Place(topic, 0, 2), Place(topic, 1, 3)])
-    answers["placed"] = [asdict(place) for place in admin.committed("g")]
-    answers["read"] = {
-        words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=120.0)
-        for words, committed in {
-            "before the last record": [Place(topic, 0, 2), Place(topic, 1, 4)],
-            "before the end of a transaction": [Place(topic, 0, 3), Place(topic, 1, 4)],
-            "at the end": ends,
-            "unknown": [Place(topic, 0, 4)],
-        }.items()
+
+def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
+    """What clients of a node say, and of nodes that are away or refuse."""
+    answers: dict[str, Any] = {}
+    with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
+        answers["there"] = topic in admin.topics()
+        answers["partitions"] = admin.partitions([topic, "no-such-topic"])
+        cluster_id = admin.cluster_id()
+        with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost")), timeout_s=120.0) as same:
+            answers["same"] = same.cluster_id() == cluster_id != ""
+        answers["longest"] = admin.longest_transaction_ms()
+        answers["members"] = admin.members("no-such-group")
+        answers["committed"] = list(admin.committed("no-such-group"))
+        ends = admin.ends([topic])
+        answers["ends"] = [place.offset for place in ends]
+        answers["begins"] = [place.offset for place in admin.offsets([topic], "earliest")]
+        answers["since"] = [place.offset for place in admin.offsets([topic], moment_ms)]
+        group = f"{topic}-group"
+        admin.commit(group, [Place(topic, 0, 2), Place(topic, 1, 3)])
+        answers["placed"] = list(admin.committed(group))
+        answers["read"] = {
+            words: all_read(KafkaCluster(bootstrap), committed, ends, timeout_s=120.0)
+            for words, committed in {
+                "before the last record": [Place(topic, 0, 2), Place(topic, 1, 4)],
+                "before the end of a transaction": [Place(topic, 0, 3), Place(topic, 1, 4)],
+                "at the end": ends,
+                "unknown": [Place(topic, 0, 4)],
+            }.items()
+        }
+        answers["transactions"] = admin.transactions([f"{topic}-3000", f"{topic}-2", f"{topic}-none"])
+        given_up = admin.ends([topic + "-given-up"])
+        begin = [Place(topic + "-given-up", 0, 1)]
+        for isolation in ("read_committed", "read_uncommitted"):
+            answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 120.0)
+        deleted = admin.ends([topic + "-deleted"])
+        begin = [Place(topic + "-deleted", 0, 1)]
+        answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=120.0)
+        away = KafkaCluster("127.0.0.1:9")
+        answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
+    no_file = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/nowhere.pem",
     }
-    found = admin.transactions([f"{topic}-3000", f"{topic}-2", f"{topic}-none"])
-    answers["transactions"] = {id: asdict(transaction) for id, transaction in found.items()}
-    given_up = admin.ends([topic + "-given-up"])
-    begin = [Place(topic + "-given-up", 0, 1)]
-    for isolation in ("read_committed", "read_uncommitted"):
-        answers["read"][isolation] = all_read(KafkaCluster(bootstrap), begin, given_up, isolation, 120.0)
-    deleted = admin.ends([topic + "-deleted"])
-    begin = [Place(topic + "-deleted", 0, 1)]
-    answers["read"]["deleted"] = all_read(KafkaCluster(bootstrap), begin, deleted, timeout_s=120.0)
-    away = KafkaCluster("127.0.0.1:9")
-    answers["read"]["away"] = all_read(away, [Place(topic, 0, 3)], ends[:1], timeout_s=1.0)
-for name, cluster in {
-    "away": KafkaCluster("127.0.0.1:9"),
-    "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
-    "no host": KafkaCluster("kafka.invalid:9092", {}, {"sasl.jaas.config": SecretRef(env="NONE")}),
-    "no file": KafkaCluster(
-        bootstrap,
-        {
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": "/nowhere.pem",
-        },
-    ),
-}.items():
-    try:
-        with kafka_admin(cluster, timeout_s=2.0) as admin:
+    for name, cluster in {
+        "away": KafkaCluster("127.0.0.1:9"),
+        "refused": KafkaCluster(bootstrap, {"security.protocol": "NONSENSE"}),
+        "no host": KafkaCluster("kafka.invalid:9092", {}, {"sasl.jaas.config": SecretRef(env="NONE")}),
+        "no file": KafkaCluster(bootstrap, no_file),
+    }.items():
+        with pytest.raises((KafkaAway, KafkaRefused)) as error, kafka_admin(cluster, timeout_s=2.0) as admin:
             admin.topics()
-    except (KafkaAway, KafkaRefused) as error:
-        answers[name] = f"{type(error).__name__}: {error}"
-print(json.dumps(answers))
-"""
+        answers[name] = f"{error.type.__name__}: {error.value}"
+    return answers
 
 
 @pytest.mark.flink
 def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
-    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+    node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     name = topic(2)
     for moment_ms in (1_000, 2_000, 3_000):
@@ -100,14 +85,7 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
         produce(node.bootstrap, f"{name}-{kind}", [{"value": b"x"}] * (1 if kind == "given-up" else 4))
     produce(node.bootstrap, f"{name}-given-up", [{"value": b"x"}] * 2, transaction=f"{name}-2", commit=False)
     delete_before(node.bootstrap, f"{name}-deleted", 3)
-    done = subprocess.run(
-        [sys.executable, "-c", ASKED, node.bootstrap, name, str(tmp_path), str(kafka_jar), "2000"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout.splitlines()[-1])
+    answers = answers_of(node.bootstrap, name, 2000)
     assert answers["there"] is True
     assert answers["partitions"] == {name: 2}
     assert answers["longest"] == 900_000
@@ -115,18 +93,15 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     assert answers["no host"].startswith("KafkaAway: Kafka at kafka.invalid:9092: no such host name")
     assert (answers["members"], answers["committed"]) == (0, [])
     transactions = answers["transactions"]
-    assert {id: each["state"] for id, each in transactions.items()} == {
+    assert {id: each.state for id, each in transactions.items()} == {
         f"{name}-3000": "CompleteCommit",
         f"{name}-2": "CompleteAbort",
     }
     # Also of one that is over.
-    assert all(each["began_ms"] > 0 for each in transactions.values())
+    assert all((each.began_ms or 0) > 0 for each in transactions.values())
     # The end of a transaction takes an offset as well.
     assert (answers["begins"], answers["ends"], answers["since"]) == ([0, 0], [4, 4], [1, 4])
-    assert answers["placed"] == [
-        {"topic": name, "partition": 0, "offset": 2},
-        {"topic": name, "partition": 1, "offset": 3},
-    ]
+    assert answers["placed"] == [Place(name, 0, 2), Place(name, 1, 3)]
     assert answers["read"] == {
         "before the last record": False,
         "before the end of a transaction": True,

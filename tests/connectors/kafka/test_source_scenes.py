@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-# One run, or one node, for all of them.
-pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("source_scenes")]
+pytestmark = pytest.mark.flink
 DAY_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
-def scenes(node: Any, kafka_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each job read, all of them in one process and one JVM."""
-    folder = tmp_path_factory.mktemp("scenes")
-    order = {"bootstrap": node.bootstrap, "folder": str(folder), "jar": str(kafka_jar)}
-    (folder / "order.json").write_text(json.dumps(order))
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("scenes.py")), str(folder / "order.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def scenes(
+    node: Any, kafka_jar: Path, flink_logs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    from .scenes import read_in_scenes
+
+    return read_in_scenes(node.bootstrap, tmp_path_factory.mktemp("scenes"), flink_logs)
 
 
 @pytest.mark.parametrize(

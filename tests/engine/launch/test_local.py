@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from forebay.engine.launch import EngineOptions, Silent, best_type, ensure_engine, local_replicas
+from forebay.engine.launch import EngineOptions, best_type, local_replicas
 from forebay.engine.launch.dtype import TYPES
 from forebay.engine.launch.local import given_dtype, resolve_model
 from forebay.errors import SettingError
@@ -74,9 +75,8 @@ def test_a_type_among_the_arguments_for_vllm(extra: tuple[str, ...], dtype: str 
 
 
 @pytest.mark.vllm
-def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
+def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json(local_engine: Any) -> None:
     home = load_settings()
-    ensure_engine(home, Silent())
     schema = {
         "type": "object",
         "properties": {"mood": {"enum": ["good", "bad"]}, "topic": {"type": "string", "maxLength": 12}},
@@ -90,20 +90,17 @@ def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json() -> None:
         "temperature": 0,
         "response_format": {"type": "json_schema", "json_schema": {"name": "event", "schema": schema}},
     }
-    options = EngineOptions(kv_cache_gib=0.5, max_model_len=1024, extra=("--seed", "3"))
-    with local_replicas(1, options, settings=home) as replicas:
-        processes = replicas.replicas[0].processes()
-        assert len(processes) >= 3, "the supervisor, the server and the model"
-        assert replicas.replicas[0].dtype == best_type(home).name
-        assert best_type(home).gflops is not None, "this processor was measured"
-        assert {best_type(home).name} <= set(TYPES)
-        call = urllib.request.Request(
-            f"{replicas[0]}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=400) as answer:
-            text = json.load(answer)["choices"][0]["message"]["content"]
+    (replica,) = local_engine.replicas
+    assert len(replica.processes()) >= 3, "the supervisor, the server and the model"
+    assert replica.dtype == best_type(home).name
+    assert best_type(home).gflops is not None, "this processor was measured"
+    assert {best_type(home).name} <= set(TYPES)
+    call = urllib.request.Request(
+        f"{local_engine[0]}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=400) as answer:
+        text = json.load(answer)["choices"][0]["message"]["content"]
     assert json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) == text
     assert set(json.loads(text)) == {"mood", "topic"}
-    assert not any(process.is_running() and process.status() != "zombie" for process in processes)

@@ -296,6 +296,6 @@ class SummarySpec(ApplicationSettings):
 
     @classmethod
     def page(cls) -> Page | None:
-        from forebay.apps.summaries.page import page
+        from forebay.apps.summaries.page import summaries_page
 
-        return page
+        return summaries_page

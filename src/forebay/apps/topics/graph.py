@@ -13,8 +13,7 @@ from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_prompt_event, to_result
 from forebay.apps.topics.values import TopicSettings
 from forebay.codec import decode
-from forebay.embed import NoEmbedding, OpenEmbedder, OpenMiniLM
-from forebay.embed.model import find_embedding_model
+from forebay.embed import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_model
 from forebay.errors import RecordError, SetupError
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import EventText, TextField

@@ -50,7 +50,7 @@ TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 def _bootstrap(value: str) -> str:
     for server in value.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
             raise wrong(f"expected HOST:PORT, several with commas between, found {value[:200]!r}")
     return value
 
@@ -87,6 +87,8 @@ def _public(properties: Any) -> Any:
 
 def _start(value: Any) -> Any:
     """A moment as milliseconds since 1970; the words stay as they are."""
+    if isinstance(value, bool):
+        raise wrong(f"expected committed, earliest, latest or a time, found {value}")
     if isinstance(value, datetime):
         moment = value
     elif isinstance(value, str) and value not in {"committed", "earliest", "latest"}:

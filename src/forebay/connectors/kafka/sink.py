@@ -44,19 +44,22 @@ class KafkaSink:
             raise SettingError("a Kafka sink that writes exactly once needs a prefix for its transactions")
 
 
-def kafka_sink(stream: DataStream, config: KafkaSink, to_record: ToRecord | None = None) -> None:
+def kafka_sink(
+    stream: DataStream, config: KafkaSink, to_record: ToRecord | None = None, name: str | None = None
+) -> None:
     """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
 
     Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Elements
-    of another kind need `to_record`. Nothing runs until the environment is executed. What one subtask emits
-    stays in order within a partition.
+    of another kind need `to_record`. `name` is how the operator in front of the sink is called; None: as the
+    topic. Nothing runs until the environment is executed. What one subtask emits stays in order within a
+    partition.
     """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
     rows = (
         stream.process(WriteRecord(to_record or encoded_record), ROW)
-        .name(f"{config.topic}: records")
+        .name(records_name(name or config.topic))
         .set_parallelism(parallelism)
     )
     schema = raw_columns().build()
@@ -73,6 +76,11 @@ def kafka_sink(stream: DataStream, config: KafkaSink, to_record: ToRecord | None
         raw_table(schema, {**sink_options(config), "sink.parallelism": str(parallelism)}), table
     )
     statements.attach_as_datastream()
+
+
+def records_name(sink: str) -> str:
+    """The name of the operator in front of a sink."""
+    return f"{sink}: records"
 
 
 def sink_options(config: KafkaSink) -> dict[str, str]:
@@ -108,12 +116,17 @@ def encoded_record(data: bytes) -> Record:
 
 def record_of(output: Result | DeadLetter) -> Record:
     """Key, value and headers of what is written for a result or a dead letter."""
+    value = result_json(output) if isinstance(output, Result) else dead_letter_json(output)
+    return output.record_key, value.encode(), headers_of(output)
+
+
+def headers_of(output: Result | DeadLetter) -> dict[str, bytes]:
+    """Those of its record, and Forebay's own."""
     headers = dict(output.headers)
     # What could not be read has no id of its own, but a place.
     id = output.position if output.id is None else output.id
     if id is not None:
         headers[ID_HEADER] = id.encode("utf-8", "replace")
-    if isinstance(output, Result):
-        return output.record_key, result_json(output).encode(), headers
-    headers[CAUSE_HEADER] = output.cause.encode()
-    return output.record_key, dead_letter_json(output).encode(), headers
+    if isinstance(output, DeadLetter):
+        headers[CAUSE_HEADER] = output.cause.encode()
+    return headers

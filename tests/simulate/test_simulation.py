@@ -13,10 +13,10 @@ from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
 from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import RoutingRequest
+from forebay.simulate import NAMES, Scenario, Simulation, dispatcher_for, fleet_of
 from forebay.simulate.engine import LLAMA_8B, find_model
 from forebay.simulate.figures import Slo
 from forebay.simulate.replica import Sequence
-from forebay.simulate.scenario import NAMES, Scenario, Simulation, dispatcher_for, fleet_of
 from forebay.simulate.traces import Arrivals, TraceRequest
 
 BUSY = Arrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.quoting import quoted
+from forebay.untrusted_text import quoted
 
 PIECES = st.sampled_from(
     ["<message>", "</message>", "</ MESSAGE >", "<", ">", "/", "message", " ", "a", "שלום", "🙂"]

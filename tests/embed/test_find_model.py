@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from forebay.embed import model as module
-from forebay.embed.model import FILES, MODULE, ensure_embedding_model, find_embedding_model
+from forebay import embed as module
+from forebay.embed import FILES, MODULE, ensure_embedding_model, find_embedding_model
 from forebay.engine.launch.progress import Silent
 from forebay.errors import SetupError
 from forebay.settings import Settings

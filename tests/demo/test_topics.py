@@ -11,7 +11,7 @@ import pytest
 
 from forebay.connectors.generator.posts import TOPICS
 from forebay.demo.plan import DemoOptions, demo_of
-from forebay.demo.question import (
+from forebay.demo.topics import (
     WORDS,
     answered_topic,
     answered_words,

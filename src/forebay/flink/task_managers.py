@@ -1,0 +1,177 @@
+"""Flink's own standalone cluster for one job: its tasks run in several JVMs, each with a Python of its own,
+and do not share one interpreter's lock.
+
+The job manager runs in this process's JVM, beside the client that submits the job: a process fewer to start,
+and where it dies, the run resumes as after the death of an embedded Flink. A task manager that dies is
+started anew; Flink restarts the job from its newest checkpoint once there are slots enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.java_gateway import get_gateway
+
+from forebay.errors import LaunchError, SettingError
+from forebay.flink.environment import FlinkConfig, log_dir, secured_options
+from forebay.flink.job import java_cause, wrong_option
+from forebay.flink.jvm import Jvm, launch_jvm, start_jvm
+from forebay.flink.thread_mode import import_ahead
+from forebay.ports import free_port
+
+log = logging.getLogger(__name__)
+
+STEADY_S = 60.0
+LONGEST_PAUSE_S = 30.0
+
+
+class Launch(Protocol):
+    """Starts a JVM and returns at once; its files are named after `beside`."""
+
+    def __call__(self, *, beside: str) -> Jvm: ...
+
+
+@contextmanager
+def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) -> Iterator[None]:
+    """A cluster with `config.task_managers` of them, for an environment of the same `config`, while the block
+    runs; nothing where that is 1, and Flink is embedded.
+
+    Returns when the job manager answers, with this process's JVM, which it starts where none runs (seconds,
+    blocking); task managers register meanwhile. They take their classes from an archive in `archive_dir`, as
+    `launch_jvm`. Only who has the key of `log_dir` is served, as with an embedded Flink, and what a cluster
+    has to be told goes neither through files nor arguments. All of it ends with the block, and with this
+    process.
+
+    Raises `SettingError` where one of Flink's options has a value that it does not take, and `LaunchError`
+    where this process's JVM or the job manager cannot start.
+    """
+    if config.task_managers == 1:
+        yield
+        return
+    options = {
+        **_defaults(config),
+        **secured_options(config),
+        "jobmanager.rpc.address": "localhost",
+        "jobmanager.rpc.port": str(free_port()),
+    }
+    arguments: dict[str, Any] = {"heap_mb": config.heap_mb, "jars": config.jars}
+    launch = partial(launch_jvm, log_dir(config), archive_dir=archive_dir, **arguments)
+    with TaskManagers(config.task_managers, launch, options) as managers:
+        start_jvm(log_dir(config), **arguments)
+        job_manager = _start_job_manager(options)
+        managers.begin()
+        try:
+            yield
+        finally:
+            with suppress(Py4JError, OSError):
+                job_manager.close()
+
+
+def _defaults(config: FlinkConfig) -> dict[str, str]:
+    return {
+        "taskmanager.numberOfTaskSlots": str(-(-config.parallelism // config.task_managers)),
+        # One that is gone is given up with the second heartbeat that does not reach it; Flink's own pause
+        # between them is ten times as long.
+        "heartbeat.interval": "1 s",
+        # Flink's scripts work these out, and it wants to know each one; they bind nothing here: the JVM's own
+        # limit is `heap_mb`.
+        "taskmanager.cpu.cores": "1",
+        "taskmanager.memory.task.heap.size": f"{config.heap_mb}m",
+        "taskmanager.memory.task.off-heap.size": "0m",
+        "taskmanager.memory.framework.heap.size": "128m",
+        "taskmanager.memory.framework.off-heap.size": "128m",
+        "taskmanager.memory.jvm-metaspace.size": "256m",
+        "taskmanager.memory.jvm-overhead.min": "192m",
+        "taskmanager.memory.jvm-overhead.max": "192m",
+    }
+
+
+def _start_job_manager(options: Mapping[str, str]) -> Any:
+    flink = get_gateway().jvm.org.apache.flink
+    try:
+        configuration = flink.configuration.Configuration.fromMap(dict(options))
+        started = flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint(configuration)
+        started.startCluster()
+    except Py4JJavaError as error:
+        wrong = wrong_option(error)
+        if wrong is not None:
+            raise SettingError(wrong) from None
+        raise LaunchError(f"Flink's job manager did not start: {java_cause(error)}") from None
+    return started
+
+
+class TaskManagers:
+    """So many task managers of the cluster that `options` describe, each a JVM that is started again when it
+    ends: at once, or where it keeps ending within a minute, after a pause that doubles up to half a minute.
+
+    A context manager; their JVMs start with the block, and are ended with it.
+    """
+
+    def __init__(self, count: int, launch: Launch, options: Mapping[str, str]) -> None:
+        self._launch = launch
+        self._options = dict(options)
+        self._begun, self._closed = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._running: dict[int, Jvm] = {}
+        # Each JVM ends with the thread that starts it.
+        self._threads = [
+            threading.Thread(target=self._keep, args=(number,), name=f"task-manager-{number}", daemon=True)
+            for number in range(1, count + 1)
+        ]
+
+    def begin(self) -> None:
+        """The job manager is there: have them register with it."""
+        self._begun.set()
+
+    def __enter__(self) -> TaskManagers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._closed.set()
+            for jvm in self._running.values():
+                jvm.process.kill()
+        self._begun.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep(self, number: int) -> None:
+        pause_s = 0.0
+        for start in itertools.count(1):
+            began_s = time.monotonic()
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                jvm = self._running[number] = self._launch(beside=f"task-manager-{number}-{start}")
+            self._serve(jvm)
+            jvm.end()
+            if self._closed.is_set():
+                return
+            log.warning(
+                "task manager %d ended with status %s: it is started again", number, jvm.process.returncode
+            )
+            steady = time.monotonic() - began_s >= STEADY_S
+            self._closed.wait(0.0 if steady else pause_s)
+            pause_s = 0.0 if steady else min(LONGEST_PAUSE_S, 2 * pause_s or 1.0)
+
+    def _serve(self, jvm: Jvm) -> None:
+        """Have `jvm` be a task manager until it ends."""
+        # Why it ended is in its log.
+        with suppress(LaunchError, Py4JError, OSError):
+            java = jvm.open_gateway().jvm
+            threading.Thread(target=import_ahead, args=(java,), name="import-ahead", daemon=True).start()
+            self._begun.wait()
+            flink = java.org.apache.flink
+            configuration = flink.configuration.Configuration.fromMap(self._options)
+            flink.runtime.taskexecutor.TaskManagerRunner.runTaskManagerProcessSecurely(configuration)

@@ -1,0 +1,96 @@
+"""A folder of checkpoints belongs to one process, and holds what the next start needs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import HEADER, MARK
+
+HOLD = (
+    "import pathlib, sys; from forebay.api.checkpoint_folder import hold_folder;"
+    "print(hold_folder(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
+)
+FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the folder `state`."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "state")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(
+    other: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    words = rf"state is in use by another process \({other.pid}\).*write all results twice"
+    with pytest.raises(SettingError, match=words):
+        hold_folder(tmp_path / "state")
+    with pytest.raises(SettingError, match="in use"):
+        hold_folder(tmp_path / "x" / ".." / "state")
+    assert hold_folder(tmp_path / "another")
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    assert hold_folder(tmp_path / "state")
+
+
+def test_one_process_may_take_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hold_folder(tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    assert not hold_folder(Path("state"))
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match=r"checkpoints: .*file/state cannot be used: Not a directory"):
+        hold_folder(tmp_path / "file" / "state")
+
+
+def checkpoint(folder: Path, job: str, number: int) -> Path:
+    path = folder / job / f"chk-{number}"
+    path.mkdir(parents=True)
+    (path / "_metadata").write_bytes(HEADER.pack(MARK, 4, number))
+    return path
+
+
+def test_what_earlier_jobs_left_goes_and_the_rest_stays(tmp_path: Path) -> None:
+    checkpoint(tmp_path, FIRST, 3)
+    (tmp_path / THIRD).mkdir()
+    (tmp_path / "notes").mkdir()
+    newest = checkpoint(tmp_path, SECOND, 7)
+    delete_others(tmp_path, newest)
+    assert {path.name for path in tmp_path.iterdir()} == {SECOND, "notes"}
+    assert (newest / "_metadata").is_file()
+
+
+def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "forebay")
+    assert resumed_checkpoint(tmp_path) is None
+    newest = checkpoint(tmp_path, FIRST, 3)
+    assert resumed_checkpoint(tmp_path) == newest
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no checkpoint in {tmp_path}: the job starts from the beginning",
+        f"the job resumes from checkpoint {newest}",
+    ]
+
+
+def test_beam_does_not_say_what_it_lacks() -> None:
+    code = "from forebay.api.environment import mute_beam; mute_beam(); import pyflink.fn_execution"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "GCSFileSystem" not in done.stderr

@@ -1,0 +1,95 @@
+"""What is written to Kafka for an object: its key, its value, its headers."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel
+
+from forebay.api.kafka_records import WriteObject, key_of
+from forebay.api.models import AnswerModel, ReadResult
+from forebay.codec import encode
+from forebay.errors import SettingError, TemplateFailed
+from forebay.records import DeadLetter, Result, Usage
+
+
+class Triage(BaseModel):
+    team: str
+
+
+RESULT = Result(
+    "1",
+    "ann",
+    {"customer": "c7"},
+    {"team": "network"},
+    Usage(),
+    1,
+    0,
+    0.0,
+    0.0,
+    record_key=b"k",
+    headers={"channel": b"chat"},
+)
+READ = ReadResult(AnswerModel(Triage))
+HEADERS = {"channel": b"chat", "forebay-id": b"1"}
+
+
+def test_a_result_with_a_model_as_its_answer_is_written_as_one_without() -> None:
+    key, value, headers = WriteObject()(replace(READ(encode(RESULT)), fields={}))
+    assert (key, headers) == (b"k", HEADERS)
+    assert orjson.loads(value)["answer"] == {"team": "network"}
+
+
+def test_of_a_result_the_key_and_the_headers_stay_where_another_value_is_written() -> None:
+    write = WriteObject(value=lambda result: {"team": result.answer.team}, read=READ)
+    assert write(encode(RESULT)) == (b"k", b'{"team":"network"}', HEADERS)
+    letter = DeadLetter(b"x", "late", "too late", position="t/0@1", record_key=b"k")
+    headers = {"forebay-id": b"t/0@1", "forebay-cause": b"late"}
+    assert WriteObject(value=lambda letter: letter.cause)(letter) == (b"k", b'"late"', headers)
+
+
+@pytest.mark.parametrize(
+    ("given", "element", "key"),
+    [
+        ("{{ customer }}", RESULT, b"c7"),
+        ("{{ customer }}", {"customer": "c8", "n": 1}, b"c8"),
+        ("{{ key }}", {"key": "k9"}, b"k9"),
+        ("{{ team }}", Triage(team="billing"), b"billing"),
+        ("{{ text }}", "a text", b"a text"),
+        (lambda result: result.key, RESULT, b"ann"),
+        (lambda result: b"\xff", RESULT, b"\xff"),
+        (lambda result: None, RESULT, None),
+    ],
+)
+def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) -> None:
+    assert WriteObject(key_of(given, None))(element)[0] == key
+
+
+def test_a_key_that_cannot_be_made() -> None:
+    with pytest.raises(TemplateFailed, match="customer"):
+        WriteObject(key_of("{{ customer }}", None))({"n": 1})
+    with pytest.raises(TypeError, match="the key must be text, bytes or None, found int"):
+        WriteObject(key_of(lambda element: 5, None))({"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "holds", "words"),
+    [
+        ("customer", None, r"'customer' names no field; write a template such as '\{\{ customer \}\}'"),
+        ("{{ customer", None, "key"),
+        (b"customer", None, "expected a template or a function, found a value of type bytes"),
+        ("{{ customer }}", DeadLetter, "a dead letter has no fields"),
+    ],
+)
+def test_a_wrong_key_is_told_at_the_call(given: Any, holds: Any, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        key_of(given, holds)
+
+
+def test_it_can_be_sent_to_a_cluster() -> None:
+    write = pickle.loads(pickle.dumps(WriteObject(key_of("{{ customer }}", None))))
+    assert write({"customer": "c8"})[0] == b"c8"
