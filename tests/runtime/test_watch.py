@@ -15,6 +15,7 @@ from tests.harness.clock import ManualClock
 from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.runtime import watch as module
+from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
 from forebay.runtime.snapshot import Backlog, Snapshot
 from forebay.runtime.watch import LastCount, Rests, lag_watched
 from forebay.testing.waiting import wait_until
@@ -147,3 +148,28 @@ def test_a_job_that_rests_settles_once() -> None:
         rests.looked(STILL, now)
         settled.append(rests.settled)
     assert [at for at, yes in enumerate(settled) if yes] == [14, 55]
+
+
+def test_whoever_needs_looks_gets_them_in_each_round() -> None:
+    rests = Rests()
+    for _ in range(40):
+        assert not rests.passes()
+        rests.looked(STILL, STILL, awaits=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "awaits"),
+    [({"until_latest": True}, True), ({}, False), ({"type": "jsonl", "path": "in"}, False)],
+)
+def test_a_topic_that_is_read_to_its_end_needs_each_look(
+    tmp_path: Path, source: dict[str, Any], awaits: bool
+) -> None:
+    kafka = {"type": "kafka", "bootstrap": "h:1", "topics": ["in"]}
+    read = spec(tmp_path, source=source if "type" in source else {**kafka, **source})
+    settling: OffsetSettlement[Any] = OffsetSettlement(3.0)
+    nothing: Any = None
+    offsets = GroupOffsets(read, (), nothing, settling, clock=ManualClock())
+    assert offsets.awaits == awaits
+    settling.look(Sight(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
+    assert settling.settles
+    assert offsets.awaits == (read.source.type == "kafka")

@@ -48,7 +48,9 @@ CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
 """Before the number of the process whose JVM has its temporary files there."""
 
-QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto")
+TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+"""Warnings of Java's: standard output is for results."""
+QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *TO_STDERR)
 FIRST_HEAP_MB = 256
 """With which a JVM begins: it takes of the system what it fills."""
 SMALL = (

@@ -134,6 +134,7 @@ class Attempt:
                 waiting=waiting,
                 answered=offsets,
                 committed=commits,
+                awaits=lambda: offsets.awaits,
                 at_rest=collect_garbage if order.cluster is None else _nothing,
             )
             commits.finished()

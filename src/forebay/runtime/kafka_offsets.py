@@ -76,6 +76,11 @@ class OffsetSettlement(Generic[Offsets]):
         self._offsets: Offsets | None = None
         self._settled: Offsets | None = None
 
+    @property
+    def settles(self) -> bool:
+        """Whether offsets are on their way."""
+        return self._steps is not None
+
     def look(self, sight: Sight, read: Offsets) -> Offsets | None:
         """Offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
@@ -218,6 +223,11 @@ class GroupOffsets:
         if self._read_to_end_ms is None:
             return False
         return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
+
+    @property
+    def awaits(self) -> bool:
+        """Whether it must be called every half second: a source with an end is read, or offsets settle."""
+        return self._source is not None and (self._source.until_latest or self._settling.settles)
 
     def finished(self) -> None:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""

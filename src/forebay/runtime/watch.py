@@ -68,6 +68,7 @@ def watch_until_end(
     waiting: LastCount,
     answered: Callable[[Snapshot], bool],
     committed: Callable[[Checkpoints], None],
+    awaits: Callable[[], bool] = lambda: False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> Snapshot:
     """Look at `job` every half second, or as `Rests` says; blocks until it has ended, and returns the last
@@ -76,9 +77,10 @@ def watch_until_end(
     Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
     one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
     says so, the source has read as much as it shall, or it is wished. `committed` is told of the checkpoints,
-    and raises where what they commit is lost. `at_rest` is called once in each time in which nothing happens.
-    Whatever is raised here ends the job first. Raises `PipelineFailed` where the job failed, or where no
-    restart would mend it, and `JobLost` where a new Flink would; `Cancelled` when that is wished.
+    and raises where what they commit is lost. While `awaits`, each half second brings a look; `at_rest` is
+    called once in each time in which nothing happens. Whatever is raised here ends the job first. Raises
+    `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost` where a new Flink
+    would; `Cancelled` when that is wished.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
@@ -101,7 +103,7 @@ def watch_until_end(
                     job, last, savepoints, failed_commits, one_each=one_each, committed=committed
                 )
                 last = replace(last, backlog=waiting.backlog(last))
-                rests.looked(before, last)
+                rests.looked(before, last, awaits=awaits())
                 if rests.settled:
                     at_rest()
                 if wishes.drain or answered(last):
@@ -129,11 +131,12 @@ class Rests:
     def __init__(self) -> None:
         self._still = self._left = 0
 
-    def looked(self, before: Snapshot, now: Snapshot) -> None:
-        """A look was made."""
+    def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
+        """A look was made; `awaits`: somebody needs the next ones."""
         same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
         waits = (
-            now.in_flight
+            awaits
+            or now.in_flight
             or now.pending
             or 0 < now.oldest_read_ms < NOTHING_READ_MS
             or (now.backlog is not None and now.backlog.records)
