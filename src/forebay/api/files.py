@@ -205,11 +205,11 @@ def _read(
         raise SettingError("replay needs the time of each event: name its field with time=")
     else:
         stream = replay_source(env, files, ReplaySpeed(replay))
+    if out_of_orderness_s is not None and form.time is None:
+        raise SettingError("out_of_orderness_s needs the time of each event: name its field with time=")
     check_uid_free(env, name, "the source")
     stream.uid(name)
     if out_of_orderness_s is not None:
-        if form.time is None:
-            raise SettingError("out_of_orderness_s needs the time of each event: name its field with time=")
         stream = timed(stream, out_of_orderness_s)
     return ObjectStream(stream, Event, fields=("text",) if form.kind == "text" else None)
 
