@@ -140,7 +140,8 @@ def test_a_kafka_that_is_away_is_named(
     kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOREBAY_HOME", str(kafka_jar.parents[1]))
-    words = ["--kafka", "127.0.0.1:9", "--engine", "http://127.0.0.1:9", "--out", str(tmp_path / "out")]
-    error = CliRunner().invoke(application(), ["demo", *words]).exception
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        words = ["--kafka", "127.0.0.1:9", "--engine", replica.url, "--out", str(tmp_path / "out")]
+        error = CliRunner().invoke(application(), ["demo", *words]).exception
     assert isinstance(error, ForebayError)
     assert str(error).startswith("Kafka at 127.0.0.1:9 does not answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def test_jobs_whose_threads_call_java_are_exact_while_others_are_cancelled(tmp_p
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("one_jvm_jobs.py")), str(tmp_path / "jobs")],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
