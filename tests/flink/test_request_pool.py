@@ -459,6 +459,37 @@ def test_a_call_that_breaks_is_told_of_and_raised(told_calls: tuple[RequestPool,
         calls.ready()
 
 
+def test_nothing_looks_while_all_slots_are_taken(open_calls: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.01)
+    calls, script = open_calls(2)
+    # In one go, so that the looks follow each other at once.
+    for i in range(6):
+        calls.submit(0, item(str(i)))
+        script.wait_started(*map(str, range(min(i + 1, 2))))
+    wait_until(lambda: not calls._waking, TIMEOUT_S)
+    looks = count_looks(calls)
+    script.finish("0")
+    script.wait_started("2")
+    # Three rounds of the loop's own clock, in each of which a look would have been due.
+    for _ in range(3):
+        after_s = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), calls._loop)
+        after_s.result(TIMEOUT_S)
+    assert looks == []
+
+
+def count_looks(calls: RequestPool) -> list[None]:
+    """A list to which each look from now on adds something."""
+    looks: list[None] = []
+    look = calls._look
+
+    def counted() -> None:
+        looks.append(None)
+        look()
+
+    calls._look = counted  # type: ignore[method-assign]
+    return looks
+
+
 def test_calls_that_follow_each_other_at_once_are_all_started(
     told_calls: tuple[RequestPool, Scripted, Told],
 ) -> None:

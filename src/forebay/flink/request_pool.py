@@ -234,9 +234,10 @@ class RequestPool:
 
     def _look(self) -> None:
         """Start what was submitted. Where more follows at once, the next look is after a moment: until then
-        nothing has to wake this thread."""
+        nothing has to wake this thread. Where all slots are taken, the calls that end start what waits."""
         now_s = self._loop.time()
-        if self._pending and now_s - self._looked_s < 2 * GATHER_S:
+        startable = self._pending and self._in_flight < self._capacity
+        if startable and now_s - self._looked_s < 2 * GATHER_S:
             self._loop.call_later(GATHER_S, self._look)
         else:
             # Before the look, so that what comes after it wakes this thread.

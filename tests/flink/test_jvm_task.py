@@ -1,0 +1,38 @@
+"""What a task's thread does in a JVM, and what it leaves alone outside one."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from forebay.flink.jvm_task import YOUNG, collect_less, is_cancelled
+
+
+@pytest.fixture
+def threshold() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.set_threshold(*before)
+
+
+def test_inside_a_jvm_cycles_are_looked_for_less_often(
+    threshold: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pemja", ModuleType("pemja"))
+    assert threshold[0] < YOUNG
+    collect_less()
+    assert gc.get_threshold()[0] == YOUNG
+
+
+def test_outside_a_jvm_the_collector_is_left_alone(
+    threshold: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "pemja", raising=False)
+    collect_less()
+    assert gc.get_threshold() == threshold
+
+
+def test_outside_a_jvm_nothing_is_cancelled() -> None:
+    assert not is_cancelled()
