@@ -17,7 +17,7 @@ from forebay.connectors.jars import installed_jars
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
-from forebay.flink.checkpoints import check_readable
+from forebay.flink.checkpoints import KeptCheckpoints, check_readable
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
@@ -28,7 +28,6 @@ from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
 from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, OffsetSettlement, begin, ends
 from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
-from forebay.runtime.kept_checkpoints import KeptCheckpoints
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.reports import AwaitsKafka, Ready, Report
 from forebay.runtime.resume import check_same_kafka, fingerprint

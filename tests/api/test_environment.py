@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
+from forebay.api.environment import delete_others, hold_folder, resumed_checkpoint
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import HEADER, MARK
 
 HOLD = (
-    "import pathlib, sys; from forebay.api.checkpoint_folder import hold_folder;"
+    "import pathlib, sys; from forebay.api.environment import hold_folder;"
     "print(hold_folder(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
 )
 FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
