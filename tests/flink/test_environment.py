@@ -106,7 +106,7 @@ def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_n
     [
         (FlinkConfig(checkpoint_interval_s=1), "checkpoint_dir and checkpoint_interval_s"),
         (FlinkConfig(checkpoint_dir=Path("x")), "checkpoint_dir and checkpoint_interval_s"),
-        (FlinkConfig(parallelism=0), "parallelism must be from 1 to max_parallelism"),
+        (FlinkConfig(parallelism=0), "parallelism must be from 1 to 128"),
         (FlinkConfig(parallelism=129), "found 129"),
         (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
         (FlinkConfig(task_managers=2), r"task_managers must be from 1 to parallelism \(1\)"),
