@@ -117,9 +117,10 @@ def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
     rests = Rests()
     later = replace(STILL, elapsed_s=9.0, backlog=Backlog(0, None, None, 1.0))
     assert looks(rests, 10, later) == [True] * 10
-    assert looks(rests, 8, later) == [False, False, False, True] * 2
+    assert looks(rests, 20, later) == [False, False, False, True] * 5
+    assert looks(rests, 20, later) == [*[False] * 9, True] * 2
     moved = replace(STILL, results=9)
-    assert looks(rests, 4, moved) == [False, False, False, True]
+    assert looks(rests, 10, moved) == [*[False] * 9, True]
     assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"
 
 

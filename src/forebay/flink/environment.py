@@ -29,7 +29,7 @@ __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newe
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 MOST_PAUSE_MS = 500
-LEAST_NETWORK_MB, MOST_NETWORK_MB = 16, 64
+LEAST_NETWORK_MB, MOST_NETWORK_MB = 4, 64
 
 
 @dataclass(frozen=True, slots=True)

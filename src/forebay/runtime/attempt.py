@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.jars import installed_jars
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
@@ -212,10 +211,7 @@ def _config(order: Order, port: int) -> FlinkConfig:
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=order.cluster,
         log_dir=settings.run / "flink",
-        # Task managers get those of this process's JVM: then its archive fits them, too.
-        jars=connector_jars(spec, settings)
-        if spec.task_managers == 1
-        else installed_jars(settings.connectors),
+        jars=connector_jars(spec, settings),
         options={
             **({} if order.cluster else local),
             # Known before the job is submitted, it is found again after a kill at any moment.
