@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
+from forebay.api.progress import LoggingEnvironment
 from forebay.connectors.jars import installed_jars
 from forebay.errors import SettingError
 from forebay.files import try_lock
@@ -30,6 +31,7 @@ def environment(
     parallelism: int = 1,
     cluster: str | None = None,
     heap_mb: int = HEAP_MB,
+    log_every_s: float | None = 10.0,
     options: Mapping[str, str] | None = None,
 ) -> StreamExecutionEnvironment:
     """A PyFlink environment with the options that Forebay's operators need: Python inside Flink's JVM, no
@@ -51,9 +53,13 @@ def environment(
         parallelism: Default number of subtasks of an operator.
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
+        log_every_s: While `env.execute` runs, log this often (seconds) how many events came in, how many
+            results and dead letters left, and how many calls are in flight; None: never. Nothing is asked of
+            Flink where `INFO` is off.
         options: Options of Flink's own. They take precedence.
 
-    Which checkpoint it resumes from is logged (`logging.getLogger("forebay")`, at `INFO`). Raises
+    Which checkpoint it resumes from and what the job has done are logged (`logging.getLogger("forebay")`, at
+    `INFO`). Raises
     `SettingError` for a wrong argument and for a directory that another process uses, `LaunchError` if the
     JVM does not start.
 
@@ -66,6 +72,8 @@ def environment(
         raise SettingError(f"checkpoints: expected the path of a directory, found a value of type {found}")
     if not every_s > 0:
         raise SettingError(f"every_s: expected a number of seconds above 0, found {every_s}")
+    if log_every_s is not None and not log_every_s > 0:
+        raise SettingError(f"log_every_s: expected a number of seconds above 0, or None, found {log_every_s}")
     folder = None if checkpoints is None else Path(checkpoints)
     # Of a folder that only the machines of a cluster have, nothing is known here.
     first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
@@ -84,7 +92,8 @@ def environment(
         options=options or {},
     )
     mute_beam()
-    return flink_environment(config)
+    env = flink_environment(config)
+    return env if log_every_s is None else LoggingEnvironment(env, config, log_every_s)
 
 
 def mute_beam() -> None:

@@ -169,6 +169,15 @@ class RunningJob:
                 operator = vertex
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
 
+    def by_operator(self) -> dict[str, dict[str, float]]:
+        """The counters, `in_flight` and `pending` of each operator, summed over its subtasks, by its name (in
+        which Flink writes `_` for spaces and dots); empty before they are there."""
+        found: dict[str, dict[str, float]] = {}
+        for _, metric, over in self._metrics(_is_added_up):
+            operator, _, name = metric.rpartition(".forebay.")
+            found.setdefault(operator, {})[name] = over.sum
+        return found
+
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
         """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
         return {name: over.max for _, name, over in self._metrics(wanted)}
@@ -225,6 +234,10 @@ class RunningJob:
 
 def _is_counted(metric: str) -> bool:
     return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
+
+
+def _is_added_up(metric: str) -> bool:
+    return metric.rpartition(".forebay.")[2] in ADDED_UP
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:
