@@ -14,7 +14,7 @@ import pytest
 
 from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import HEADER, MARK
+from forebay.flink.checkpoints import HEADER, LOCK, MARK
 
 HOLD = (
     "import pathlib, sys; from forebay.api.checkpoint_folder import hold_folder;"
@@ -25,7 +25,9 @@ FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that has the folder `state`."""
+    """Another process that has the folder `state`, which one with a longer number had before."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / LOCK).write_text(f"{10**15}\n")
     command = [sys.executable, "-c", HOLD, str(tmp_path / "state")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
