@@ -20,7 +20,7 @@ from typing import Any
 import forebay
 from forebay import embed as embedding
 from forebay import errors, records, testing
-from forebay.api import apps, kafka_records, objects
+from forebay.api import apps, kafka, objects
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
 from forebay.flink import request_pool
@@ -60,7 +60,7 @@ METHODS = {
 }
 TYPES = {
     "JSON": records,
-    "KeyOf": kafka_records,
+    "KeyOf": kafka,
     "OpenEmbedder": embedding,
     "TextOf": objects,
     "ToEvent": objects,

@@ -20,7 +20,7 @@ from benchmarks.feeds import Drops, FeedServer, serve
 from benchmarks.places import write_events
 from benchmarks.tally import NUMBER
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
-from forebay.connectors.json_lines import dead_letter_json
+from forebay.connectors.formats import dead_letter_json
 from forebay.records import DeadLetter
 from forebay.testing.kafka import LocalKafka
 

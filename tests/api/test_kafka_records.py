@@ -10,7 +10,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from forebay.api.kafka_records import WriteObject, key_of
+from forebay.api.kafka import WriteObject, key_of
 from forebay.api.models import AnswerModel, ReadResult
 from forebay.codec import encode
 from forebay.errors import SettingError, TemplateFailed

@@ -21,7 +21,8 @@ import forebay as fb
 from forebay.testing import Fixed, ScriptedEngineFactory
 
 logging.basicConfig(level=logging.INFO)
-env = fb.environment(checkpoints="state", every_s=0.3)
+fresh = {"metrics.fetcher.update-interval": "100 ms"}
+env = fb.environment(checkpoints="state", every_s=0.3, log_every_s=0.2, options=fresh)
 ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01), answers={"line": "done"}), prompt="{{ text }}")
 lines = fb.read_text(env, "in", follow=True)
 fb.write_jsonl(fb.infer(lines, ask).results, "out")
@@ -70,6 +71,8 @@ def test_a_second_copy_is_refused_and_a_killed_one_resumes(start: Start, tmp_pat
 
     first_half, first = write(1), start("first")
     wait_until(lambda: answers() == first_half, timeout_s=TIMEOUT_S)
+    counted = f"infer: {LINES} events in, {LINES} results, 0 dead letters, 0 in flight, 0 waiting\n"
+    wait_until(lambda: counted in (tmp_path / "first").read_text(), timeout_s=TIMEOUT_S)
     second = start("second")
     assert second.wait(TIMEOUT_S) == 1
     refusal = (tmp_path / "second").read_text().splitlines()[-1]

@@ -18,7 +18,6 @@ from forebay.apps.page import (
     quotes,
     section,
     svg,
-    table,
     tags,
     text,
 )
@@ -66,7 +65,6 @@ def whole(post: str) -> str:
     drawing = svg(10, 10, element("text", post), element("title", post), label=post)
     parts = [
         card(post, quotes([post]), tags([post]), id=post),
-        table([post], [[post]]),
         drawing,
         filter_box(post),
     ]

@@ -23,12 +23,10 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
 from forebay.connectors.feeds.sse import SseDecoder
-from forebay.connectors.files.chunks import Pieces, longest_line, parts_of
+from forebay.connectors.files.lines import LineReader, Pieces, longest_line, parts_of
 from forebay.connectors.files.replay import records_of
-from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import read_header
-from forebay.connectors.formats import Format
-from forebay.connectors.json_lines import dead_letter_json
+from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.registry import Registry
 from forebay.detect.stream_time import StreamTime, Tolerance
@@ -55,7 +53,7 @@ from forebay.stateful.entries import (
     unpack_memory,
     unpack_turn,
 )
-from forebay.stateful.stateless import STATE_VERSION, _unpack
+from forebay.stateful.machine import STATE_VERSION, _unpack
 
 Read = Callable[[bytes], object]
 

@@ -15,10 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli import application
+from forebay.cli.run import jars_by_look
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.processes import wait_gone
 from forebay.runtime.snapshot import Snapshot
+from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -63,6 +65,19 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
+def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = (Path("a.jar"),)
+    monkeypatch.setattr("forebay.connectors.jars.installed_jars", lambda folder: jars)
+    settings = Settings(tmp_path, Path())
+    file = str(pipeline(tmp_path))
+    assert jars_by_look(file, [], settings) == ()
+    assert jars_by_look(file, ["sink={type: kafka}"], settings) == jars
+    assert jars_by_look(str(pipeline(tmp_path, sink={"type": "kafka"})), [], settings) == jars
+    assert jars_by_look("no such file", [], settings) == ()
+
+
 def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

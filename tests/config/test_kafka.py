@@ -199,7 +199,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
 
     from tests.harness.clock import ManualClock
 
-    from forebay.connectors.kafka import checks
+    from forebay.connectors.kafka import admin as asked
     from forebay.runtime import preflight
 
     def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
@@ -208,7 +208,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
             answers.clients += 1
             yield answers
 
-        monkeypatch.setattr(checks, "kafka_admin", admin)
+        monkeypatch.setattr(asked, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         read = preflight.await_brokers(

@@ -23,14 +23,13 @@ from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.source import Files, file_source
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Burst, Generator, generator_source
-from forebay.connectors.json_lines import dead_letter_json
-from forebay.connectors.timestamps import with_event_time
 from forebay.errors import LaunchError
 from forebay.flink.environment import newest_checkpoint
 from forebay.flink.job import submit
+from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.waiting import wait_until

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.json_lines import dead_letter_json, parse_dead_letter, result_json
+from forebay.connectors.formats import dead_letter_json, parse_dead_letter, result_json
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Result, Usage
 

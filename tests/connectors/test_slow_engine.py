@@ -21,9 +21,8 @@ from forebay.connectors.feeds.sse import SseFeed
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.files.source import Files, file_source
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, result_lines
 from forebay.connectors.generator.source import Generator, generator_source
-from forebay.connectors.json_lines import result_lines
 from forebay.engine.prompt import PromptTemplate
 from forebay.errors import LaunchError
 from forebay.flink.environment import newest_checkpoint

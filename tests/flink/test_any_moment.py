@@ -49,9 +49,9 @@ from forebay.flink.stages import Stage, StageFunction, message, message_key, pay
 from forebay.flink.stream_clock import StreamClock
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
 from forebay.stateful.key_states import Limits
+from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
-from forebay.stateful.stateless import stateless
 from forebay.testing.answers import answer_to, echo, request_text, tokens
 
 # One question per event

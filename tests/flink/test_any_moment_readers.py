@@ -25,7 +25,7 @@ from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.connectors.feeds.source import Poll, Polled
 from forebay.connectors.files import replay
-from forebay.connectors.files.chunks import parts_of
+from forebay.connectors.files.lines import parts_of
 from forebay.connectors.files.replay import Replay, ReplaySpeed
 from forebay.connectors.files.source import Files, ReadLines, ReadPieces, line_reader
 from forebay.connectors.formats import Format
@@ -33,7 +33,7 @@ from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Generator, GiveDue, calls_of
 from forebay.flink.operator import InferenceOperator
 from forebay.records import Event, Result
-from forebay.stateful.stateless import stateless
+from forebay.stateful.machine import stateless
 
 STEP_BYTES = 200
 """What a reader reads at a time: less than some rows have."""

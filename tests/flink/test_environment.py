@@ -126,7 +126,7 @@ def test_who_has_no_key_is_refused_where_flink_runs_here(tmp_path: Path) -> None
     [
         (FlinkConfig(checkpoint_interval_s=1), "checkpoint_dir and checkpoint_interval_s"),
         (FlinkConfig(checkpoint_dir=Path("x")), "checkpoint_dir and checkpoint_interval_s"),
-        (FlinkConfig(parallelism=0), "parallelism must be from 1 to max_parallelism"),
+        (FlinkConfig(parallelism=0), "parallelism must be from 1 to 128"),
         (FlinkConfig(parallelism=129), "found 129"),
         (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
         (FlinkConfig(task_managers=0), "found 0"),

@@ -139,8 +139,7 @@ class Metrics:
             names = unquote(query).split(",")
             return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
         if not url.endswith("/metrics"):
-            metrics = {"accumulated-backpressured-time": 7}
-            vertices = [{"id": str(at), "metrics": metrics} for at in range(len(self.names))]
+            vertices = [{"id": str(at)} for at in range(len(self.names))]
             return json.dumps({"vertices": vertices}).encode()
         at = int(path.rsplit("/", 3)[1])
         return json.dumps([{"id": name} for name in self.names[at]]).encode()
@@ -153,7 +152,8 @@ def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest
         "letters.failedCommittables",
         "failedCommittables_not",
     )
-    rest = Metrics((*long, "other"), ("x.forebay.in_flight", "x.forebay.in_flight_not"), commits)
+    operator = ("accumulateBackPressuredTimeMs", "x.forebay.in_flight", "x.forebay.in_flight_not")
+    rest = Metrics((*long, "other"), operator, (*commits, "accumulateBackPressuredTimeMs_not"))
     serve(monkeypatch, rest)
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
     job = RunningJob(client, FlinkRest("http://flink"))
@@ -162,7 +162,39 @@ def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest
     assert max(map(len, rest.asked)) <= module.QUERY_CHARS
     failed = len("".join(commits[:2]))
     in_flight = len("x.forebay.in_flight")
-    assert job.counts() == {"in_flight": in_flight, "held_back_ms": 7, "failedCommittables": failed}
+    held_back_ms = len("accumulateBackPressuredTimeMs")
+    assert job.counts() == {
+        "in_flight": in_flight,
+        "held_back_ms": held_back_ms,
+        "failedCommittables": failed,
+    }
+
+
+def test_the_time_in_which_the_operator_was_held_back_is_not_that_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "accumulateBackPressuredTimeMs"
+    rest = Metrics((name,), ("x.forebay.in_flight",), (name,))
+    serve(monkeypatch, rest)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    assert RunningJob(client, FlinkRest("http://flink")).counts()["held_back_ms"] == 0
+
+
+def test_flink_is_asked_for_its_task_managers_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, clock = [], ManualClock()
+
+    def ask(url: str, *more: Any) -> bytes:
+        asked.append(url)
+        return json.dumps({"taskmanagers": len(asked)}).encode()
+
+    serve(monkeypatch, ask)
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job, told = RunningJob(client, FlinkRest("http://flink"), clock=clock), []
+    for _ in range(9):
+        told.append(job.task_managers())
+        clock.advance(0.5)
+    assert told == [1, 1, 1, 1, 2, 2, 2, 2, 3]
+    assert set(asked) == {"http://flink/overview"}
 
 
 def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(
@@ -208,11 +240,11 @@ def test_the_names_of_metrics_are_listed_now_and_then_and_often_at_the_start(
     serve(monkeypatch, ask)
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
     job, begun_s = RunningJob(client, FlinkRest("http://flink"), clock=clock), clock.monotonic_s()
-    for _ in range(70):
+    for _ in range(160):
         assert job.counts()["results"] > 0
         clock.advance(0.5)
-    assert [at_s - begun_s for at_s in listed] == [*(n / 2 for n in range(40)), 24.5, 29.5, 34.5]
+    assert [at_s - begun_s for at_s in listed] == [*(n / 2 for n in range(40)), 49.5, 79.5]
     rest.names = (("a.forebay.results", "a.forebay.in_flight"),)
-    clock.advance(5.0)
+    clock.advance(30.0)
     assert "in_flight" in job.counts(), "one that came later is found"
     assert set(job.highest(lambda name: name.endswith("flight"))) == {"a.forebay.in_flight"}

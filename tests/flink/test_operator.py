@@ -21,8 +21,7 @@ from forebay.flink.operator import END_ROUNDS, LEAST_SHARE, InferenceOperator
 from forebay.flink.request_pool import Load
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.stateful.due import PER_CHUNK
-from forebay.stateful.key_states import Limits
+from forebay.stateful.key_states import PER_CHUNK, Limits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 

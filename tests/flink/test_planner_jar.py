@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.flink.class_archive import with_planner
+from forebay.flink.class_archive import with_planner, without_planner
 
 PLANNER = b"classes" * 1000
 
@@ -50,3 +50,8 @@ def test_without_a_planner_the_class_path_stays(content: bytes, tmp_path: Path) 
         "/gone/flink-table-planner-loader-7",
     )
     assert with_planner(path, tmp_path / "java") == path
+
+
+def test_where_no_tables_are_planned_it_is_left_out(loader: str) -> None:
+    jars = ("/flink-dist-2.3.0.jar", loader, "/flink-scala_2.12-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
+    assert without_planner(jars) == ("/flink-dist-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")

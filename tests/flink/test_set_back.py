@@ -16,9 +16,9 @@ from forebay.flink.shards import flink_keys
 from forebay.flink.stages import StageFunction, message, message_key
 from forebay.records import DeadLetter, Event, KeyedEvent
 from forebay.stateful.key_states import Limits
+from forebay.stateful.machine import stateless
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
-from forebay.stateful.stateless import stateless
 
 HOUR_MS = 3_600_000
 SHARDS = 3

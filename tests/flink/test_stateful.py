@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.harness.programs import AskLater, Remember
 
-from forebay.stateful.due import PER_CHUNK
+from forebay.stateful.key_states import PER_CHUNK
 from forebay.testing.answers import echo
 from forebay.testing.script import Fixed, Mixture
 from forebay.testing.waiting import wait_until

@@ -24,9 +24,7 @@ from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.sink import JsonlFiles, committed_parts, jsonl_sink, read_jsonl_sink
 from forebay.connectors.files.source import Files, file_source
-from forebay.connectors.formats import Format
-from forebay.connectors.json_lines import dead_letter_json, result_json
-from forebay.connectors.timestamps import with_event_time
+from forebay.connectors.formats import Format, dead_letter_json, result_json
 from forebay.engine import Deadline, Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -37,6 +35,7 @@ from forebay.flink.intervals import PollInterval
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.request_pool import Ordering
+from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program

@@ -123,7 +123,7 @@ def launcher(tmp_path: Path) -> Iterator[FlinkLauncher]:
 
 @pytest.fixture
 def process(launcher: FlinkLauncher) -> Iterator[FlinkProcess]:
-    made = launcher.take()
+    made = launcher.take(())
     yield made
     made.kill()
 
@@ -212,11 +212,35 @@ def test_what_nobody_foresaw_ends_the_attempt_and_is_in_its_log(process: FlinkPr
 @pytest.mark.flink
 def test_one_that_was_started_ahead_and_not_taken_ends_with_the_block(tmp_path: Path) -> None:
     with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
-        launcher.start_ahead()
-        launcher.start_ahead()
-        (child,) = [p for p in psutil.Process().children() if "flink_main" in " ".join(p.cmdline())]
+        launcher.start_ahead(())
+        launcher.start_ahead(())
+        (child,) = clients()
         jvm = jvm_of(child.pid)
     assert not wait_gone({child, jvm}, GONE_S)
+
+
+@pytest.mark.flink
+def test_one_whose_jars_are_others_is_not_taken(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
+        launcher.start_ahead((jar,))
+        (ahead,) = clients()
+        taken = launcher.take(())
+        try:
+            assert [client.pid for client in clients()] == [taken.pid]
+            assert taken.jars == ()
+            assert not wait_gone({ahead}, GONE_S)
+        finally:
+            taken.kill()
+        launcher.start_ahead((jar,))
+        (ahead,) = clients()
+        taken = launcher.take((jar,))
+        taken.kill()
+        assert taken.pid == ahead.pid
+
+
+def clients() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "flink_main" in " ".join(p.cmdline())]
 
 
 def test_a_jvms_end_in_words(tmp_path: Path) -> None:
@@ -240,7 +264,7 @@ def fake_replica(port, cores):
     return Launch((sys.executable, "-m", "forebay.testing.replica", "--port", str(port)))
 
 with FlinkLauncher(Settings(folder, Path())) as launcher:
-    process = launcher.take()
+    process = launcher.take(())
     with Replicas(Registry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
         replicas.start([()], port_base=int(sys.argv[2]))
         print("up", flush=True)

@@ -15,10 +15,10 @@ from tests.harness.operators import complete_checkpoint
 from forebay.connectors.kafka.admin import KafkaAway, Transaction
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import PipelineFailed, ResultsLost
+from forebay.flink.checkpoints import KeptCheckpoints
 from forebay.flink.job import Checkpoints
 from forebay.runtime import kafka_transactions
 from forebay.runtime.kafka_transactions import CommitWatch, Start, Topic, TopicCommits
-from forebay.runtime.kept_checkpoints import KeptCheckpoints
 
 BEGAN_MS = 1_000_000
 OPEN = Transaction("Ongoing", BEGAN_MS)

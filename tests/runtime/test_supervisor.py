@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +83,8 @@ class Launcher:
         self.printed = None
         self._left = list(processes)
 
-    def take(self) -> Process:
+    def take(self, jars: Sequence[Path]) -> Process:
+        assert jars == (), "nothing is read from topics"
         return self._left.pop(0)
 
 

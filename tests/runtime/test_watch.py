@@ -120,9 +120,10 @@ def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
     rests = Rests()
     later = replace(STILL, elapsed_s=9.0, backlog=Backlog(0, None, None, 1.0))
     assert looks(rests, 10, later) == [True] * 10
-    assert looks(rests, 8, later) == [False, False, False, True] * 2
+    assert looks(rests, 20, later) == [False, False, False, True] * 5
+    assert looks(rests, 20, later) == [*[False] * 9, True] * 2
     moved = replace(STILL, results=9)
-    assert looks(rests, 4, moved) == [False, False, False, True]
+    assert looks(rests, 10, moved) == [*[False] * 9, True]
     assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"
 
 
@@ -250,12 +251,12 @@ def watched(
     return told
 
 
-def test_at_rest_each_round_is_told_and_one_in_four_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_rest_each_round_is_told_and_fewer_look(monkeypatch: pytest.MonkeyPatch) -> None:
     job, rests = Job(60), list[int]()
     told = watched(job, monkeypatch, at_rest=lambda: rests.append(job.round))
     assert told == [(n, "RUNNING") for n in range(60)]
     # The first look sees what came before it.
-    assert job.looks == [*range(11), *range(14, 60, 4)]
+    assert job.looks == [*range(11), *range(14, 30, 4), *range(30, 60, 10)]
     assert rests == [job.looks[15]]
     job = Job(60)
     watched(job, monkeypatch, awaits=lambda: True, at_rest=lambda: pytest.fail("it is awaited"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.stateful.due import PER_CHUNK, Due
+from forebay.stateful.key_states import PER_CHUNK, Due
 from forebay.stateful.machine import DictStore
 from forebay.stateful.program import Clock
 

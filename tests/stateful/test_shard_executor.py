@@ -15,9 +15,8 @@ from tests.harness.programs import AskLater, Remember
 
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
-from forebay.stateful.due import PER_CHUNK
 from forebay.stateful.entries import unpack_turn
-from forebay.stateful.key_states import Limits, Stores
+from forebay.stateful.key_states import PER_CHUNK, Limits, Stores
 from forebay.stateful.machine import DictStore, Times
 from forebay.stateful.program import (
     Answer,

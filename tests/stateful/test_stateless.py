@@ -11,15 +11,17 @@ from forebay.errors import ForebayError
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 from forebay.stateful.machine import (
     IN_FLIGHT,
+    STATE_VERSION,
     DictStore,
     Effect,
     Emit,
     HoldWatermark,
     ReleaseWatermark,
     StartCall,
+    StatelessExecutor,
     Times,
+    stateless,
 )
-from forebay.stateful.stateless import STATE_VERSION, StatelessExecutor, stateless
 
 
 class Shard:

@@ -1,17 +1,23 @@
-"""Flink for a program: inside its process, or on a cluster."""
+"""Flink for a program, inside its process or on a cluster, and the folder of its checkpoints: who writes
+there, where the program resumes, what is deleted."""
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
+from forebay.api.progress import LoggingEnvironment
 from forebay.connectors.jars import installed_jars
 from forebay.errors import SettingError
+from forebay.files import try_lock
 from forebay.flink import checkpoints as flink_checkpoints
+from forebay.flink.checkpoints import LOCK, jobs_in
 from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.jvm import HEAP_MB
 from forebay.settings import load_settings
@@ -25,6 +31,7 @@ def environment(
     parallelism: int = 1,
     cluster: str | None = None,
     heap_mb: int = HEAP_MB,
+    log_every_s: float | None = 10.0,
     options: Mapping[str, str] | None = None,
 ) -> StreamExecutionEnvironment:
     """A PyFlink environment with the options that Forebay's operators need: Python inside Flink's JVM, no
@@ -46,9 +53,13 @@ def environment(
         parallelism: Default number of subtasks of an operator.
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
+        log_every_s: While `env.execute` runs, log this often (seconds) how many events came in, how many
+            results and dead letters left, and how many calls are in flight; None: never. Nothing is asked of
+            Flink where `INFO` is off.
         options: Options of Flink's own. They take precedence.
 
-    Which checkpoint it resumes from is logged (`logging.getLogger("forebay")`, at `INFO`). Raises
+    Which checkpoint it resumes from and what the job has done are logged (`logging.getLogger("forebay")`, at
+    `INFO`). Raises
     `SettingError` for a wrong argument and for a directory that another process uses, `LaunchError` if the
     JVM does not start.
 
@@ -61,6 +72,8 @@ def environment(
         raise SettingError(f"checkpoints: expected the path of a directory, found a value of type {found}")
     if not every_s > 0:
         raise SettingError(f"every_s: expected a number of seconds above 0, found {every_s}")
+    if log_every_s is not None and not log_every_s > 0:
+        raise SettingError(f"log_every_s: expected a number of seconds above 0, or None, found {log_every_s}")
     folder = None if checkpoints is None else Path(checkpoints)
     # Of a folder that only the machines of a cluster have, nothing is known here.
     first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
@@ -79,7 +92,8 @@ def environment(
         options=options or {},
     )
     mute_beam()
-    return flink_environment(config)
+    env = flink_environment(config)
+    return env if log_every_s is None else LoggingEnvironment(env, config, log_every_s)
 
 
 def mute_beam() -> None:
@@ -101,3 +115,62 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     True
     """
     return flink_checkpoints.newest_checkpoint(Path(folder))
+
+
+log = logging.getLogger("forebay")
+
+_held: dict[Path, int] = {}
+"""The folders that this process has locked: a lock is the process's, and lasts as long."""
+
+
+def hold_folder(folder: Path) -> bool:
+    """Make `folder`, and lock it for the rest of this process's life: two jobs would resume from the same
+    checkpoint and write everything twice.
+
+    A second call for the same folder does nothing, and returns False: a notebook makes an environment again.
+    When the process ends, however it ends, the lock is gone. Raises `SettingError` where another process has
+    it, and where the folder cannot be made or locked.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder.resolve() / LOCK
+        if place in _held:
+            return False
+        descriptor = try_lock(place)
+        if descriptor is None:
+            raise SettingError(
+                f"checkpoints: {folder} is in use by another process{_holder(place)}: a second job would "
+                f"resume from the same checkpoint and write all results twice. Wait until it has ended, or "
+                f"name another directory"
+            )
+        _held[place] = descriptor
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        return True
+    except OSError as error:
+        raise SettingError(f"checkpoints: {folder} cannot be used: {error.strerror}") from None
+
+
+def resumed_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint in `folder`, which is logged; None without one. Raises `SettingError` as
+    `newest_checkpoint`."""
+    found = newest_checkpoint(folder)
+    if found is None:
+        log.info("no checkpoint in %s: the job starts from the beginning", folder)
+    else:
+        log.info("the job resumes from checkpoint %s", found)
+    return found
+
+
+def delete_others(folder: Path, resumed: Path) -> None:
+    """Delete what jobs before that of the checkpoint `resumed` have left in `folder`, which this process must
+    hold: a checkpoint needs no file of another job, as Flink does not claim what it restores."""
+    for job in jobs_in(folder):
+        if job != resumed.parent:
+            shutil.rmtree(job, ignore_errors=True)
+
+
+def _holder(place: Path) -> str:
+    with suppress(OSError, ValueError):
+        return f" ({int(place.read_text(encoding='ascii')[:20])})"
+    return ""

@@ -18,11 +18,10 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
 from forebay.connectors.files.source import Files, file_source, read_header
-from forebay.connectors.formats import MAX_RECORD_BYTES, Format
-from forebay.connectors.json_lines import dead_letter_json, result_json
-from forebay.connectors.timestamps import with_event_time
+from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_json, result_json
 from forebay.errors import SettingError
-from forebay.flink.names_taken import check_uid_free
+from forebay.flink.types import check_uid_free
+from forebay.flink.watermarks import with_event_time
 from forebay.records import DeadLetter, Event, Result
 
 AHEAD_MS = 24 * 3_600_000

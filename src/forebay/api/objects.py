@@ -19,7 +19,7 @@ from pyflink.common.typeinfo import MapTypeInfo, PickledBytesTypeInfo, RowTypeIn
 from pyflink.datastream import DataStream, FilterFunction, FlatMapFunction, MapFunction
 
 from forebay.codec import decode, encode
-from forebay.connectors.json_lines import result_json
+from forebay.connectors.formats import result_json
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, fields_in
 from forebay.errors import MalformedRecord, SettingError, TemplateFailed
 from forebay.flink.keying import EventText, refused

@@ -37,9 +37,6 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 8px}h3{font-siz
 p{margin:4px 0}.lead,.soft,small{color:var(--soft)}
 a{color:var(--a)}ul{margin:4px 0;padding-left:20px}blockquote{margin:4px 0;padding:2px 10px;
 border-left:3px solid var(--line);color:var(--soft);overflow-wrap:anywhere}
-table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid var(--line);padding:4px 8px;
-text-align:left;vertical-align:top;overflow-wrap:anywhere}th{color:var(--soft);font-weight:500}
-td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;margin:10px 0;
 overflow-wrap:anywhere}
 .card:target{border-color:var(--a)}.tag{display:inline-block;border:1px solid var(--line);
@@ -51,10 +48,10 @@ svg a:hover *{opacity:.75}input.filter{font:inherit;width:100%;max-width:420px;p
 color:inherit;background:var(--card);border:1px solid var(--line);border-radius:6px}
 """.strip()
 
-# Typing into an `input.filter` hides the `.card`s and table rows without that text.
+# Typing into an `input.filter` hides the `.card`s without that text.
 SCRIPT = """
 for(const box of document.querySelectorAll("input.filter"))box.addEventListener("input",()=>{
-const word=box.value.toLowerCase();for(const one of document.querySelectorAll(".card,tbody tr"))
+const word=box.value.toLowerCase();for(const one of document.querySelectorAll(".card"))
 one.hidden=!one.textContent.toLowerCase().includes(word)})
 """.strip()
 
@@ -138,22 +135,8 @@ def tags(words: Iterable[str]) -> Html:
     return joined(element("span", word, class_="tag", dir="auto") for word in words)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Child]], *, numbers: Iterable[int] = ()) -> Html:
-    """A table; `numbers` are the columns of figures."""
-    right = frozenset(numbers)
-
-    def row(cells: Sequence[Child], tag: str) -> Html:
-        return element(
-            "tr",
-            *(element(tag, cell, class_="number" if i in right else None) for i, cell in enumerate(cells)),
-        )
-
-    body = element("tbody", *(row(cells, "td") for cells in rows))
-    return element("div", element("table", element("thead", row(head, "th")), body), class_="scroll")
-
-
 def filter_box(words: str = "Show only what holds …") -> Html:
-    """A field whose word hides the cards and table rows that do not hold it."""
+    """A field whose word hides the cards that do not hold it."""
     return element("input", class_="filter", type="search", placeholder=words, aria_label=words)
 
 

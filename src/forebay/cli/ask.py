@@ -172,7 +172,7 @@ class _Writer:
         self.failed = 0
 
     def write(self, answer: Any) -> None:
-        from forebay.connectors.json_lines import result_json
+        from forebay.connectors.formats import result_json
         from forebay.records import DeadLetter
 
         if isinstance(answer, DeadLetter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
+LOOK_BYTES = 1 << 20
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
@@ -112,7 +113,7 @@ def run(
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
         # Before all else is even imported: it takes longest.
-        launcher.start_ahead()
+        launcher.start_ahead(jars_by_look(pipeline, set or [], settings))
         _run(
             pipeline,
             given,
@@ -123,6 +124,16 @@ def run(
             launcher=launcher,
             settings=settings,
         )
+
+
+def jars_by_look(pipeline: str, values: Sequence[str], settings: Settings) -> tuple[Path, ...]:
+    """The jars that the run will need by the look of its file, which is not read in earnest yet."""
+    from forebay.connectors.jars import installed_jars
+
+    text = " ".join(values).encode()
+    with suppress(OSError), Path(pipeline).open("rb") as file:
+        text += file.read(LOOK_BYTES)
+    return installed_jars(settings.connectors) if b"kafka" in text else ()
 
 
 def _run(

@@ -23,7 +23,7 @@ class StdoutSink(SinkSettings):
         return "standard output"
 
     def attach(self, records: DataStream, written: Written) -> None:
-        from forebay.connectors.json_lines import result_lines
+        from forebay.connectors.formats import result_lines
 
         # Nothing but the lines: of several subtasks, each would put its number before every line.
         result_lines(records).print().name("standard output").set_parallelism(1)

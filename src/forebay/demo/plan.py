@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,6 @@ from forebay.demo.topics import (
     slice_of,
 )
 from forebay.errors import MalformedRecord, SettingError
-from forebay.latency import LatencyHistogram
 from forebay.records import JSON
 from forebay.settings import SecretRef
 
@@ -278,8 +278,7 @@ def summarize(demo: Demo) -> Summary:
 
 def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> Summary:
     """What came out of `demo`, from its results and dead letters."""
-    calls = LatencyHistogram()
-    calls.extend(row["called_s"] for row in rows)
+    calls_s = sorted(row["called_s"] for row in rows)
     answers = [row["answer"] for row in rows]
     timed = [row for row in rows if row["time_ms"] is not None]
     found = find_outbreak((row["time_ms"], answered_topic(row["answer"])) for row in timed)
@@ -288,8 +287,8 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
         results=len(rows),
         dead_letters=len(letters),
         completion_tokens=sum(row["usage"]["completion_tokens"] for row in rows),
-        call_p50_s=calls.quantile_s(0.5),
-        call_p99_s=calls.quantile_s(0.99),
+        call_p50_s=_quantile_s(calls_s, 0.5),
+        call_p99_s=_quantile_s(calls_s, 0.99),
         sentiments=_counted(answer["sentiment"] for answer in answers if isinstance(answer, dict)),
         topics=_counted(map(answered_topic, answers)),
         causes=_counted(letter["cause"] for letter in letters),
@@ -307,6 +306,11 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
         planted=demo.planted,
         found=found,
     )
+
+
+def _quantile_s(calls_s: Sequence[float], q: float) -> float:
+    """The `q` quantile of sorted times, by nearest rank; 0.0 of none."""
+    return calls_s[max(1, math.ceil(q * len(calls_s))) - 1] if calls_s else 0.0
 
 
 def _with_truth(demo: Demo, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -184,7 +184,7 @@ def run_demo(
         if kafka is None:
             # While the engine starts, which takes longer, this is ready.
             launcher = open_.enter_context(FlinkLauncher(settings))
-            launcher.start_ahead()
+            launcher.start_ahead(())
         urls = open_.enter_context(engine)
         ready_s = time.monotonic()
         first = _FirstAnswer(watch, ready_s)

@@ -97,19 +97,17 @@ class FleetClient:
         text: str,
         *,
         deadline_s: float = math.inf,
-        due_s: float = math.inf,
         priority: int = 0,
         tenant: str | None = None,
         session: str | None = None,
         avoid: tuple[int, ...] = (),
     ) -> RoutingRequest:
-        """What a request with this prompt asks for; `due_s` and `deadline_s` are seconds from now."""
+        """What a request with this prompt asks for; `deadline_s` is in seconds from now."""
         now_s = self._clock.monotonic_s()
         return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
             blocks=text_blocks(text),
             session=session,
-            due_s=now_s + due_s,
             deadline_s=now_s + deadline_s,
             priority=priority,
             tenant=tenant,

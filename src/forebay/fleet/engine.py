@@ -16,12 +16,10 @@ from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.lease import MISPLACED, ReplicaLease
 from forebay.fleet.membership import Connect
 from forebay.fleet.routing_request import prompt_text
 from forebay.records import Completion, Request
-from forebay.settings import SecretRef
 
 SHARE = 0.2
 """Calls that may be repeated for each one that succeeds."""
@@ -264,11 +262,6 @@ class FleetEngineFactory:
     """Opens a `FleetEngine`. Holds where the API key is, never the key; reads it when called."""
 
     config: FleetConfig
-
-    @classmethod
-    def at(cls, *urls: str, model: str | None = None, api_key: SecretRef | None = None) -> FleetEngineFactory:
-        """The engine at a URL, or at several that serve the same. Raises `SettingError` for no URL."""
-        return cls(FleetConfig(FixedReplicas(urls), model=model, api_key=api_key))
 
     def __call__(self) -> FleetEngine:
         return FleetEngine(self.config)

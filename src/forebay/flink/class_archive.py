@@ -131,6 +131,8 @@ def _before_java() -> Callable[[], None]:
 LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 """The name of the planner inside its loader."""
+SCALA = "flink-scala_"
+"""How the name of the jar begins that only the planner needs."""
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -141,6 +143,12 @@ def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
     """
     private_folder(folder.absolute())
     return tuple(_planner_in(path, folder) or path for path in classpath)
+
+
+def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
+    """`classpath` for a JVM that plans no tables: it starts in less time and memory, and its archive of
+    classes is half as large."""
+    return tuple(path for path in classpath if not Path(path).name.startswith((LOADER, SCALA)))
 
 
 def _planner_in(path: str, folder: Path) -> str | None:

@@ -19,6 +19,7 @@ from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, import_path, start_jvm
 from forebay.flink.rest import FlinkRest
+from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
 from forebay.settings import load_settings
@@ -28,7 +29,7 @@ __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newe
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 MOST_PAUSE_MS = 500
-LEAST_NETWORK_MB, MOST_NETWORK_MB = 16, 64
+LEAST_NETWORK_MB, MOST_NETWORK_MB = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class FlinkConfig:
     `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
     is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
     a running cluster's REST service, None for one inside this process; the cluster's machines need this
-    Python (or `cluster_python` and `cluster_path`) with Forebay installed, at the same path, and
-    opt/flink-python-*.jar in lib/: the jar that a job brings along can be loaded once in the life of a task
-    manager. `options` are Flink's own and win over everything else here.
+    Python with Forebay installed, at the same path, and opt/flink-python-*.jar in lib/: the jar that a job
+    brings along can be loaded once in the life of a task manager. `options` are Flink's own and win over
+    everything else here.
 
     With `task_managers` above 1 the job's tasks run in as many JVMs of their own, each with its own Python,
     which run while a `standalone_cluster` of the same configuration is open; `options` name its `rest.port`.
@@ -69,16 +70,12 @@ class FlinkConfig:
     mode: InitVar[str] = "thread"
     parallelism: int = 1
     task_managers: int = 1
-    max_parallelism: int = 128
-    buffer_timeout_ms: int = 0
     checkpoint_dir: Path | None = None
     checkpoint_interval_s: float | None = None
     checkpoints_kept: int = 2
     restore_from: Path | None = None
     restart: Restart = field(default_factory=Restart)
     cluster: str | None = None
-    cluster_python: str | None = None
-    cluster_path: str | None = None
     log_dir: Path | None = None
     heap_mb: int = HEAP_MB
     jars: tuple[Path, ...] = ()
@@ -114,7 +111,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     except Py4JJavaError as error:
         raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
     # The Python environment of PyFlink takes only what it was told through the setters.
-    env.set_python_executable(config.cluster_python or sys.executable)
+    env.set_python_executable(sys.executable)
     return env
 
 
@@ -153,11 +150,8 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
     """Flink's options for `config`. Pure but for a look at whether `restore_from` exists."""
     if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
-    if not 1 <= config.parallelism <= config.max_parallelism:
-        raise SettingError(
-            f"parallelism must be from 1 to max_parallelism ({config.max_parallelism}), "
-            f"found {config.parallelism}"
-        )
+    if not 1 <= config.parallelism <= MAX_PARALLELISM:
+        raise SettingError(f"parallelism must be from 1 to {MAX_PARALLELISM}, found {config.parallelism}")
     if not 1 <= config.task_managers <= (1 if config.cluster else config.parallelism):
         raise SettingError(
             f"task_managers must be from 1 to parallelism ({config.parallelism}), and 1 on a cluster, which "
@@ -166,11 +160,11 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
     options = {
         "execution.runtime-mode": "STREAMING",
         "parallelism.default": str(config.parallelism),
-        "pipeline.max-parallelism": str(config.max_parallelism),
+        "pipeline.max-parallelism": str(MAX_PARALLELISM),
         MODE: "thread",
-        "python.executable": config.cluster_python or sys.executable,
-        "python.pythonpath": config.cluster_path or import_path(),
-        "execution.buffer-timeout.interval": f"{config.buffer_timeout_ms} ms",
+        "python.executable": sys.executable,
+        "python.pythonpath": import_path(),
+        "execution.buffer-timeout.interval": "0 ms",
         "pipeline.object-reuse": "false",
         **_restart_options(config.restart),
         **(

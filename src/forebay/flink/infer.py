@@ -12,18 +12,17 @@ from forebay.clock import Clock
 from forebay.errors import SettingError
 from forebay.flink.intervals import PollInterval
 from forebay.flink.keying import EventText, Keying, ToEvent
-from forebay.flink.names_taken import check_uid_free
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
 from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
 from forebay.flink.request_pool import Ordering
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import check_environment
-from forebay.flink.types import BYTES, side_output
+from forebay.flink.types import BYTES, check_uid_free, side_output
 from forebay.flink.watermarks import reassign_watermarks
 from forebay.stateful.key_states import Limits
+from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
-from forebay.stateful.stateless import stateless
 
 DEFAULT_SHARDS = 8
 QUEUES = 16

@@ -34,12 +34,15 @@ FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
 UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 """The name of a class with its package or module, at the start of a message."""
-NAMES_S = 5.0
+NAMES_S = 30.0
 YOUNG_S = 20.0
+MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
 FAILED_COMMITS = "failedCommittables"
 """Flink's counter of what its sinks were to commit and could not."""
+HELD_BACK = "accumulateBackPressuredTimeMs"
+"""Flink's gauge of a task: for how long it has been held back by what is behind it."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
 
 
@@ -85,7 +88,9 @@ class RunningJob:
         self.rest = rest
         self._clock = clock or SystemClock()
         self._begun_s = self._clock.monotonic_s()
+        self._vertices: list[str] = []
         self._names: dict[tuple[str, Callable[[str], bool]], tuple[float, list[str]]] = {}
+        self._managers = (-math.inf, 0)
         self._result = client.get_job_execution_result()
         self._drain: str | None = None
 
@@ -150,31 +155,47 @@ class RunningJob:
         `FAILED_COMMITS` what the sinks could not commit since the job's last start.
         """
         values: dict[str, float] = {}
+        held_back: dict[str, float] = {}
+        operator = ""
         for vertex, metric, over in self._metrics(_is_counted):
-            name = metric.rsplit(".", 1)[1]
+            name = metric.rpartition(".")[2]
+            if name == HELD_BACK:
+                held_back[vertex] = over.sum
             if name == FAILED_COMMITS:
                 values[name] = values.get(name, 0) + over.sum
             if name in ADDED_UP or name in GAUGES:
                 values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
             if name == "in_flight":
-                values["held_back_ms"] = vertex["metrics"].get("accumulated-backpressured-time", 0)
-        return values
+                operator = vertex
+        return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
+
+    def by_operator(self) -> dict[str, dict[str, float]]:
+        """The counters, `in_flight` and `pending` of each operator, summed over its subtasks, by its name (in
+        which Flink writes `_` for spaces and dots); empty before they are there."""
+        found: dict[str, dict[str, float]] = {}
+        for _, metric, over in self._metrics(_is_added_up):
+            operator, _, name = metric.rpartition(".forebay.")
+            found.setdefault(operator, {})[name] = over.sum
+        return found
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
         """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
         return {name: over.max for _, name, over in self._metrics(wanted)}
 
-    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[Any, str, Spread]]:
+    def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Spread]]:
         """Vertices, names, and values over the subtasks."""
-        for vertex in self._get(f"/jobs/{self.id}")["vertices"]:
-            base = f"/jobs/{self.id}/vertices/{vertex['id']}/subtasks/metrics"
+        if not self._vertices:
+            # A job keeps them all its life.
+            self._vertices = [vertex["id"] for vertex in self._get(f"/jobs/{self.id}")["vertices"]]
+        for vertex in self._vertices:
+            base = f"/jobs/{self.id}/vertices/{vertex}/subtasks/metrics"
             for query in queries(self._metric_names(base, wanted)):
                 for metric in self._get(f"{base}?get={query}"):
                     over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
                     yield vertex, metric["id"], over
 
     def _metric_names(self, base: str, wanted: Callable[[str], bool]) -> list[str]:
-        """Those of a vertex that `wanted` takes: listed anew every five seconds. A job that has begun still
+        """Those of a vertex that `wanted` takes: listed anew every half minute. A job that has begun still
         adds to them."""
         now_s = self._clock.monotonic_s()
         listed_s, names = self._names.get((base, wanted), (-math.inf, []))
@@ -201,15 +222,22 @@ class RunningJob:
         )
 
     def task_managers(self) -> int:
-        """How many task managers Flink has, whichever job they work for."""
-        return int(self._get("/overview")["taskmanagers"])
+        """How many task managers Flink has, whichever job they work for; at most two seconds old."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._managers[0] >= MANAGERS_S:
+            self._managers = now_s, int(self._get("/overview")["taskmanagers"])
+        return self._managers[1]
 
     def _get(self, path: str) -> Any:
         return self.rest.json(path)
 
 
 def _is_counted(metric: str) -> bool:
-    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}")
+    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
+
+
+def _is_added_up(metric: str) -> bool:
+    return metric.rpartition(".forebay.")[2] in ADDED_UP
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 
 from forebay.errors import LaunchError
 from forebay.files import private_folder
-from forebay.flink.class_archive import ClassArchive, with_planner
+from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
 from forebay.processes import parent_death_signal
 
 HEAP_MB = 1024
@@ -61,6 +61,11 @@ SMALL = (
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:-ShrinkHeapInSteps",
+    # So does what the compilers leave, each half minute.
+    "-XX:TrimNativeHeapInterval=30000",
+    # An archive of classes is read where it lies: elsewhere, all of it would be loaded and written to.
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",
 )
 """For a machine that an engine needs, too: what is new is cleared away before much has been filled, and what
 is not needed is given back. Both of the JVM's compilers are kept: with the first alone, records went from
@@ -202,7 +207,8 @@ def launch_jvm(
     beside: str = "",
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
-    `archive_dir`, or lists its classes for one, and has its table planner from there.
+    `archive_dir`, or lists its classes for one, and has its table planner from there, which only `jars` need:
+    without any, it has none.
 
     `beside` names one beside this process's own, for its files: the thread that starts it has to live as long
     as the JVM is needed, and no archive is made of it.
@@ -223,7 +229,7 @@ def launch_jvm(
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
     archive = None
     if archive_dir is not None:
-        classpath = with_planner(classpath, archive_dir.absolute())
+        classpath = with_planner(classpath, archive_dir.absolute()) if jars else without_planner(classpath)
         archive = ClassArchive(archive_dir.absolute(), folder if beside else log_dir, java, classpath)
     options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
     process = subprocess.Popen(

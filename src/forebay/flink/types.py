@@ -1,4 +1,5 @@
-"""What operators hand on and keep: plain bytes in streams and in state, side outputs, the times of the end.
+"""What operators hand on and keep: plain bytes in streams and in state, side outputs, the times of the end,
+and the names that state is found by.
 
 A checkpoint holds state, and elements where it catches them on their way. PyFlink pickles what it is told no
 type for, and whoever can write a checkpoint could then run code in the job that restores it.
@@ -10,6 +11,8 @@ from typing import Any
 
 from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
+
+from forebay.errors import SettingError
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 """Elements of streams: `bytes`. As the type of state this one would give tuples of numbers."""
@@ -43,3 +46,31 @@ def side_output(stream: DataStream, tag: OutputTag) -> DataStream:
     any other: restored at another parallelism, records on their way would be lost without a word.
     """
     return stream.get_side_output(tag).set_parallelism(stream._j_data_stream.getParallelism())
+
+
+def check_uid_free(env: Any, uid: str, where: str) -> None:
+    """Raise `SettingError`, naming `where`, if an operator of the environment has this `uid`: state is found
+    again by it.
+
+    What `execute` has taken is forgotten: the same program may be built again.
+    """
+    if any(operator.getUid() == uid for operator in _operators(env)):
+        _refuse(where, uid)
+
+
+def check_sink_free(env: Any, operator_name: str, where: str, name: str) -> None:
+    """Raise `SettingError`, naming `where` and `name`, if an operator of the environment is called
+    `operator_name`: for sinks that Flink gives uids of its own."""
+    if any(operator.getName() == operator_name for operator in _operators(env)):
+        _refuse(where, name)
+
+
+def _operators(env: Any) -> Any:
+    return env._j_stream_execution_environment.getTransformations()
+
+
+def _refuse(where: str, name: str) -> None:
+    raise SettingError(
+        f"{where}: name: {name!r} is taken by another operator of this environment; give each a name of its "
+        f"own with name=, and keep it: a restart finds state by it"
+    )

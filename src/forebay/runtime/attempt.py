@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.jars import installed_jars
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
-from forebay.flink.checkpoints import check_readable
+from forebay.flink.checkpoints import KeptCheckpoints, check_readable
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
@@ -28,7 +27,6 @@ from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
 from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, OffsetSettlement, begin, ends
 from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
-from forebay.runtime.kept_checkpoints import KeptCheckpoints
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.reports import AwaitsKafka, Ready, Report
 from forebay.runtime.resume import check_same_kafka, fingerprint
@@ -213,10 +211,7 @@ def _config(order: Order, port: int) -> FlinkConfig:
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=order.cluster,
         log_dir=settings.run / "flink",
-        # Task managers get those of this process's JVM: then its archive fits them, too.
-        jars=connector_jars(spec, settings)
-        if spec.task_managers == 1
-        else installed_jars(settings.connectors),
+        jars=connector_jars(spec, settings),
         options={
             **({} if order.cluster else local),
             # Known before the job is submitted, it is found again after a kill at any moment.

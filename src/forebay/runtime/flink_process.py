@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
 
-from forebay.connectors.jars import installed_jars
 from forebay.errors import PipelineFailed
 from forebay.processes import module_command
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
@@ -153,16 +153,16 @@ class FlinkProcess:
     To be started from a thread that lives as long as it is needed: with that thread's end the kernel ends it.
     Its log, and that of its JVM, are in `settings.run / "flink"`.
 
-    Standard output of the JVM goes to the file descriptor `stdout`.
+    Standard output of the JVM goes to the file descriptor `stdout`; its class path has `jars`.
     """
 
-    def __init__(self, settings: Settings, stdout: int) -> None:
+    def __init__(self, settings: Settings, stdout: int, jars: Sequence[Path] = ()) -> None:
+        self.jars = tuple(jars)
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
-        jars = tuple(map(str, installed_jars(settings.connectors)))
-        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), jars)
+        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), tuple(map(str, jars)))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 module_command("forebay.runtime.flink_main", post.encode()),
@@ -254,17 +254,21 @@ class FlinkLauncher:
         self._settings = settings
         self._ahead: FlinkProcess | None = None
 
-    def start_ahead(self) -> None:
-        """Start a process for the next `take`; returns at once."""
+    def start_ahead(self, jars: Sequence[Path]) -> None:
+        """Start a process for the next `take`, which will want `jars` as far as is known; returns at once."""
         if self._ahead is None:
-            self._ahead = FlinkProcess(self._settings, self.printed.fileno())
+            self._ahead = self._started(jars)
 
-    def take(self) -> FlinkProcess:
-        """A process that nobody else has; whoever takes it ends it."""
-        self.start_ahead()
+    def take(self, jars: Sequence[Path]) -> FlinkProcess:
+        """A process that nobody else has, with `jars` and no others; whoever takes it ends it."""
         taken, self._ahead = self._ahead, None
-        assert taken is not None
-        return taken
+        if taken is not None and taken.jars != tuple(jars):
+            taken.kill()
+            taken = None
+        return taken or self._started(jars)
+
+    def _started(self, jars: Sequence[Path]) -> FlinkProcess:
+        return FlinkProcess(self._settings, self.printed.fileno(), jars)
 
     def __enter__(self) -> FlinkLauncher:
         return self

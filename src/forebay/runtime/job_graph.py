@@ -11,10 +11,10 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSource
-from forebay.connectors.timestamps import with_event_time
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.discovery import ReplicaList
 from forebay.flink.infer import infer
+from forebay.flink.watermarks import with_event_time
 from forebay.records import Event
 from forebay.runtime.inference import call_of
 from forebay.settings import Settings

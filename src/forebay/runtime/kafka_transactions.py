@@ -29,9 +29,8 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import checkpoints_of
+from forebay.flink.checkpoints import KeptCheckpoints, checkpoints_of
 from forebay.flink.job import Checkpoints
-from forebay.runtime.kept_checkpoints import KeptCheckpoints
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))

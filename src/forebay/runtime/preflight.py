@@ -13,8 +13,8 @@ from pathlib import Path
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka import KafkaCluster
-from forebay.connectors.kafka.admin import KafkaAdmin
-from forebay.connectors.kafka.checks import (
+from forebay.connectors.kafka.admin import (
+    KafkaAdmin,
     Say,
     ask_kafka,
     check_topic_written,

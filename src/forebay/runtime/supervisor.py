@@ -151,7 +151,8 @@ class Supervisor:
         if launcher is None:
             return self._attempt_here(order, enter)
         self._printed = launcher.printed if isinstance(self._spec.sink, StdoutSink) else None
-        watched = _Watched(launcher.take(), self._heard, self._mend, self._vigil())
+        process = launcher.take(connector_jars(self._spec, self._settings))
+        watched = _Watched(process, self._heard, self._mend, self._vigil())
         self._drain = watched.process.drain
         submitted = False
         try:

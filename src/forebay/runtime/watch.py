@@ -27,7 +27,7 @@ from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
 
 POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
-RESTING_ROUNDS = 3
+RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """How failures begin that no restart will mend."""
@@ -126,7 +126,8 @@ def watch_until_end(
 
 class Rests:
     """Which rounds pass without a look at the job: three of four, once it has run for ten looks with nothing
-    in flight, nothing that waits and no count changed. Each look is a dozen answers of Flink's."""
+    in flight, nothing that waits and no count changed, and nine of ten after fifteen such looks. Each look is
+    half a dozen answers of Flink's, which are most of what an idle run takes of the processor."""
 
     def __init__(self) -> None:
         self._still = self._left = 0
@@ -142,7 +143,8 @@ class Rests:
             or (now.backlog is not None and now.backlog.records)
         )
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
-        self._left = RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
+        settled = self._still >= SETTLED_LOOKS
+        self._left = SETTLED_ROUNDS if settled else RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
 
     @property
     def settled(self) -> bool:

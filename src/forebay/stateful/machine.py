@@ -3,15 +3,16 @@
 A machine knows neither Flink nor an engine. All that it knows lies in its stores; what it holds in memory is
 made from them after a restore. Each method makes its whole change before it returns, and gives back effects:
 what is to be done outside, in this order. So whoever saves the stores between two methods and throws the rest
-away loses nothing and repeats nothing.
+away loses nothing and repeats nothing. The simplest machine is here too: inference without a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from forebay.codec import damaged, decode, encode, pack_state, unpack_state
 from forebay.records import DeadLetter, KeyedEvent, Result
 from forebay.stateful.program import Clock
 
@@ -158,3 +159,69 @@ class ShardMachine(Protocol):
 OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
 """Given what opens a store by its name, gives what makes the machine of a shard. The stores are those of the
 shard in hand. Picklable."""
+
+
+STATE_VERSION = 1
+REQUESTS = "requests"
+
+
+def stateless(open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
+    """The `OpenMachines` of inference without a program."""
+    store = open_store(IN_FLIGHT)
+    return lambda: StatelessExecutor(store)
+
+
+class StatelessExecutor(ShardMachine):
+    """One shard of the simplest machine: each event is a call, whose answer is its result. What is accepted
+    rests in its store until its answer has left.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._in_flight: set[str] = set()
+        self._next_seq = 0
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self._in_flight)
+
+    def restore(self) -> list[Effect]:
+        """The calls are made again in the order in which their events were accepted."""
+        effects: list[Effect] = []
+        for seq, id, data in sorted(_unpack(entry) for _, entry in self._store.items()):
+            self._next_seq = seq + 1
+            effects += self._begin(replace(decode(data), id=id), again=True)
+        return effects
+
+    def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
+        if item.id in self._in_flight:
+            item = replace(item, id=_free_id(item.id, self._in_flight))
+        self._store.put(item.id, pack_state(STATE_VERSION, self._next_seq, item.id, data))
+        self._next_seq += 1
+        return self._begin(item)
+
+    def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
+        self._store.remove(id)
+        self._in_flight.remove(id)
+        return [ReleaseWatermark(id), Emit(answer, encode(answer))]
+
+    def _begin(self, item: KeyedEvent, *, again: bool = False) -> list[Effect]:
+        self._in_flight.add(item.id)
+        return [HoldWatermark(item.id, item.event.time_ms, item.read_ms), StartCall(item, again)]
+
+
+def _unpack(entry: bytes) -> tuple[int, str, bytes]:
+    values = unpack_state(entry, STATE_VERSION, REQUESTS)
+    try:
+        seq, id, data = values
+    except ValueError as error:
+        raise damaged(REQUESTS, error) from None
+    return seq, id, data
+
+
+def _free_id(id: str, taken: Container[str]) -> str:
+    """Equal records without a position of their own have equal ids; those in flight at once are numbered."""
+    number = 2
+    while f"{id}#{number}" in taken:
+        number += 1
+    return f"{id}#{number}"

@@ -11,9 +11,8 @@ from typing import Any, Generic, TypeVar
 from forebay.codec import encode
 from forebay.errors import ProgramFailed, RecordError
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.due import Due, head, head_name
 from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
-from forebay.stateful.key_states import KeyStateStore, Limits, Stores
+from forebay.stateful.key_states import Due, KeyStateStore, Limits, Stores, head, head_name
 from forebay.stateful.machine import (
     IN_FLIGHT,
     Clocks,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from forebay.connectors.feeds.feed import Received
-from forebay.connectors.feeds.reader import FeedReader
+from forebay.connectors.feeds.source import FeedReader
 from forebay.errors import ForebayError
 from forebay.testing.waiting import wait_until
 

@@ -12,9 +12,8 @@ from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files import replay
-from forebay.connectors.files.chunks import parts_of
+from forebay.connectors.files.lines import LineReader, parts_of
 from forebay.connectors.files.replay import Replay, ReplaySpeed, records_of, replay_source
-from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import Files, line_reader
 from forebay.connectors.formats import Format
 from forebay.connectors.python_source import WAIT_S

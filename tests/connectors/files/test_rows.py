@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files.rows import MAX_ROW_LINES, LineReader, Progress, quote_open
-from forebay.connectors.formats import Format
-from forebay.connectors.json_lines import dead_letter_json
+from forebay.connectors.files.lines import MAX_ROW_LINES, LineReader, Progress, quote_open
+from forebay.connectors.formats import Format, dead_letter_json
 from forebay.records import DeadLetter, Event
 
 COLUMNS = ("id", "text")

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.harness.keyed_state import OneKeyContext
 
 from forebay.codec import decode
-from forebay.connectors.files.chunks import Pieces, longest_line, parts_of
+from forebay.connectors.files.lines import LineReader, Pieces, longest_line, parts_of
 from forebay.connectors.files.replay import records_of
-from forebay.connectors.files.rows import LineReader
 from forebay.connectors.files.source import ReadPieces
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS

@@ -20,9 +20,9 @@ from forebay.codec import decode
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka import KafkaCluster, KafkaSource, kafka_source
-from forebay.connectors.timestamps import with_event_time
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit
+from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 

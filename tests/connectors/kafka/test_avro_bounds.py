@@ -11,7 +11,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.kafka.avro_bounds import check_value
+from forebay.connectors.kafka.avro import check_value
 from forebay.errors import MalformedRecord
 
 NAMES: dict[str, Any] = {}

@@ -78,9 +78,9 @@ class Item:
     late: bool = False
 
 
-def item_of(id: str, time_ms: int, text: str, *, late: bool = False) -> Item:
+def item_of(id: str, time_ms: int, text: str) -> Item:
     """The item of an event whose text is clean."""
-    return Item(id, time_ms, text, tokens(text) + LINE_TOKENS, late=late)
+    return Item(id, time_ms, text, tokens(text) + LINE_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)

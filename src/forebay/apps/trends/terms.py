@@ -24,7 +24,7 @@ STOPWORDS = frozenset(COMMON.split())
 """Too common to stand alone or to begin or end a phrase."""
 
 
-def terms_of(post: str, *, stopwords: frozenset[str] = STOPWORDS) -> list[str]:
+def terms_of(post: str) -> list[str]:
     """The distinct terms of a post, lower-cased (links as they are but for the scheme), in order.
 
     A phrase is two neighbouring words. Each term counts once per post, however often it stands there.
@@ -37,7 +37,7 @@ def terms_of(post: str, *, stopwords: frozenset[str] = STOPWORDS) -> list[str]:
         if "://" in found:
             terms[found.partition("://")[2].rstrip(".,;:!?)…\"'/")[:MAX_TERM_CHARS]] = None
             before = ""
-        elif word in stopwords:
+        elif word in STOPWORDS:
             before = ""
         else:
             terms[word[:MAX_TERM_CHARS]] = None

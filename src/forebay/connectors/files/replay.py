@@ -12,8 +12,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.files.chunks import Part, Pieces, Place, longest_line, parts_of
-from forebay.connectors.files.rows import LineReader, Progress
+from forebay.connectors.files.lines import LineReader, Part, Pieces, Place, Progress, longest_line, parts_of
 from forebay.connectors.files.source import (
     Files,
     line_reader,

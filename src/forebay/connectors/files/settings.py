@@ -174,7 +174,7 @@ class JsonlSink(SinkSettings):
 
     def attach(self, records: DataStream, written: Written) -> None:
         from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
-        from forebay.connectors.json_lines import dead_letter_lines, result_lines
+        from forebay.connectors.formats import dead_letter_lines, result_lines
 
         lines = result_lines(records) if written.what == RESULTS else dead_letter_lines(records)
         jsonl_sink(lines, JsonlFiles(Path(self.path), written.job), uid=written.what)

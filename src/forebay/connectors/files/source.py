@@ -15,18 +15,20 @@ from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.codec import pack_state, unpack_state
-from forebay.connectors.files.chunks import (
+from forebay.connectors.files.lines import (
     UNREADABLE,
+    LineReader,
     Part,
     Pieces,
     Place,
+    Progress,
     data_files,
     longest_line,
     open_file,
     parts_of,
     piece_bytes,
+    quote_open,
 )
-from forebay.connectors.files.rows import LineReader, Progress, quote_open
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.python_source import calls, on_one_key
 from forebay.errors import SettingError

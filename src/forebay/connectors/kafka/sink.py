@@ -11,7 +11,7 @@ from pyflink.datastream import DataStream, ProcessFunction
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from forebay.codec import decode
-from forebay.connectors.json_lines import dead_letter_json, result_json
+from forebay.connectors.formats import dead_letter_json, result_json
 from forebay.connectors.kafka.cluster import HEADERS, KEY, VALUE, KafkaCluster, raw_columns, raw_table
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Result

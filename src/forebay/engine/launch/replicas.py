@@ -25,6 +25,7 @@ from forebay.settings import environment_without
 PORT_BASE = 8100
 START_TIMEOUT_S = 600.0
 POLL_S = 0.25
+HEALTH_TIMEOUT_S = 2.0
 USUALLY = "about half a minute, most of it to load vLLM"
 KEPT_LOGS = 50
 
@@ -223,9 +224,9 @@ class Replicas(Sequence[str]):
             supervisor.wait(self._grace_s)
 
 
-def is_healthy(replica: Replica, timeout_s: float = 2.0) -> bool:
+def is_healthy(replica: Replica) -> bool:
     """Whether its `/health` answers 200. Goes straight to the port: proxies are for other hosts."""
-    connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200

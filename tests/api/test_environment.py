@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from forebay.api import environment
-from forebay.api.checkpoint_folder import delete_others, hold_folder, resumed_checkpoint
+from forebay.api.environment import delete_others, hold_folder, resumed_checkpoint
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import HEADER, LOCK, MARK
 from forebay.flink.environment import FlinkConfig
 
 HOLD = (
-    "import pathlib, sys; from forebay.api.checkpoint_folder import hold_folder;"
+    "import pathlib, sys; from forebay.api.environment import hold_folder;"
     "print(hold_folder(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
 )
 FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32

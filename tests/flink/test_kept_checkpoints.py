@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.flink.checkpoints import check_readable, newest_of_job
-from forebay.runtime.kept_checkpoints import KeptCheckpoints
+from forebay.flink.checkpoints import KeptCheckpoints, check_readable, newest_of_job
 
 
 @pytest.fixture

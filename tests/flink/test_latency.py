@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.latency import LARGEST_S, RELATIVE_ERROR, SMALLEST_S, LatencyHistogram
+from forebay.flink.metrics import LARGEST_S, RELATIVE_ERROR, SMALLEST_S, LatencyHistogram
 
 durations = st.floats(SMALLEST_S, LARGEST_S)
 

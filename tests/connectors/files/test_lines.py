@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.files import chunks as module
-from forebay.connectors.files.chunks import Pieces, longest_line, open_file, parts_of, piece_bytes, read_line
-from forebay.connectors.files.rows import LineReader
+from forebay.connectors.files import lines as module
+from forebay.connectors.files.lines import (
+    LineReader,
+    Pieces,
+    longest_line,
+    open_file,
+    parts_of,
+    piece_bytes,
+    read_line,
+)
 from forebay.connectors.formats import Format
 from forebay.errors import SettingError
 
