@@ -93,7 +93,7 @@ def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> Non
     assert "flink-python" in options["pipeline.jars"]
 
 
-@pytest.mark.parametrize(("parallelism", "mb"), [(1, 16), (4, 16), (8, 32), (100, 64)])
+@pytest.mark.parametrize(("parallelism", "mb"), [(1, 4), (4, 16), (8, 32), (100, 64)])
 def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_needs(
     parallelism: int, mb: int
 ) -> None:
