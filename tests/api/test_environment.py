@@ -105,13 +105,13 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     def jobs() -> set[str]:
         return {path.name for path in state.iterdir() if path.name != LOCK}
 
-    environment.environment(checkpoints=state, **options)
+    environment.environment(checkpoints=state, log_every_s=None, **options)
     restored = made[0].restore_from
     assert (restored and restored.parent.name) == resumed
     assert jobs() == left
     # What this process itself has started may run still.
     (state / THIRD).mkdir()
-    environment.environment(checkpoints=state, **options)
+    environment.environment(checkpoints=state, log_every_s=None, **options)
     assert jobs() == {*left, THIRD}
 
 

@@ -251,12 +251,12 @@ def watched(
     return told
 
 
-def test_at_rest_each_round_is_told_and_fewer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_rest_each_round_is_told_and_few_look(monkeypatch: pytest.MonkeyPatch) -> None:
     job, rests = Job(60), list[int]()
     told = watched(job, monkeypatch, at_rest=lambda: rests.append(job.round))
     assert told == [(n, "RUNNING") for n in range(60)]
     # The first look sees what came before it.
-    assert job.looks == [*range(11), *range(14, 30, 4), *range(30, 60, 10)]
+    assert job.looks == [*range(11), *range(14, 34, 4), *range(40, 60, 10)]
     assert rests == [job.looks[15]]
     job = Job(60)
     watched(job, monkeypatch, awaits=lambda: True, at_rest=lambda: pytest.fail("it is awaited"))
