@@ -96,6 +96,7 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
 ) -> None:
     made: list[FlinkConfig] = []
     monkeypatch.setattr(environment, "flink_environment", made.append)
+    monkeypatch.setattr(environment, "LoggingEnvironment", lambda env, *more: env)
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
     state = tmp_path / "state"
     os.utime(checkpoint(state, FIRST, 3) / "_metadata", (1, 1))

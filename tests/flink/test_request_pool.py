@@ -510,8 +510,11 @@ def test_of_what_ends_at_once_is_told_together_a_moment_later(
     later.of(calls)
     for id in "abcd":
         calls.submit(0, item(id))
+        flush(calls)
+        later.run()
     script.wait_started(*"abcd")
     later.run()
+    assert later.names() == []
 
     def finish(id: str) -> None:
         finished = calls.finished
