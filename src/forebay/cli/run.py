@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from forebay.apps.base import Page
     from forebay.config.spec import PipelineSpec
     from forebay.runtime.flink_process import FlinkLauncher
+    from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.snapshot import Snapshot
 
 
@@ -87,7 +88,9 @@ def run(
         bool,
         typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over and delete the checkpoints.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over and delete the checkpoints; what was written stays.")
+    ] = False,
     from_checkpoint: Annotated[
         Path | None,
         typer.Option(help="Resume from this checkpoint; what was committed after it is written again."),
@@ -151,6 +154,7 @@ def _run(
     from forebay.connectors.stdout import StdoutSink
     from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
+    from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.run import OpenEngine, RunOptions, run_pipeline
 
     ready = APPLICATIONS.find(pipeline)
@@ -172,6 +176,7 @@ def _run(
     )
     one_each = spec.application is None
     page = None if ready is None else ready.page()
+    written = OutputCounts(spec, None)
     with LiveLine(errors) as line:
         try:
             last = run_pipeline(spec, place, RunOptions(**options), settings, line.show, launcher=launcher)
@@ -180,28 +185,40 @@ def _run(
             if json is not None and line.last is not None:
                 report(line.last, one_each=one_each, json=json, console=None)
             if isinstance(error, KeyboardInterrupt):
-                _say_stopped(spec, errors, line.last)
+                _say_stopped(spec, errors, line.last, written)
                 _write_page(page, folder, errors)
             raise
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
-        show_lost(spec.directories().get("dead_letters.path"), errors)
+        show_lost(written.dead_letters(), errors)
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
     _write_page(page, folder, errors)
 
 
-def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
+def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
     """What an interrupted run has done, and how to go on."""
     from forebay.flink.checkpoints import jobs_in, newest_of_job
 
     if last is not None and (last.results or last.dead_letters):
-        done = f"{last.results} results and {last.dead_letters} dead letters written"
-        say(errors, f"after {last.elapsed_s:.0f} s: {done}")
+        say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
     there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
     where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
     say(errors, f"stopped; run the same command to {where}")
+
+
+def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
+    """What there is of an interrupted run: what was answered since its last checkpoint is not written."""
+    again = "not in a checkpoint yet and made again"
+    if len(spec.directories()) < 2:
+        what = f"{answered.results} results and {answered.dead_letters} dead letters"
+        return f"{what}, those that are {again} included"
+    what = f"{written.results} results and {written.dead_letters} dead letters written"
+    if spec.application is not None:
+        return f"{what}; answers that are {again} do not count"
+    more = answered.results + answered.dead_letters - written.results - written.dead_letters
+    return f"{what}; {more} more answers are {again}" if more > 0 else what
 
 
 def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
@@ -274,18 +291,12 @@ MOST_LOOKED_AT = 10_000
 MOST_CHARS = 200
 
 
-def show_lost(folder: str | None, console: Console) -> None:
-    """Name the most frequent cause among the first dead letters in `folder`, and an example.
-
-    None: they lie in no folder, and nothing is shown.
-    """
-    from forebay.connectors.files.sink import read_jsonl_sink
-
-    if folder is None:
-        return
+def show_lost(letters: Iterable[bytes], console: Console) -> None:
+    """Name the most frequent cause among the first of a run's dead letters, and an example; of none, nothing
+    is said."""
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
-    for line in islice(read_jsonl_sink(Path(folder)), MOST_LOOKED_AT):
+    for line in islice(letters, MOST_LOOKED_AT):
         letter = orjson.loads(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
