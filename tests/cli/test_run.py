@@ -152,6 +152,25 @@ def test_the_cause_that_is_named_at_the_end_is_of_this_run(
     assert "most often late: why" in run(file, "--fresh").stderr
 
 
+def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
+    (tmp_path / "in.jsonl").write_text("")
+    file = pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
+    said = run(file).stderr
+    assert f"there was nothing to read: jsonl: {tmp_path / 'in.jsonl'} is empty" in said
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    assert "nothing to read" not in run(file).stderr
+
+
+def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, stopped)
+    (tmp_path / "in.jsonl").write_text('{"txt": "a"}\n')
+    said = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
+    assert said.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")
+
+
 @pytest.mark.flink
 def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replica: ReplicaThread) -> None:
     out, said = start(str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)

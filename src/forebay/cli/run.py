@@ -154,6 +154,7 @@ def _run(
     from forebay.connectors.stdout import StdoutSink
     from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
+    from forebay.runtime.first_records import reads_nothing
     from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.run import OpenEngine, RunOptions, run_pipeline
 
@@ -167,6 +168,7 @@ def _run(
         )
     settings = replace(settings, secret_variables=secret_variables(spec))
     errors = errors_console()
+    say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenEngine = (
@@ -192,6 +194,8 @@ def _run(
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(written.dead_letters(), errors)
+    if not last.results and not last.dead_letters and reads_nothing(spec):
+        say(errors, f"there was nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
     _write_page(page, folder, errors)
@@ -279,12 +283,22 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
 
     check_secrets(spec, here=cluster is None)
     check_paths(spec, make=False)
+    say_doubt(spec, errors_console())
     document, stages = resolved(spec, engine), stages_of(spec, engine)
     write_json(json, {"pipeline": document, "graph": [asdict(stage) for stage in stages]})
     if shows_text(json):
         # The graph in comments, so that the whole is a pipeline file.
         graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
         typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}"))
+
+
+def say_doubt(spec: PipelineSpec, console: Console) -> None:
+    """Warn where the first records would all become dead letters. Raises `SettingError` as `doubt`."""
+    from forebay.runtime.first_records import doubt
+
+    found = doubt(spec)
+    if found is not None:
+        say(console, f"warning: {found}", style="yellow")
 
 
 MOST_LOOKED_AT = 10_000
