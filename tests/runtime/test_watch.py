@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from tests.harness.clock import ManualClock
 
 from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
+from forebay.flink.job import Checkpoints
 from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
+from forebay.runtime.reports import Look
 from forebay.runtime.snapshot import Backlog, Snapshot
-from forebay.runtime.watch import LastCount, Rests, lag_watched
+from forebay.runtime.watch import LastCount, Rests, StopRequests, lag_watched, watch_until_end
 from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
@@ -174,3 +177,31 @@ def test_a_topic_that_is_read_to_its_end_needs_each_look(
     settling.look(Sight(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
     assert settling.settles
     assert offsets.awaits == (read.source.type == "kafka")
+
+
+def test_a_checkpoint_that_failed_as_the_job_ended_is_no_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    ended = iter([None, ""])
+    job: Any = SimpleNamespace(
+        ended=lambda: next(ended),
+        state=lambda: "RUNNING",
+        restarts=lambda: 0,
+        counts=dict,
+        checkpoints=lambda: Checkpoints(1, 1, (), failure="declined (task is closing)"),
+        task_managers=lambda: 1,
+    )
+    told: list[Look] = []
+    last = watch_until_end(
+        job,
+        told.append,
+        StopRequests(),
+        tmp_path,
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda _: False,
+        committed=lambda _: None,
+    )
+    assert [look.snapshot.checkpoint_failure for look in told] == ["declined (task is closing)"]
+    assert (last.state, last.checkpoint_failure) == ("FINISHED", "")
