@@ -62,6 +62,17 @@ def test_first_records_that_lack_a_field_are_a_warning_beside_the_plan() -> None
     assert "warning" not in done.stdout
 
 
+def test_the_engines_key_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    url = ["--set", "engine=http://h:1"]
+    for words in (["p.yaml"], ["sessions", "--source", "in.jsonl"]):
+        engine = json.loads(run(*words, *url, "--api-key-env", "MY_KEY", "--dry-run", "--json").stdout)[
+            "pipeline"
+        ]
+        assert engine["engine"]["url"] == ["http://h:1"]
+        assert engine["engine"]["api_key"]["env"] == "MY_KEY"
+
+
 def test_an_application_too(folder: Path) -> None:
     done = run("sessions", "--source", "in.jsonl", "--dry-run", "--set", "application.idle_s=60")
     assert "idle_s: 60.0" in done.stdout
@@ -76,6 +87,12 @@ def test_an_application_too(folder: Path) -> None:
         (["p.yaml", "--set", "sink.path=in.jsonl/x"], "sink.path: "),
         (["c.yaml"], "prompt: field 'text' is missing; the event has txt"),
         (["session"], "no such application; .*did you mean 'sessions'"),
+        (["summmary", "--source", "in.jsonl"], "forebay run summmary: .*did you mean 'summary'"),
+        (["p.yaml", "--api-key-env", "NO_SUCH_KEY"], "engine.api_key: .*NO_SUCH_KEY"),
+        (
+            ["sessions", "--source", "in.jsonl", "--api-key-env", "NO_SUCH_KEY"],
+            "engine.api_key: .*NO_SUCH_KEY",
+        ),
         (["p.yml"], "there is no such file .*did you mean 'p.yaml'"),
         (["p.yaml", "--key", "a"], "--key: only with an application"),
     ],

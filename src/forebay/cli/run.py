@@ -84,6 +84,9 @@ def run(
     engine: Annotated[
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
@@ -104,11 +107,12 @@ def run(
     finished, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143 after SIGTERM.
     """
     given = {"source": source, "out": out, "key": key, "time": time}
+    values = [*(set or []), *_key_setting(api_key_env)]
     if fresh and from_checkpoint is not None:
         raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
     check_json(json)
     if dry_run:
-        spec = _spec(pipeline, given, set or [], out or Path("out", pipeline))
+        spec = _spec(pipeline, given, values, out or Path("out", pipeline))
         show_plan(spec, engine or [], json, cluster=cluster)
         return
     from forebay.runtime.flink_process import FlinkLauncher
@@ -116,17 +120,22 @@ def run(
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
         # Before all else is even imported: it takes longest.
-        launcher.start_ahead(jars_by_look(pipeline, set or [], settings))
+        launcher.start_ahead(jars_by_look(pipeline, values, settings))
         _run(
             pipeline,
             given,
-            set or [],
+            values,
             {"fresh": fresh, "from_checkpoint": from_checkpoint, "cluster": cluster},
             engine or [],
             json=json,
             launcher=launcher,
             settings=settings,
         )
+
+
+def _key_setting(api_key_env: str | None) -> list[str]:
+    """`--api-key-env` as `--set` would have it."""
+    return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
 
 
 def jars_by_look(pipeline: str, values: Sequence[str], settings: Settings) -> tuple[Path, ...]:
@@ -240,13 +249,13 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
+        _check_name(pipeline, applications)
         named = [f"--{name}" for name in APPLICATION_OPTIONS if given[name]]
         if named:
             raise SettingError(
                 f"{', '.join(named)}: only with an application ({', '.join(applications)}); for a pipeline "
                 f"file, change the file or use --set"
             )
-        _check_name(pipeline, applications)
         return load_spec(Path(pipeline), values)
     if given["source"] is None:
         raise SettingError(f"forebay run {pipeline}: name what to read with --source")
