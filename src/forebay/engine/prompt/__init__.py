@@ -1,5 +1,6 @@
 """From an event to a request: sandboxed templates, the request's id and the hash of what it asks."""
 
+from forebay.engine.prompt.sandbox import names_of
 from forebay.engine.prompt.template import (
     FieldTemplate,
     PromptTemplate,
@@ -14,6 +15,7 @@ __all__ = [
     "PromptTemplate",
     "fields_in",
     "is_constant",
+    "names_of",
     "request_hash",
     "request_id",
 ]
