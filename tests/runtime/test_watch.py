@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,3 +269,31 @@ def test_a_job_at_rest_is_drained_in_the_next_round(monkeypatch: pytest.MonkeyPa
     watched(job, monkeypatch, drain_at=31)
     assert 31 not in job.looks
     assert job.drained[0] == 32
+
+
+def test_a_checkpoint_that_failed_as_the_job_ended_is_no_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    ended = iter([None, ""])
+    job: Any = SimpleNamespace(
+        ended=lambda: next(ended),
+        state=lambda: "RUNNING",
+        restarts=lambda: 0,
+        counts=dict,
+        checkpoints=lambda: Checkpoints(1, 1, (), failure="declined (task is closing)"),
+        task_managers=lambda: 1,
+    )
+    told: list[Look] = []
+    last = watch_until_end(
+        job,
+        told.append,
+        StopRequests(),
+        tmp_path,
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda _: False,
+        committed=lambda _: None,
+    )
+    assert [look.snapshot.checkpoint_failure for look in told] == ["declined (task is closing)"]
+    assert (last.state, last.checkpoint_failure) == ("FINISHED", "")
