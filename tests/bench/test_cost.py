@@ -58,7 +58,7 @@ def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
     before = look(C2_CompilerThre=1.0, infer_=1.0, Timer=0.0)
     after = look(C2_CompilerThre=1.5, infer_=3.0, Timer=0.25)
     after["client"] = use(main=1.75)
-    after["command"] = replace(use(main=1.25), resident_mb=50.0)
+    after["command"] = replace(use(main=1.25), memory_mb=50.0)
     after["engine"] = use(main=5.0)
     return cost._load_cost(rate_per_s, 10.0, events, before, after)
 

@@ -33,11 +33,13 @@ def test_a_process_is_read_from_its_files(tmp_path: Path) -> None:
     # Nor is it always text.
     write_stat(folder / "task" / "10" / "stat", "b\udcff", 0, TICKS_PER_S)
     (folder / "task" / "9").mkdir()  # It ended while it was looked at.
-    (folder / "statm").write_text("5000 1000 10 1 0 700 0\n")
+    (folder / "smaps_rollup").write_text(
+        "0001-f001 ---p 00000000 00:00 0 [rollup]\nRss:  9000 kB\nPss:  1000 kB\nPss_Dirty:  7 kB\n"
+    )
     found = process_use(7, tmp_path)
     assert found.processor_s == 6.0
     assert found.threads == {7: ("java", 1.0), 8: ("a) S 1 (b", 3.0), 10: ("b\ufffd", 1.0)}
-    assert found.resident_mb == 1000 * os.sysconf("SC_PAGE_SIZE") / 1e6
+    assert found.memory_mb == 1.024
 
 
 def test_a_process_that_has_ended_is_named(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_a_system_without_proc_is_told_so(tmp_path: Path) -> None:
     for half in ("task", "memory"):
         (tmp_path / half / "self").mkdir(parents=True)
     (tmp_path / "task" / "self" / "task").mkdir()
-    (tmp_path / "memory" / "self" / "statm").touch()
+    (tmp_path / "memory" / "self" / "smaps_rollup").touch()
     for half in ("task", "memory"):
         with pytest.raises(SetupError, match="Linux"):
             check_proc(tmp_path / half)

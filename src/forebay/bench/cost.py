@@ -75,7 +75,7 @@ class CostOptions:
 
     seconds: float = 30.0
     warm_s: float = 45.0
-    settle_s: float = 5.0
+    settle_s: float = 20.0
     loads: tuple[float, ...] = (0.0, 1.0, 100.0, math.inf)
 
 
@@ -88,7 +88,8 @@ class LoadCost:
 
     `rate_per_s`: events per second that were offered; None: as many as the run takes. `processor_s`: by part,
     and `outside_s` of the scripted engine and the source. `memory_mb`: what each process had in memory in the
-    end. `threads`: processor seconds by process and name of the thread.
+    end, pages that several share counted once. `threads`: processor seconds by process and name of the
+    thread.
     """
 
     rate_per_s: float | None
@@ -191,7 +192,7 @@ def _load_cost(
         events=events,
         processor_s={part: round(used_s, 3) for part, used_s in parts.items()},
         outside_s={name: round(sum(threads[name].values()), 3) for name in ("engine", "source")},
-        memory_mb={name: round(after[name].resident_mb, 1) for name in (JVM, CLIENT, COMMAND)},
+        memory_mb={name: round(after[name].memory_mb, 1) for name in (JVM, CLIENT, COMMAND)},
         threads={
             name: {thread: round(used_s, 3) for thread, used_s in used.items() if used_s >= 0.005}
             for name, used in threads.items()

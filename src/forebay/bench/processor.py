@@ -11,6 +11,7 @@ from pathlib import Path
 from forebay.errors import LaunchError, SetupError
 
 PROC = Path("/proc")
+ROLLUP = "smaps_rollup"
 ENDED = "ended threads"
 """Stands for the threads that ended between two looks."""
 USER_TICKS, SYSTEM_TICKS = 11, 12
@@ -20,17 +21,17 @@ USER_TICKS, SYSTEM_TICKS = 11, 12
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
     """What one process has used since it started. `processor_s`: all its threads, those that have ended
-    included. `threads`: name and processor seconds of those that live, by their numbers. `resident_mb`:
-    what it has in memory now, in 10^6 bytes, pages that it shares included."""
+    included. `threads`: name and processor seconds of those that live, by their numbers. `memory_mb`: what
+    it has in memory now, in 10^6 bytes; of a page that several processes share, its part (PSS)."""
 
     processor_s: float
-    resident_mb: float
+    memory_mb: float
     threads: Mapping[int, tuple[str, float]]
 
 
 def check_proc(proc: Path = PROC) -> None:
     """Raise `SetupError` where this system does not tell the processor time of threads."""
-    if not (proc / "self" / "task").is_dir() or not (proc / "self" / "statm").is_file():
+    if not (proc / "self" / "task").is_dir() or not (proc / "self" / ROLLUP).is_file():
         raise SetupError(
             f"the processor time of threads is read from {proc}, which this system does not have: measure "
             f"on Linux"
@@ -42,15 +43,15 @@ def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
     folder = proc / str(pid)
     try:
         _, processor_s = _stat(folder / "stat")
-        resident = int((folder / "statm").read_text().split()[1])
+        share = next(line for line in (folder / ROLLUP).read_text().splitlines() if line.startswith("Pss:"))
         numbers = [int(entry.name) for entry in (folder / "task").iterdir()]
-    except OSError:
+    except (OSError, StopIteration):
         raise LaunchError(f"the process {pid}, which was measured, has ended") from None
     threads = {}
     for number in numbers:
         with suppress(OSError):
             threads[number] = _stat(folder / "task" / str(number) / "stat")
-    return ProcessUse(processor_s, resident * os.sysconf("SC_PAGE_SIZE") / 1e6, threads)
+    return ProcessUse(processor_s, int(share.split()[1]) * 1024 / 1e6, threads)
 
 
 def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
