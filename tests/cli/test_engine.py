@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay import cli
-from forebay.cli.engine import up
+from forebay.cli.engine import taken_ports, up
 from forebay.cli.setup import announce_install
 from forebay.engine.launch import EngineOptions, Replica, machine_registry
 from forebay.engine.launch.environment import engine_python, recipe
@@ -24,9 +24,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def register_dead(log: Path = Path("the.log")) -> Replica:
+def register_dead(log: Path = Path("the.log"), port: int = 8100) -> Replica:
     dead = Replica(
-        id="a", url="http://127.0.0.1:8100", port=8100, model="m", log=log, pid=2**30, born_s=1.0,
+        id=str(port), url=f"http://127.0.0.1:{port}", port=port, model="m", log=log, pid=2**30, born_s=1.0,
         owner_pid=1, kept=True,
     )  # fmt: skip
     with machine_registry(load_settings()).changing() as registered:
@@ -43,6 +43,30 @@ def test_status_shows_what_died_and_down_clears_it() -> None:
     assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": ["http://127.0.0.1:8100"]}
     assert "No replicas" in run(app, ["engine", "status"]).stdout
     assert "0 replica" in run(app, ["engine", "down"]).stdout
+
+
+def test_down_ends_those_that_are_named() -> None:
+    run, app = CliRunner().invoke, cli.application()
+    one, other = register_dead().url, register_dead(port=8102).url
+    error = run(app, ["engine", "down", "http://127.0.0.1:8101"]).exception
+    assert str(error) == (
+        "forebay engine down: there is no replica 'http://127.0.0.1:8101' that `up` started; "
+        f"there are: {one}, {other}"
+    )
+    assert json.loads(run(app, ["engine", "down", f"{other}/", "--json"]).stdout) == {"ended": [other]}
+    assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": [one]}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([8100, 8101], ""),
+        ([8101], "in use: 8100; the next free ports were taken: 8101"),
+        ([8100, 8103], "in use: 8101, 8102; the next free ports were taken: 8100, 8103"),
+    ],
+)
+def test_ports_that_were_taken_are_named(found: list[int], said: str) -> None:
+    assert taken_ports(found, 8100) == said
 
 
 def test_a_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay.config import parse_spec
+from forebay.config import ApplicationOptions, parse_spec, preset_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.runtime.first_records import doubt, reads_nothing
@@ -90,6 +90,24 @@ def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> N
     found = doubt(spec(tmp_path, b"user,text\na\n", name="in.csv"))
     assert found is not None
     assert "the row has 1 columns, the header has 2" in found
+
+
+@pytest.mark.parametrize("application", ["sessions", "summary", "topics", "trends"])
+def test_an_application_needs_its_text(tmp_path: Path, application: str) -> None:
+    (tmp_path / "chat.jsonl").write_text(
+        '{"user": "u", "channel": "c", "at": "2026-01-01", "body": {"a": ""}}\n'
+    )
+
+    def pipeline(*settings: str) -> PipelineSpec:
+        given = ApplicationOptions(
+            str(tmp_path / "chat.jsonl"), tmp_path / "out", time="at", settings=settings
+        )
+        return preset_spec(application, given)
+
+    assert "application.text: field 'text' is missing; the event has user, channel, at, body" in str(
+        doubt(pipeline())
+    )
+    assert doubt(pipeline("application.text=body.a")) is None
 
 
 def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:

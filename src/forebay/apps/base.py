@@ -62,6 +62,11 @@ class ApplicationSettings(Model):
         """Whether an engine is needed at all."""
         return True
 
+    @property
+    def text_field(self) -> str | None:
+        """The field that it cannot do without, dots for nesting; None where there is none such."""
+        return None
+
     def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
         """What of it does not fit the pipeline: paths of keys, and what is wrong there."""
         if self.needs_key and pipeline.key is None:

@@ -340,6 +340,10 @@ class SessionsSpec(ApplicationSettings):
         "`event_time`, else on the clock. null: never.",
     )
 
+    @property
+    def text_field(self) -> str:
+        return self.text
+
     def settings(self) -> Sessions:
         return Sessions(**{name: value for name, value in self if name != "type"})
 

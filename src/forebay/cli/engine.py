@@ -23,6 +23,8 @@ from forebay.settings import load_settings
 if TYPE_CHECKING:
     from forebay.engine.launch import Replica
 
+MOST_PORTS = 10
+
 engine = typer.Typer(help="Local vLLM replicas.", no_args_is_help=True)
 
 
@@ -80,7 +82,19 @@ def up(
     progress = ConsoleProgress(errors_console())
     with local_replicas(replicas, options, settings=settings, progress=progress) as started:
         started.keep()
+        note = taken_ports([replica.port for replica in started.replicas], port_base)
+        if note:
+            say(errors_console(), note)
         _show(started.replicas, json)
+
+
+def taken_ports(found: Sequence[int], base: int) -> str:
+    """Which ports from `base` up were taken, where replicas have got later ones; else empty."""
+    taken = sorted({*range(base, max(found))} - {*found})
+    if not taken:
+        return ""
+    ports = ", ".join(map(str, taken[:MOST_PORTS])) + (", …" if len(taken) > MOST_PORTS else "")
+    return f"in use: {ports}; the next free ports were taken: {', '.join(map(str, found))}"
 
 
 @engine.command(cls=Command)
@@ -93,12 +107,26 @@ def status(*, json: JsonFile = None) -> None:
 
 
 @engine.command(cls=Command)
-def down(*, json: JsonFile = None) -> None:
+def down(
+    urls: Annotated[
+        list[str] | None, typer.Argument(metavar="[URL]...", help="Those to end; by default all of them.")
+    ] = None,
+    *,
+    json: JsonFile = None,
+) -> None:
     """End the replicas that `up` started, with all their processes."""
     from forebay.engine.launch import end_kept, machine_registry
 
     check_json(json)
-    ended = end_kept(machine_registry(load_settings()))
+    registry = machine_registry(load_settings())
+    wanted = {url.rstrip("/") for url in urls or ()}
+    there = {replica.url for replica in registry.read() if replica.kept}
+    if wanted - there:
+        raise SettingError(
+            f"forebay engine down: there is no replica {min(wanted - there)[:200]!r} that `up` started; "
+            f"there are: {', '.join(sorted(there)) or 'none'}"
+        )
+    ended = end_kept(registry, only=wanted or there)
     write_json(json, {"ended": [replica.url for replica in ended]})
     if shows_text(json):
         typer.echo(f"{len(ended)} replica(s) ended.")

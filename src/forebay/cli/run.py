@@ -104,7 +104,8 @@ def run(
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped.
 
     Where Flink is lost on the way, it is started again by itself. The exit status is 0 where the pipeline has
-    finished, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143 after SIGTERM.
+    finished, also with dead letters, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143
+    after SIGTERM.
     """
     given = {"source": source, "out": out, "key": key, "time": time}
     values = [*(set or []), *_key_setting(api_key_env)]

@@ -123,9 +123,11 @@ class StreamClock(KeyedProcessFunction):
 
     def _message(self, event: Event, judged: Judged) -> bytes:
         if judged.verdict == "late":
-            raise TooLate(f"{-judged.ahead_ms / 1000:.0f} s behind the stream")
+            allowed = f"late_s allows {self._tolerance.late_ms / 1000:g}"
+            raise TooLate(f"{-judged.ahead_ms / 1000:.0f} s behind the stream; {allowed}")
         if judged.verdict == "ahead":
-            raise TooFarAhead(f"{judged.ahead_ms / 1000:.0f} s ahead of the stream")
+            allowed = f"ahead_s allows {self._tolerance.ahead_ms / 1000:g}"
+            raise TooFarAhead(f"{judged.ahead_ms / 1000:.0f} s ahead of the stream; {allowed}")
         return self._to_message(event)
 
     def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.look import likely_instead
 from forebay.connectors.files.settings import CsvSource, FileSource
+from forebay.engine.prompt import names_of
 from forebay.errors import SettingError, TemplateFailed
-from forebay.records import DeadLetter, Event
+from forebay.records import JSON, DeadLetter, Event
 
 MOST_RECORDS = 100
 MOST_CHARS = 300
@@ -19,8 +21,8 @@ def doubt(spec: PipelineSpec) -> str | None:
     not, or where they are not known.
 
     Looks at a hundred records at most, and only of files that are not followed; blocks on the file system.
-    Raises `SettingError` where the source cannot be read, and where a template names a column that a CSV file
-    does not have.
+    Raises `SettingError` where the source cannot be read, and where a template or an application names a
+    column that a CSV file does not have.
     """
     spec.source.check("source")
     why_not = _Templates(spec)
@@ -52,12 +54,13 @@ def reads_nothing(spec: PipelineSpec) -> bool:
 
 
 class _Templates:
-    """What each record of a pipeline is put into before anybody is asked."""
+    """What a pipeline takes of each record before anybody is asked."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (spec.key_template(), spec.id_template(), spec.priority_template())
         self._fields = [template for template in fields if template is not None]
         self._prompt = spec.prompt_template()
+        self._text = None if spec.application is None else spec.application.text_field
 
     def __call__(self, record: Event | DeadLetter) -> str | None:
         """Why a record would become a dead letter; None where it would not for its fields."""
@@ -70,4 +73,16 @@ class _Templates:
                 self._prompt.render(record.fields, key="", time_ms=record.time_ms)
         except TemplateFailed as error:
             return str(error)
+        if self._text is not None and not _has(record.fields, self._text):
+            return (
+                f"application.text: field {self._text!r} is missing; the event has {names_of(record.fields)}"
+            )
         return None
+
+
+def _has(value: JSON, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True

@@ -46,7 +46,7 @@ def test_a_time_of_its_own_wins_over_the_records() -> None:
     ("value", "words"),
     [
         (None, "tombstone"),
-        (b"\xff\xfe", "not JSON"),
+        (b"\xff\xfe", "not UTF-8: byte 1"),
         (b"[]", "object"),
         (b'{"text": "' + b"x" * 10_000_000 + b'"}', "the limit is 1048576"),
     ],

@@ -286,6 +286,10 @@ class SummarySpec(ApplicationSettings):
             raise wrong(f"expected settings that agree; {error}") from None
         return self
 
+    @property
+    def text_field(self) -> str:
+        return self.text
+
     def settings(self) -> Summaries:
         return Summaries(**{name: value for name, value in self if name != "type"})
 

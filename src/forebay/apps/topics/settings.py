@@ -157,6 +157,10 @@ class TopicsSpec(ApplicationSettings):
         CLUSTERS.idle_s, description="End a topic after this long without a new text."
     )
 
+    @property
+    def text_field(self) -> str:
+        return self.text
+
     def settings(self) -> Topics:
         find = TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
         return Topics(

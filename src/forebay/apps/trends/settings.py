@@ -146,6 +146,10 @@ class TrendsSpec(ApplicationSettings):
         FIND.least_posts, description="Minimum decayed number of posts with the term."
     )
 
+    @property
+    def text_field(self) -> str:
+        return self.text
+
     def settings(self) -> Trends:
         find = TrendSettings(
             least_nats=self.least_nats, least_ratio=self.least_ratio, least_posts=self.least_posts

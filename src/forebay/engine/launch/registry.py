@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -128,12 +128,15 @@ def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None
     kill(left)
 
 
-def end_kept(registry: Registry, grace_s: float = GRACE_S) -> list[Replica]:
-    """End all replicas that were handed over, with the orphans of dead ones, and return them.
+def end_kept(
+    registry: Registry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
+) -> list[Replica]:
+    """End all replicas that were handed over, or `only` those with these URLs, with the orphans of dead ones,
+    and return them.
 
     Those that a running command owns are left to it.
     """
-    kept = [replica for replica in registry.read() if replica.kept]
+    kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)
     with registry.changing() as registered:
         for replica in kept:
