@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,19 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any
     # Room for the queues of all keys or twice the slots; then ever more slowly: as many in the tenfold time.
     expected = math.log(10) * (LEAST_SHARE if keys <= 3 else ANSWERS / FACTOR)
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
+
+
+@pytest.mark.parametrize(("woken", "after_ms"), [(True, 1000), (False, 1)])
+def test_answers_are_looked_for_often_only_where_they_wake_nobody(
+    woken: bool, after_ms: int, opened: Any
+) -> None:
+    run = opened(Remember())
+    run.function._wakes = SimpleNamespace(works=woken, add=lambda *_: None)
+    run.event("a", 0)
+    # The one that takes a shard up.
+    run.wall_timer()
+    time_ms, _ = run.state.wall[0]
+    assert time_ms - run.clock.wall_ms() == after_ms
 
 
 def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:

@@ -76,12 +76,13 @@ def served(service: Service) -> Iterator[Service]:
                 self.wfile.write(b"HTTP/9.9 what\r\n\r\n")
                 self.close_connection = True
                 return
-            body = b"" if self.path == "/empty" else sent or b'{"it": "is"}'
+            body = {"/empty": b"", "/words": b"<html>"}.get(self.path, sent or b'{"it": "is"}')
             self.send_response({"/none": 404, "/wrong": 500}.get(self.path, 200))
-            self.send_header("Content-Length", str(len(body)))
+            cut = self.path == "/cut" and self.number == 1
+            self.send_header("Content-Length", str(len(body) + cut))
             self.end_headers()
             self.wfile.write(body)
-            self.close_connection = self.path == "/last"
+            self.close_connection = cut or self.path == "/last"
 
         do_POST = do_PATCH = do_GET
 
@@ -147,6 +148,13 @@ def test_so_is_one_whose_answer_makes_no_sense(service: Service) -> None:
     assert service.asked[1:] == [("GET", "/garbage", 1), ("GET", "/garbage", 2)]
 
 
+def test_so_is_one_whose_answer_was_cut_short(service: Service) -> None:
+    flink = service.of()
+    flink.json("/a")
+    assert flink.json("/cut") == {"it": "is"}
+    assert service.asked[1:] == [("GET", "/cut", 1), ("GET", "/cut", 2)]
+
+
 def test_on_a_new_connection_it_is_not(service: Service) -> None:
     with pytest.raises(LaunchError, match="does not answer"):
         service.of().json("/closes")
@@ -198,11 +206,18 @@ def test_what_is_no_answer_is_told(of: str, request: pytest.FixtureRequest) -> N
     flink: FlinkRest = request.getfixturevalue(of).of()
     with pytest.raises(LaunchError, match="/garbage does not answer"):
         flink.ask("/garbage")
+    with pytest.raises(LaunchError, match="/words answered what is not JSON: b'<html>'"):
+        flink.json("/words")
     with pytest.raises(NotFound, match="/none answered 404"):
         flink.ask("/none")
     with pytest.raises(LaunchError, match="/wrong answered 500"):
         flink.ask("/wrong")
     assert flink.json("/empty", "PATCH") is None
+
+
+def test_an_answer_that_a_cluster_cuts_short_is_none(cluster: Service) -> None:
+    with pytest.raises(LaunchError, match="/cut does not answer"):
+        cluster.of().ask("/cut")
 
 
 def test_a_cluster_gets_each_question_on_a_connection_of_its_own(

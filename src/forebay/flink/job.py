@@ -327,7 +327,7 @@ def check_cluster(address: str) -> None:
         version = str(found["flink-version"])
     except LaunchError as error:
         raise SettingError(f"cluster: no Flink answers at {address}: {error}") from None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise SettingError(f"cluster: what answers at {address} is not Flink's REST service") from None
     if _minor(version) != _minor(FLINK_VERSION):
         raise SettingError(

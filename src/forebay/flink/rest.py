@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -42,7 +43,11 @@ class FlinkRest:
 
     def json(self, path: str, method: str = "GET", wish: object = None) -> Any:
         """What Flink answers; None where that is nothing."""
-        return json.loads(self.ask(path, method, wish) or "null")
+        body = self.ask(path, method, wish)
+        try:
+            return json.loads(body or "null")
+        except ValueError:
+            raise LaunchError(f"{self.url}{path} answered what is not JSON: {body[:80]!r}") from None
 
     def ask(self, path: str, method: str = "GET", wish: object = None) -> bytes:
         """The answer as it is, of at most 8 MiB; `wish` is sent as JSON."""
@@ -62,7 +67,7 @@ class FlinkRest:
         request = urllib.request.Request(self.url + path, data, HEADERS, method=method)
         try:
             with self._opener.open(request, timeout=REST_TIMEOUT_S) as answer:
-                return answer.status, answer.read(MAX_ANSWER_BYTES)
+                return answer.status, _body(answer)
         except urllib.error.HTTPError as error:
             return error.code, b""
 
@@ -74,7 +79,7 @@ class FlinkRest:
         kept = connection.sock is not None
         try:
             return _ask_once(connection, path, method, data)
-        except (http.client.HTTPException, ConnectionError):
+        except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):
             if not kept:
                 raise
             # Flink has closed it since: it was idle for long, or there is another Flink.
@@ -111,7 +116,7 @@ def _ask_once(connection: _Connection, path: str, method: str, data: bytes | Non
     try:
         connection.request(method, path, data, HEADERS)
         answer = connection.getresponse()
-        body = answer.read(MAX_ANSWER_BYTES)
+        body = _body(answer)
     except BaseException:
         connection.close()
         raise
@@ -119,3 +124,12 @@ def _ask_once(connection: _Connection, path: str, method: str, data: bytes | Non
         # There is more of it.
         connection.close()
     return answer.status, body
+
+
+def _body(answer: http.client.HTTPResponse) -> bytes:
+    """At most `MAX_ANSWER_BYTES` of an answer. Raises `IncompleteRead` where it ends before its length."""
+    body = answer.read(MAX_ANSWER_BYTES)
+    # Of a read with a limit, Python says nothing where the connection ends.
+    if answer.length and len(body) < MAX_ANSWER_BYTES:
+        raise http.client.IncompleteRead(body, answer.length)
+    return body
