@@ -10,7 +10,7 @@ import pytest
 
 import forebay as fb
 from forebay.api.execution import rest_of
-from forebay.api.progress import Counts, Follower, follow, lines
+from forebay.api.progress import JUDGE_EVERY, Counts, Follower, follow, lines
 from forebay.errors import LaunchError, SettingError
 from forebay.flink.environment import FlinkConfig
 from forebay.flink.job import JobFailure
@@ -174,7 +174,7 @@ SHOUT = "sort: all of the first 19 events became dead letters"
 def test_that_all_becomes_dead_letters_is_said_once_also_where_nobody_listens_to_info(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    job = FakeJob([{}, {"sort": ALL_DEAD}, {"sort": ALL_DEAD}, {"sort": ALL_DEAD}])
+    job = FakeJob([{}] * JUDGE_EVERY + [{"sort": ALL_DEAD}] * 10)
     (line,) = said(caplog, job, logging.WARNING)
     assert line.startswith(SHOUT)
     assert job.asked_counts == 2  # There is nothing more to say.
@@ -193,10 +193,12 @@ def test_that_all_becomes_dead_letters_is_said_once_also_where_nobody_listens_to
 def test_dead_letters_beside_others_are_no_alarm(
     caplog: pytest.LogCaptureFixture, found: dict[str, float]
 ) -> None:
-    assert said(caplog, FakeJob([{"sort": found}] * 3), logging.WARNING) == []
+    assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []
 
 
 def test_where_nobody_listens_counts_are_asked_for_until_there_is_a_result() -> None:
-    job = FakeJob([{}, {"sort": {"accepted": 3.0, "dead_letters": 0.0}}, {"sort": COUNTS}, {}, {}, {}])
+    none_yet = {"sort": {"accepted": 3.0, "dead_letters": 0.0}}
+    rounds = [*[{}] * JUDGE_EVERY, *[none_yet] * JUDGE_EVERY, *[{"sort": COUNTS}] * 10]
+    job = FakeJob(rounds)
     follow(Follower(job, 1).look, job.wait)
     assert job.asked_counts == 3

@@ -22,6 +22,8 @@ ENDING = frozenset(("FAILING", "FAILED", "CANCELLING", "CANCELED"))
 """Flink's words for a job that it does not restart."""
 IN_A_ROW_MS = 600_000
 """Two failures that are further apart are not in a row."""
+JUDGE_EVERY = 3
+"""Rounds between looks for dead letters: Flink's first answer has nothing in it."""
 LEAST_DEAD = 10
 DEAD_SHARE = 0.9
 END_S = 2.0
@@ -57,8 +59,7 @@ class Follower:
 
     def __init__(self, job: Job, count_every: int | None) -> None:
         self._job = job
-        self._logs_counts = count_every is not None
-        self._count_every = count_every or round(10 / ROUND_S)
+        self._count_every = count_every
         self._rounds = 0
         self._runs = False
         self._said: list[str] = []
@@ -75,8 +76,9 @@ class Follower:
         if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
             self._runs = True
             log.info("the job runs")
-        if self._rounds % self._count_every == 0:
-            self._see_counts()
+        told = self._count_every and not self._rounds % self._count_every and log.isEnabledFor(logging.INFO)
+        if told or (self._unjudged and not self._rounds % JUDGE_EVERY):
+            self._see_counts(told=bool(told))
 
     def _see_failures(self) -> None:
         seen_ms = 0 if self.last is None else self.last.time_ms
@@ -93,10 +95,7 @@ class Follower:
             self._job.cancel()
             self._cancelled = True
 
-    def _see_counts(self) -> None:
-        told = self._logs_counts and log.isEnabledFor(logging.INFO)
-        if not (told or self._unjudged):
-            return
+    def _see_counts(self, *, told: bool) -> None:
         counts = self._job.by_operator()
         if told:
             now = lines(counts)
@@ -140,16 +139,22 @@ def all_dead(found: Mapping[str, float]) -> bool:
 @contextmanager
 def followed(follower: Follower, every_s: float) -> Iterator[None]:
     """Make a round every `every_s` seconds while the block runs, on a thread of its own, and one at its end,
-    for which Flink may be gone."""
+    for which Flink may be gone. Whatever interrupts the block, such as Ctrl-C, does not wait for that one."""
     ended = threading.Event()
     wait = partial(ended.wait, every_s)
     thread = threading.Thread(target=follow, args=(follower.look, wait), name="progress", daemon=True)
     thread.start()
+    interrupted = True
     try:
         yield
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
     finally:
         ended.set()
-        thread.join(END_S)
+        if not interrupted:
+            thread.join(END_S)
 
 
 def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
