@@ -37,6 +37,12 @@ class PipelineFailed(ForebayError):
     """A pipeline started and failed. The message has the last cause that Flink gave."""
 
 
+class FunctionFailed(PipelineFailed):
+    """A function that you gave to a sink raised for an element of its stream, or what is to be written is not
+    a JSON value. The message names the sink, the function and the element. The same element would fail
+    again: `env.execute` ends the job when the same function has failed twice in a row."""
+
+
 class ResultsLost(PipelineFailed):
     """Kafka aborted a transaction with results that a checkpoint counts as written. The message names the
     checkpoint to resume from: the results are then made again."""

@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+import forebay as fb
 from forebay.api import environment
-from forebay.api.environment import delete_others, hold_folder, resumed_checkpoint
+from forebay.api.environment import check_none_runs, delete_others, hold_folder, resumed_checkpoint
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import HEADER, LOCK, MARK
 from forebay.flink.environment import FlinkConfig
@@ -96,7 +100,7 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
 ) -> None:
     made: list[FlinkConfig] = []
     monkeypatch.setattr(environment, "flink_environment", made.append)
-    monkeypatch.setattr(environment, "LoggingEnvironment", lambda env, *more: env)
+    monkeypatch.setattr(environment, "ProgramEnvironment", lambda env, *more: env)
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
     state = tmp_path / "state"
     os.utime(checkpoint(state, FIRST, 3) / "_metadata", (1, 1))
@@ -126,9 +130,60 @@ def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCapture
     ]
 
 
-def test_beam_does_not_say_what_it_lacks() -> None:
-    code = "from forebay.api.environment import mute_beam; mute_beam(); import pyflink.fn_execution"
+def importing_pyflink(before: str = "") -> str:
+    """What a program's log has of it."""
+    code = (
+        f"import logging; logging.basicConfig(level=logging.INFO); {before}\n"
+        "from forebay.api.environment import mute_pyflink; mute_pyflink()\n"
+        "from forebay.flink.thread_mode import import_functions; import_functions()"
+    )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
-    assert "GCSFileSystem" not in done.stderr
+    return done.stderr
+
+
+def test_pyflink_does_not_say_what_it_lacks_unless_it_is_asked() -> None:
+    said = importing_pyflink()
+    assert "GCSFileSystem" not in said
+    assert "PYFLINK_CYTHON" not in said
+    asked = "logging.getLogger('pyflink.fn_execution').setLevel(logging.INFO)"
+    assert "PYFLINK_CYTHON" in importing_pyflink(asked)
+
+
+class FlinkOfJobs(BaseHTTPRequestHandler):
+    """Flink's REST service with a job that runs and one that has ended."""
+
+    def do_GET(self) -> None:
+        jobs = [{"id": FIRST, "status": "RUNNING"}, {"id": SECOND, "status": "CANCELED"}]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(orjson.dumps({"jobs": jobs}))
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FlinkOfJobs) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_job_that_still_runs_on_the_cluster_keeps_its_folder(cluster: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "running", FIRST, 3)
+    checkpoint(tmp_path / "running", SECOND, 2)
+    words = rf"job {FIRST}, .*still runs at {cluster}.*Cancel it: .*/jobs/{FIRST}\?mode=cancel"
+    with pytest.raises(SettingError, match=words):
+        fb.environment(checkpoints=tmp_path / "running", cluster=cluster)
+    checkpoint(tmp_path / "ended", SECOND, 2)
+    check_none_runs(cluster, tmp_path / "ended")
+
+
+def test_of_a_cluster_that_does_not_answer_nothing_is_known(tmp_path: Path) -> None:
+    checkpoint(tmp_path, FIRST, 3)
+    check_none_runs("127.0.0.1:9", tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import orjson
@@ -70,6 +72,24 @@ def test_a_dict_that_to_event_makes_of_a_record_changes_its_fields_alone() -> No
     assert item.event == Event(RECORD.raw, {"n": 1}, 7, "tickets/0@17", b"ann", {"channel": b"chat"})
     item = keyed(encode(RECORD), ReadEvent(lambda event: Event(b"x", {}), decode))
     assert item.event == Event(b"x", {})
+
+
+@pytest.mark.parametrize("made", [keyed, encoded])
+def test_a_pydantic_model_is_an_event(made: Any) -> None:
+    class Ticket(BaseModel):
+        text: str
+        at: date
+
+    ticket = Ticket(text="a", at=date(2026, 1, 31))
+    fields = {"text": "a", "at": "2026-01-31"}
+    for element, read in ((ticket, ReadEvent()), ("a", ReadEvent(lambda text: ticket))):
+        item = made(element, read)
+        event = item.event if isinstance(item, KeyedEvent) else item
+        assert (event.fields, orjson.loads(event.raw)) == (fields, fields)
+    # Of a record, the place, the key and the headers stay.
+    item = made(encode(RECORD), ReadEvent(lambda event: ticket, decode))
+    event = item.event if isinstance(item, KeyedEvent) else item
+    assert event == replace(RECORD, fields=fields)
 
 
 def test_the_dead_letter_of_another_element_shows_it() -> None:

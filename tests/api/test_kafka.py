@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 import forebay as fb
-from forebay.errors import PipelineFailed, SettingError
+from forebay.errors import FunctionFailed, PipelineFailed, SettingError
 from forebay.testing import Fixed, ScriptedEngineFactory
 
 pytestmark = pytest.mark.flink
@@ -63,6 +63,26 @@ def test_from_topic_to_topic(
     }
     (letter,) = consume_committed(node.bootstrap, dead)
     assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
+
+
+def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
+    node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
+) -> None:
+    from benchmarks.topic_client import produce
+
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
+    source, sink = topic(), topic()
+    produce(node.bootstrap, source, [{"value": b'{"text": "tea"}', "key": "ann"}])
+    env = fb.environment(checkpoints=tmp_path / "state", every_s=0.5)
+    ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), model="m", prompt="{{ text }}")
+    lines = fb.read_kafka(env, node.bootstrap, source, group="g", start="earliest")
+    results = fb.infer(lines, ask, key="{{ kafka.key }}").results
+    fb.write_kafka(results, node.bootstrap, sink, name=sink, value=lambda result: result.answer.tem)
+    words = rf"write_kafka '{sink}': value failed for the result with id '.*' and key 'ann': AttributeError: "
+    with pytest.raises(FunctionFailed, match=words):
+        env.execute("topics")
 
 
 def test_what_is_wrong_is_told_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:

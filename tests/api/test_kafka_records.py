@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from forebay.api.kafka import WriteObject, key_of
 from forebay.api.models import AnswerModel, ReadResult
 from forebay.codec import encode
-from forebay.errors import SettingError, TemplateFailed
+from forebay.errors import FunctionFailed, SettingError
 from forebay.records import DeadLetter, Result, Usage
 
 
@@ -71,12 +71,24 @@ def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) ->
 
 
 def test_a_key_that_cannot_be_made() -> None:
-    with pytest.raises(TemplateFailed, match="customer"):
+    with pytest.raises(FunctionFailed, match=r"key failed for the dict \{'n': 1\}: TemplateF.*customer"):
         WriteObject(key_of("{{ customer }}", None))({"n": 1})
-    with pytest.raises(TemplateFailed, match="the event has no fields"):
+    with pytest.raises(FunctionFailed, match="the event has no fields"):
         WriteObject(key_of("{{ customer }}", None))(5)
-    with pytest.raises(TypeError, match="the key must be text, bytes or None, found int"):
+    with pytest.raises(FunctionFailed, match="the key must be text, bytes or None, found int"):
         WriteObject(key_of(lambda element: 5, None))({"n": 1})
+
+
+def test_what_value_raises_names_the_sink_the_function_and_the_record() -> None:
+    write = WriteObject(value=lambda result: result.answer.tem, read=READ, where="write_kafka 'teams'")
+    with pytest.raises(FunctionFailed) as raised:
+        write(encode(RESULT))
+    assert str(raised.value) == (
+        "write_kafka 'teams': value failed for the result with id '1' and key 'ann': AttributeError: "
+        "'Triage' object has no attribute 'tem'"
+    )
+    with pytest.raises(FunctionFailed, match=r"value failed for .*: TypeError: Type is not JSON .*: object"):
+        WriteObject(value=lambda result: object())(RESULT)
 
 
 @pytest.mark.parametrize(

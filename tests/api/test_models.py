@@ -150,6 +150,26 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
         assert fb.Inference(replica.url, model="m", api_key=no_key).served_model() == "m"
 
 
+def test_a_wait_for_the_server_is_told_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    say = inference.SaidOnce(3.0)
+    for waited_s in (0.0, 1.0, 3.5, 8.0):
+        say(f"waited {waited_s} s", waited_s)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "waited 3.5 s")
+    ]
+
+
+def test_which_server_is_waited_for_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "SILENT_S", 0.0)
+    with pytest.raises(PipelineFailed):
+        fb.Inference("http://127.0.0.1:9", deadline_s=0.5).served_model()
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
+    assert said.startswith("waiting for the engine, at most 0.5 s: ")
+    assert "127.0.0.1:9" in said
+
+
 def test_an_engine_of_ones_own_needs_no_name_of_a_model() -> None:
     assert fb.Inference(ScriptedEngineFactory()).served_model() == "scripted"
     assert fb.Inference(ScriptedEngineFactory(), model="m").served_model() == "m"

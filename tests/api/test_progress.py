@@ -1,16 +1,19 @@
-"""What a program's log says of its job."""
+"""What a program's log says of its job, and which job is given up."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 import forebay as fb
-from forebay.api.progress import Counts, follow, lines, rest_of
+from forebay.api.execution import rest_of
+from forebay.api.progress import JUDGE_EVERY, Counts, Follower, follow, lines
 from forebay.errors import LaunchError, SettingError
 from forebay.flink.environment import FlinkConfig
+from forebay.flink.job import JobFailure
 
 COUNTS = {
     "accepted": 40.0,
@@ -21,24 +24,54 @@ COUNTS = {
     "pending": 3.0,
 }
 LINE = "sort: 42 events in, 30 results, 1 dead letters, 8 in flight, 3 waiting"
+VALUE = "FunctionFailed: write_kafka 'teams': value failed for the result with id '1': KeyError: 'team'"
+SAME = VALUE.replace("'1'", "'2'")
+KEY = VALUE.replace("value", "key")
+OTHER = "TimeoutException: no answer"
 
 
-def looks(*found: Counts | None) -> tuple[Callable[[], Counts], Callable[[], bool]]:
-    """A job that is looked at once for each of `found`; None: Flink does not answer."""
-    left = list(found)
+class FakeJob:
+    """A job that is looked at once for each of its `rounds`: counts, or failures with a moment and a cause;
+    None: Flink does not answer."""
 
-    def look() -> Counts:
-        now = left.pop(0)
-        if now is None:
+    def __init__(self, rounds: Sequence[Any], state: str = "RESTARTING", *, runs: bool = False) -> None:
+        self._rounds = list(rounds)
+        self._now: Any = {}
+        self._failures: list[JobFailure] = []
+        self._state, self._runs = state, runs
+        self.cancelled = 0
+        self.asked_counts = 0
+
+    def wait(self) -> bool:
+        self._now = self._rounds.pop(0)
+        if isinstance(self._now, tuple):
+            self._failures.append(JobFailure(self._now[0], "a task", self._now[1]))
+        return not self._rounds
+
+    def failures(self) -> list[JobFailure]:
+        if self._now is None:
             raise LaunchError("Flink does not answer")
-        return now
+        return self._failures
 
-    return look, lambda: not left
+    def state(self) -> str:
+        return self._state
+
+    def all_run(self) -> bool:
+        return self._runs
+
+    def by_operator(self) -> Counts:
+        self.asked_counts += 1
+        return self._now if isinstance(self._now, dict) else {}
+
+    def cancel(self) -> None:
+        self.cancelled += 1
 
 
-def said(caplog: pytest.LogCaptureFixture, *found: Counts | None) -> list[str]:
-    caplog.set_level(logging.INFO, "forebay")
-    follow(*looks(*found))
+def said(
+    caplog: pytest.LogCaptureFixture, job: FakeJob, level: int = logging.INFO, count_every: int | None = 1
+) -> list[str]:
+    caplog.set_level(level, "forebay")
+    follow(Follower(job, count_every).look, job.wait)
     return [record.getMessage() for record in caplog.records if record.name == "forebay"]
 
 
@@ -54,15 +87,72 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
 
 def test_nothing_is_said_twice_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
     more = {**COUNTS, "results": 31.0}
-    assert said(caplog, {}, {"sort": COUNTS}, {"sort": COUNTS}, {"sort": more}, {"sort": COUNTS}) == [
-        LINE,
-        LINE.replace("30 results", "31 results"),
-        LINE,
-    ]
+    job = FakeJob([{}, {"sort": COUNTS}, {"sort": COUNTS}, {"sort": more}, {"sort": COUNTS}])
+    assert said(caplog, job) == [LINE, LINE.replace("30 results", "31 results"), LINE]
 
 
 def test_a_flink_that_does_not_answer_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    assert said(caplog, None, {"sort": COUNTS}, None, {"sort": COUNTS}) == [LINE]
+    assert said(caplog, FakeJob([None, {"sort": COUNTS}, None, {"sort": COUNTS}])) == [LINE]
+
+
+def test_that_the_job_runs_is_said_when_it_begins_and_after_each_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    words = said(caplog, FakeJob([{}, {}, (1, OTHER), {}], runs=True))
+    assert words == ["the job runs", f"Flink restarts the job: {OTHER}", "the job runs"]
+
+
+def test_each_restart_is_said_once_also_where_nobody_listens_to_info(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = FakeJob([{}, (1, OTHER), {}, (2, OTHER), {"sort": COUNTS}], runs=True)
+    assert said(caplog, job, logging.WARNING) == [f"Flink restarts the job: {OTHER}"] * 2
+    assert job.cancelled == 0
+
+
+@pytest.mark.parametrize("state", ["FAILING", "FAILED", "CANCELLING"])
+def test_a_failure_that_ends_the_job_is_no_restart(caplog: pytest.LogCaptureFixture, state: str) -> None:
+    assert said(caplog, FakeJob([(1, OTHER)], state)) == []
+
+
+def test_a_job_is_cancelled_when_the_same_function_fails_twice_in_a_row(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = FakeJob([(1, VALUE), {}, (2, SAME), {}, (3, SAME)])
+    follower = Follower(job, 1)
+    follow(follower.look, job.wait)
+    assert [record.getMessage() for record in caplog.records] == [f"Flink restarts the job: {VALUE}"]
+    assert (job.cancelled, follower.hopeless) == (1, True)
+    assert follower.last == JobFailure(2, "a task", SAME)
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [(1, VALUE), (2, OTHER), (3, SAME)],
+        [(1, VALUE), (2, KEY)],
+        [(1, VALUE), (700_002, SAME)],
+        [(1, OTHER), (2, OTHER)],
+    ],
+    ids=["another between", "another function", "much later", "no function"],
+)
+def test_other_failures_are_left_to_flink(failures: list[tuple[int, str]]) -> None:
+    job = FakeJob(failures)
+    follower = Follower(job, 1)
+    follow(follower.look, job.wait)
+    assert (job.cancelled, follower.hopeless) == (0, False)
+
+
+def test_a_cancellation_that_flink_does_not_take_is_tried_again() -> None:
+    class Deaf(FakeJob):
+        def cancel(self) -> None:
+            super().cancel()
+            if self.cancelled == 1:
+                raise LaunchError("Flink does not answer")
+
+    job = Deaf([(1, VALUE), (2, SAME), {}, {}])
+    follow(Follower(job, 1).look, job.wait)
+    assert job.cancelled == 2
 
 
 def test_a_cluster_is_asked_where_it_is() -> None:
@@ -75,3 +165,40 @@ def test_a_cluster_is_asked_where_it_is() -> None:
 def test_an_interval_that_is_none(every_s: float) -> None:
     with pytest.raises(SettingError, match="log_every_s: expected a number of seconds above 0, or None"):
         fb.environment(log_every_s=every_s)
+
+
+ALL_DEAD = {"accepted": 20.0, "dead_letters": 19.0, "in_flight": 1.0}
+SHOUT = "sort: all of the first 19 events became dead letters"
+
+
+def test_that_all_becomes_dead_letters_is_said_once_also_where_nobody_listens_to_info(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = FakeJob([{}] * JUDGE_EVERY + [{"sort": ALL_DEAD}] * 10)
+    (line,) = said(caplog, job, logging.WARNING)
+    assert line.startswith(SHOUT)
+    assert job.asked_counts == 2  # There is nothing more to say.
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        COUNTS,
+        {"accepted": 9.0, "dead_letters": 9.0},
+        {"accepted": 40.0, "dead_letters": 20.0, "in_flight": 20.0},
+        {"accepted": 20.0, "dead_letters": 19.0, "results": 1.0},
+    ],
+    ids=["usual", "few", "half", "one result"],
+)
+def test_dead_letters_beside_others_are_no_alarm(
+    caplog: pytest.LogCaptureFixture, found: dict[str, float]
+) -> None:
+    assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []
+
+
+def test_where_nobody_listens_counts_are_asked_for_until_there_is_a_result() -> None:
+    none_yet = {"sort": {"accepted": 3.0, "dead_letters": 0.0}}
+    rounds = [*[{}] * JUDGE_EVERY, *[none_yet] * JUDGE_EVERY, *[{"sort": COUNTS}] * 10]
+    job = FakeJob(rounds)
+    follow(Follower(job, 1).look, job.wait)
+    assert job.asked_counts == 3

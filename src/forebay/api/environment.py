@@ -12,14 +12,16 @@ from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.api.progress import LoggingEnvironment
+from forebay.api.execution import ProgramEnvironment
 from forebay.connectors.jars import installed_jars
-from forebay.errors import SettingError
+from forebay.errors import LaunchError, SettingError
 from forebay.files import try_lock
 from forebay.flink import checkpoints as flink_checkpoints
 from forebay.flink.checkpoints import LOCK, jobs_in
-from forebay.flink.environment import FlinkConfig, flink_environment
+from forebay.flink.environment import FlinkConfig, Restart, flink_environment
+from forebay.flink.job import ENDED
 from forebay.flink.jvm import HEAP_MB
+from forebay.flink.rest import FlinkRest
 from forebay.settings import load_settings
 
 
@@ -54,14 +56,17 @@ def environment(
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
         log_every_s: While `env.execute` runs, log this often (seconds) how many events came in, how many
-            results and dead letters left, and how many calls are in flight; None: never. Nothing is asked of
-            Flink where `INFO` is off.
+            results and dead letters left, and how many calls are in flight; None: never.
         options: Options of Flink's own. They take precedence.
 
-    Which checkpoint it resumes from and what the job has done are logged (`logging.getLogger("forebay")`, at
-    `INFO`). Raises
-    `SettingError` for a wrong argument and for a directory that another process uses, `LaunchError` if the
-    JVM does not start.
+    A job that fails is restarted from its newest checkpoint, ten times, after growing pauses of 1 to 30
+    seconds; ten quiet minutes begin the count anew. `env.execute` raises `forebay.errors.PipelineFailed` with
+    the cause when the job has failed, and Ctrl-C cancels the job. The logger `forebay` gets restarts, and
+    operators all of whose events become dead letters, at `WARNING`; at `INFO`, which checkpoint the job
+    resumes from, when it runs, and what it has done.
+
+    Raises `SettingError` for a wrong argument, for a directory that another process uses, and where a job
+    that has its checkpoints there still runs on the cluster; `LaunchError` if the JVM does not start.
 
     >>> env = fb.environment(checkpoints="state/topics", every_s=10)
     >>> env.get_parallelism()
@@ -77,6 +82,8 @@ def environment(
     folder = None if checkpoints is None else Path(checkpoints)
     # Of a folder that only the machines of a cluster have, nothing is known here.
     first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
+    if folder is not None and cluster is not None and folder.is_dir():
+        check_none_runs(cluster, folder)
     restored = resumed_checkpoint(folder) if folder is not None and resume else None
     # A job that this process has started before may run still.
     if folder is not None and restored is not None and first and cluster is None:
@@ -87,23 +94,29 @@ def environment(
         checkpoint_interval_s=None if folder is None else every_s,
         restore_from=restored,
         cluster=cluster,
+        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         heap_mb=heap_mb,
         jars=installed_jars(load_settings().connectors),
-        options=options or {},
+        options={**ASKED_OFTEN, **(options or {})},
     )
-    mute_beam()
+    mute_pyflink()
     env = flink_environment(config)
-    return env if log_every_s is None else LoggingEnvironment(env, config, log_every_s)
+    return ProgramEnvironment(env, config, log_every_s)
 
 
-def mute_beam() -> None:
-    """Drop one line that PyFlink's import of Apache Beam logs as a warning: that it lacks a client of Google
-    Cloud Storage, which nothing here uses."""
-    logging.getLogger("apache_beam.io.filesystems").addFilter(_is_not_of_gcs)
+def mute_pyflink() -> None:
+    """Drop lines that say nothing to a user: that Apache Beam lacks a client of Google Cloud Storage, that
+    PyFlink does without compiled modules (unless its logger has a level), and Py4J's trace of a call that
+    Ctrl-C breaks, which is raised as well."""
+    logging.getLogger("apache_beam.io.filesystems").addFilter(_tells)
+    logging.getLogger().addFilter(_tells)
+    pyflink = logging.getLogger("pyflink.fn_execution")
+    if pyflink.level == logging.NOTSET:
+        pyflink.setLevel(logging.WARNING)
 
 
-def _is_not_of_gcs(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("Failed to import GCSFileSystem")
+def _tells(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(UNTOLD)
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
@@ -118,6 +131,11 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 
 
 log = logging.getLogger("forebay")
+
+ASKED_OFTEN = {"web.refresh-interval": "1000", "metrics.fetcher.update-interval": "2000"}
+"""How old Flink's answers may be, in milliseconds: failures are looked for each second."""
+
+UNTOLD = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
 
 _held: dict[Path, int] = {}
 """The folders that this process has locked: a lock is the process's, and lasts as long."""
@@ -149,6 +167,23 @@ def hold_folder(folder: Path) -> bool:
         return True
     except OSError as error:
         raise SettingError(f"checkpoints: {folder} cannot be used: {error.strerror}") from None
+
+
+def check_none_runs(cluster: str, folder: Path) -> None:
+    """Raise `SettingError` where a job that has its checkpoints in `folder` runs on the cluster: it outlives
+    the program that sent it. Of a cluster that does not answer nothing is known."""
+    try:
+        found = FlinkRest(f"http://{cluster}").json("/jobs")["jobs"]
+    except (LaunchError, ValueError, KeyError, TypeError):
+        return
+    ours = {job.name for job in jobs_in(folder)}
+    for id in (job["id"] for job in found if job["status"] not in ENDED):
+        if id in ours:
+            raise SettingError(
+                f"checkpoints: job {id}, which has its checkpoints in {folder}, still runs at {cluster}: a "
+                f"second job would resume from the same checkpoint and write all results twice. Cancel it: "
+                f"curl -X PATCH 'http://{cluster}/jobs/{id}?mode=cancel'"
+            )
 
 
 def resumed_checkpoint(folder: Path) -> Path | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyflink.common import Types
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from forebay.api.objects import ObjectStream, check_stream
+from forebay.api.user_functions import failing_as
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
@@ -143,7 +144,8 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
         path: The directory.
         name: `uid` of the sink; None: derived from the path. A restart finds the sink's state by it.
 
-    Raises `SettingError` if `stream` is not a stream. An object that is not a JSON value fails the job.
+    Raises `SettingError` if `stream` is not a stream. An object that is not a JSON value fails the job,
+    which ends with `FunctionFailed` when that has happened twice in a row.
 
     >>> env = fb.environment()
     >>> fb.write_jsonl(env.from_collection([{"word": "router"}]), "out")
@@ -156,14 +158,25 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
     check_uid_free(stream.get_execution_environment(), uid, "write_jsonl")
     encoded = isinstance(stream, ObjectStream)
     source: Any = stream.encoded if encoded else stream
-    lines = source.map(_encoded_line if encoded else json_line, Types.STRING())
+    line = JsonLine(f"write_jsonl '{path}'", decode if encoded else None)
+    lines = source.map(line, Types.STRING())
     # At the stream's own parallelism, so that order within a subtask stays.
     lines.name("JSON lines").set_parallelism(source._j_data_stream.getParallelism())
     jsonl_sink(lines, JsonlFiles(Path(path)), uid=uid)
 
 
-def _encoded_line(data: bytes) -> str:
-    return json_line(decode(bytes(data)))
+@dataclass(frozen=True)
+class JsonLine:
+    """The line of an element, which `read` decodes where it is given. Raises `FunctionFailed`, naming the
+    sink, where it is no JSON value."""
+
+    where: str
+    read: Callable[[bytes], Any] | None = None
+
+    def __call__(self, element: Any) -> str:
+        item = element if self.read is None else self.read(bytes(element))
+        with failing_as(self.where, "making JSON", item):
+            return json_line(item)
 
 
 def json_line(value: Any) -> str:

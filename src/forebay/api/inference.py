@@ -4,6 +4,7 @@ asked, which answers are taken.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ASKED_S = 3.0
 """How long the servers are asked whether they serve the model that is named."""
+SILENT_S = 3.0
+"""How long a wait for the servers may last before it is told."""
+
+log = logging.getLogger("forebay")
 
 
 @dataclass(frozen=True, init=False)
@@ -244,6 +249,7 @@ class Inference:
             retry=self.retry,
             deadline_s=self.deadline_s,
             keys=("engine", "model"),
+            say=SaidOnce(SILENT_S),
         )
         return _beside(discover)
 
@@ -309,6 +315,19 @@ def _check_types(given: Inference) -> None:
         if not where or not all(isinstance(name, str) and name for name in key.values()):
             # What was found may be the key itself.
             raise SettingError('api_key: expected {"env": NAME} or {"file": PATH}, never the key itself')
+
+
+class SaidOnce:
+    """Logs the first words about a wait that has lasted `after_s` seconds, at `WARNING`, and no more."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._said = False
+
+    def __call__(self, words: str, waited_s: float) -> None:
+        if waited_s >= self._after_s and not self._said:
+            self._said = True
+            log.warning("%s", words)
 
 
 def _beside(ask: Callable[[], T]) -> T:

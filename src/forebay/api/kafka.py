@@ -15,6 +15,7 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.api.files import json_line, timed
 from forebay.api.objects import ObjectStream, check_stream
+from forebay.api.user_functions import failing_as
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_source
@@ -160,7 +161,8 @@ def write_kafka(
 
     A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`;
     `value` says what is written of it. Other objects are written as `write_jsonl` writes them, without a key
-    unless `key` gives one. A key or a value that cannot be made fails the job.
+    unless `key` gives one. A key or a value that cannot be made fails the job, which ends with
+    `FunctionFailed` when that has happened twice in a row: both must give the same for the same element.
 
     Args:
         stream: As for `write_jsonl`.
@@ -229,7 +231,7 @@ def write_kafka(
         kafka_sink(source, config, encoded_record, name)
     else:
         read = stream.read if isinstance(stream, ObjectStream) else None
-        kafka_sink(source, config, WriteObject(made_key, value, read), name)
+        kafka_sink(source, config, WriteObject(made_key, value, read, f"write_kafka {name!r}"), name)
 
 
 def check_checkpoints(stream: DataStream) -> None:
@@ -277,6 +279,7 @@ KeyOf = str | Callable[[Any], "str | bytes | None"]
 @dataclass(frozen=True)
 class WriteObject:
     """Key, value and headers for an element of a stream. `read` decodes it; None: it is the object itself.
+    `where` is the sink, for messages.
 
     A result and a dead letter have the key and the headers of their record.
     """
@@ -284,19 +287,21 @@ class WriteObject:
     key: FieldTemplate | Callable[[Any], str | bytes | None] | None = None
     value: Callable[[Any], Any] | None = None
     read: Callable[[bytes], Any] | None = None
+    where: str = "write_kafka"
 
     def __call__(self, element: Any) -> Record:
-        """Raises `TypeError` for a value that is not JSON and a key that is not text or bytes,
-        `TemplateFailed` where the key's template names a field that the element does not have, and whatever
-        the functions raise."""
+        """Raises `FunctionFailed` for a value that is not JSON, a key that is not text or bytes, a key's
+        template that names a field that the element does not have, and for whatever the functions raise."""
         item = element if self.read is None else self.read(bytes(element))
         key, headers = None, {}
         if isinstance(item, Result | DeadLetter):
             key, headers = item.record_key, headers_of(item)
         if self.key is not None:
-            key = self._key(item)
-        value = item if self.value is None else self.value(item)
-        return key, json_line(value).encode(), headers
+            with failing_as(self.where, "key", item):
+                key = self._key(item)
+        with failing_as(self.where, "value", item):
+            value = item if self.value is None else self.value(item)
+            return key, json_line(value).encode(), headers
 
     def _key(self, item: Any) -> bytes | None:
         if isinstance(self.key, FieldTemplate):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import orjson
+from pydantic import BaseModel
 from pyflink.common import Row, Types
 from pyflink.common.typeinfo import MapTypeInfo, PickledBytesTypeInfo, RowTypeInfo
 from pyflink.datastream import DataStream, FilterFunction, FlatMapFunction, MapFunction
@@ -125,9 +126,9 @@ def _described(value: object) -> str:
     return f"a value of type {kind}"
 
 
-ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | str"]
-"""Makes an event of an element. A dict becomes the event's fields, a text its field `text`. Of an event of a
-source, all else stays: its place, its key and its headers."""
+ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | BaseModel | str"]
+"""Makes an event of an element. A dict or a pydantic model becomes the event's fields, a text its field
+`text`. Of an event of a source, all else stays: its place, its key and its headers."""
 TextOf = str | Callable[[Event], str]
 """A template of a text such as `"{{ user }}"`, or a function of the event."""
 Templates = Iterable[tuple[str, str]]
@@ -183,6 +184,8 @@ def event_of(value: Any) -> Event | DeadLetter:
         return Event(value.encode("utf-8", "replace"), {"text": value})
     if isinstance(value, Row):
         value = value.as_dict()
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
     if isinstance(value, Mapping):
         fields = dict(value)
         try:
@@ -190,7 +193,8 @@ def event_of(value: Any) -> Event | DeadLetter:
         except TypeError as error:
             raise MalformedRecord(f"a field is not a JSON value: {error}") from None
     raise MalformedRecord(
-        f"expected a dict, a text or an Event, found {type(value).__name__}; make one of it with to_event"
+        f"expected a dict, a text, a pydantic model or an Event, found {type(value).__name__}; make one of "
+        f"it with to_event"
     )
 
 

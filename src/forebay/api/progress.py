@@ -1,91 +1,170 @@
-"""A line about what a program's job has done, every few seconds, for whoever listens to the log."""
+"""What the log says of a program's job while it runs, and which of its failures no restart mends."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from urllib.parse import urlsplit
+from typing import Protocol
 
-from py4j.protocol import Py4JError
-from pyflink.common import JobClient, JobExecutionResult
-from pyflink.datastream import StreamExecutionEnvironment
-
+from forebay.api.user_functions import function_of
 from forebay.errors import LaunchError
-from forebay.flink.environment import FlinkConfig, embedded_rest
-from forebay.flink.job import RunningJob
-from forebay.flink.rest import FlinkRest
+from forebay.flink.job import JobFailure
 
 log = logging.getLogger("forebay")
 
 Counts = Mapping[str, Mapping[str, float]]
 """Counters and gauges of each operator, summed over its subtasks, by the operator's name."""
+ROUND_S = 1.0
+ENDING = frozenset(("FAILING", "FAILED", "CANCELLING", "CANCELED"))
+"""Flink's words for a job that it does not restart."""
+IN_A_ROW_MS = 600_000
+"""Two failures that are further apart are not in a row."""
+JUDGE_EVERY = 3
+"""Rounds between looks for dead letters: Flink's first answer has nothing in it."""
+LEAST_DEAD = 10
+DEAD_SHARE = 0.9
+END_S = 2.0
 
 
-class LoggingEnvironment(StreamExecutionEnvironment):
-    """An environment whose `execute` logs what the job has done, every `every_s` seconds until it ends.
+class Job(Protocol):
+    """A job that is followed; `forebay.flink.job.RunningJob` is one."""
 
-    Where nobody listens (`INFO` of `forebay` is off), Flink is asked for nothing, and `execute` is PyFlink's.
+    def state(self) -> str: ...
+
+    def all_run(self) -> bool: ...
+
+    def failures(self) -> list[JobFailure]: ...
+
+    def by_operator(self) -> Counts: ...
+
+    def cancel(self) -> None: ...
+
+
+class Follower:
+    """Looks at a job in rounds, and logs what is new.
+
+    Each restart is logged at `WARNING` with its cause, and so is an operator all of whose events become dead
+    letters. Every `count_every` rounds, a line at `INFO` says what each operator has done; None: never. Where
+    `INFO` is off, counts are asked for only until each operator has had a result.
+
+    A job in which the same function of a sink has failed twice in a row is cancelled: it would fail again.
+
+    Attributes:
+        last: The last failure; None before the first.
+        hopeless: Whether the job was cancelled for it.
     """
 
-    def __init__(self, env: StreamExecutionEnvironment, config: FlinkConfig, every_s: float) -> None:
-        super().__init__(env._j_stream_execution_environment)
-        self._config = config
-        self._every_s = every_s
+    def __init__(self, job: Job, count_every: int | None) -> None:
+        self._job = job
+        self._count_every = count_every
+        self._rounds = 0
+        self._runs = False
+        self._said: list[str] = []
+        self._judged: set[str] = set()
+        self._unjudged = True
+        self.last: JobFailure | None = None
+        self.hopeless = False
+        self._cancelled = False
 
-    def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        if not log.isEnabledFor(logging.INFO):
-            return super().execute(job_name)
-        client = self.execute_async(job_name)
-        result = client.get_job_execution_result()
-        rest = rest_of(client, self._config)
-        if rest is None:
-            return result.result()
-        with progress_logged(RunningJob(client, rest).by_operator, self._every_s):
-            return result.result()
+    def look(self) -> None:
+        """Make a round. Raises `LaunchError` where Flink does not answer."""
+        self._rounds += 1
+        self._see_failures()
+        if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
+            self._runs = True
+            log.info("the job runs")
+        told = self._count_every and not self._rounds % self._count_every and log.isEnabledFor(logging.INFO)
+        if told or (self._unjudged and not self._rounds % JUDGE_EVERY):
+            self._see_counts(told=bool(told))
+
+    def _see_failures(self) -> None:
+        seen_ms = 0 if self.last is None else self.last.time_ms
+        new = [failure for failure in self._job.failures() if failure.time_ms > seen_ms]
+        if new and not self.hopeless:
+            self._runs = False
+            restarts = self._job.state() not in ENDING
+            for failure in new:
+                self.hopeless = self.hopeless or in_a_row(self.last, failure)
+                self.last = failure
+                if restarts and not self.hopeless:
+                    log.warning("Flink restarts the job: %s", failure.cause)
+        if self.hopeless and not self._cancelled:
+            self._job.cancel()
+            self._cancelled = True
+
+    def _see_counts(self, *, told: bool) -> None:
+        counts = self._job.by_operator()
+        if told:
+            now = lines(counts)
+            for line in now:
+                if line not in self._said:
+                    log.info("%s", line)
+            self._said = now
+        self._judge({name: found for name, found in counts.items() if "dead_letters" in found})
+
+    def _judge(self, operators: Counts) -> None:
+        for name, found in operators.items():
+            if name in self._judged:
+                continue
+            if all_dead(found):
+                self._judged.add(name)
+                log.warning(
+                    "%s: all of the first %d events became dead letters. Look at what their detail says: "
+                    "write the stream of dead letters somewhere, or print it",
+                    name,
+                    int(found["dead_letters"]),
+                )
+            elif found.get("results", 0):
+                self._judged.add(name)
+        self._unjudged = not operators or not self._judged.issuperset(operators)
 
 
-def rest_of(client: JobClient, config: FlinkConfig) -> FlinkRest | None:
-    """The REST service of the Flink that runs a job; None where an embedded one does not say where it is."""
-    if config.cluster is not None:
-        return FlinkRest(f"http://{config.cluster}")
-    try:
-        # An embedded Flink serves at any free port, which only its cluster knows, and that only the client.
-        field = client._j_job_client.getClass().getDeclaredField("miniCluster")
-        field.setAccessible(True)
-        address = str(field.get(client._j_job_client).getRestAddress().get())
-    except Py4JError:
-        return None
-    return embedded_rest(config, urlsplit(address).port or 0)
+def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
+    """Whether both are failures of the same function of a sink, the second soon after the first."""
+    if before is None or now.time_ms - before.time_ms > IN_A_ROW_MS:
+        return False
+    function = function_of(now.cause)
+    return function is not None and function == function_of(before.cause)
+
+
+def all_dead(found: Mapping[str, float]) -> bool:
+    """Whether an operator has given up what came in, and has no result; a few may be on their way."""
+    dead = found.get("dead_letters", 0)
+    return not found.get("results", 0) and dead >= max(LEAST_DEAD, DEAD_SHARE * _came_in(found))
 
 
 @contextmanager
-def progress_logged(look: Callable[[], Counts], every_s: float) -> Iterator[None]:
-    """Log what `look` finds every `every_s` seconds while the block runs, on a thread of its own."""
+def followed(follower: Follower, every_s: float) -> Iterator[None]:
+    """Make a round every `every_s` seconds while the block runs, on a thread of its own, and one at its end,
+    for which Flink may be gone. Whatever interrupts the block, such as Ctrl-C, does not wait for that one."""
     ended = threading.Event()
     wait = partial(ended.wait, every_s)
-    threading.Thread(target=follow, args=(look, wait), name="progress", daemon=True).start()
+    thread = threading.Thread(target=follow, args=(follower.look, wait), name="progress", daemon=True)
+    thread.start()
+    interrupted = True
     try:
         yield
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
     finally:
         ended.set()
+        if not interrupted:
+            thread.join(END_S)
 
 
-def follow(look: Callable[[], Counts], wait: Callable[[], bool]) -> None:
-    """Log what `look` finds, as far as it is new, each time that `wait` has waited, until that returns True.
-    A look that fails is left out: the job may be starting, or ending."""
-    said: list[str] = []
-    while not wait():
-        try:
-            now = lines(look())
-        except LaunchError:
-            continue
-        for line in now:
-            if line not in said:
-                log.info("%s", line)
-        said = now
+def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
+    """`look` each time that `wait` has waited, and once when that returns True. A look that fails is left
+    out: the job may be starting, or ending."""
+    ended = False
+    while not ended:
+        ended = wait()
+        with suppress(LaunchError):
+            look()
 
 
 def lines(counts: Counts) -> list[str]:

@@ -54,8 +54,8 @@ def infer(
     """Ask the model about every element of `stream`. Each element gives exactly one result or one dead
     letter, as far as Flink's state goes; no record can end the job.
 
-    Elements are dicts, texts (which become the field `text`), rows with names, or `Event`s from one of
-    Forebay's sources. `to_event` converts anything else.
+    Elements are dicts, texts (which become the field `text`), pydantic models, rows with names, or `Event`s
+    from one of Forebay's sources. `to_event` converts anything else.
 
     Answers leave as soon as they arrive, or with `ordering="key"` in the order of the input within each key.
     At most `inference.capacity` requests are in flight per subtask; beyond that the operator blocks its
@@ -64,8 +64,8 @@ def infer(
     Args:
         stream: A PyFlink stream.
         inference: The engine, the prompt, and the form of answers.
-        to_event: Makes a dict, a text or an `Event` of an element. If it raises, the record becomes a dead
-            letter.
+        to_event: Makes a dict, a text, a pydantic model or an `Event` of an element. If it raises, the record
+            becomes a dead letter.
         key: A template such as `"{{ user }}"`, or a function of the event. Keys spread events over shards;
             with `ordering="key"` they keep the order.
         id: A template or a function that names a record: the same each time the record is read, and of no
@@ -80,8 +80,9 @@ def infer(
             finds the state again.
 
     Nothing runs before `env.execute()`. The server is asked what it serves, which blocks for up to 3 seconds,
-    or up to `deadline_s` for an `Inference` without `model`. Raises `SettingError` for a wrong argument and a
-    model that is not served, and `PipelineFailed` if `model` was left out and no server named its model.
+    or up to `deadline_s` for an `Inference` without `model`; from 3 seconds on the wait is logged. Raises
+    `SettingError` for a wrong argument and a model that is not served, and `PipelineFailed` if `model` was
+    left out and no server named its model.
 
     >>> env = fb.environment()
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="In one word, what is this about? {{ text }}")

@@ -77,6 +77,15 @@ class Spread(NamedTuple):
     max: float
 
 
+class JobFailure(NamedTuple):
+    """A failure of a job: when, by the wall clock; the name of the task, empty where it was none's; the root
+    cause in one line."""
+
+    time_ms: int
+    task: str
+    cause: str
+
+
 class RunningJob:
     """One job. Methods block for one or a few REST calls and raise `LaunchError` where none is answered.
 
@@ -119,10 +128,24 @@ class RunningJob:
         found = self._get(f"/jobs/{self.id}/metrics?get=numRestarts")
         return int(float(found[0]["value"])) if found else 0
 
+    def all_run(self) -> bool:
+        """Whether every task runs, or has come to its end."""
+        found = self._get(f"/jobs/{self.id}")
+        tasks = {vertex["status"] for vertex in found["vertices"]}
+        return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
+
     def failure(self) -> str:
         """The last failure's root cause in one line; empty where there was none."""
+        found = self.failures()
+        return found[-1].cause if found else ""
+
+    def failures(self) -> list[JobFailure]:
+        """The latest failures, oldest first: Flink keeps sixteen."""
         history = self._get(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
-        return root_cause(history[0]["stacktrace"]) if history else ""
+        return [
+            JobFailure(each["timestamp"], _task(each.get("taskName")), root_cause(each["stacktrace"]))
+            for each in reversed(history)
+        ]
 
     def cancel(self) -> None:
         """Ask the job to stop; retained checkpoints stay."""
@@ -232,6 +255,10 @@ class RunningJob:
         return self.rest.json(path)
 
 
+def _task(name: str | None) -> str:
+    return (name or "").partition(" - execution #")[0]
+
+
 def _is_counted(metric: str) -> bool:
     return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
 
@@ -255,11 +282,19 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
 def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
     """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
 
+    Raises as `start_job`.
+    """
+    return RunningJob(start_job(env, name), rest)
+
+
+def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
+    """Start the job that was built in `env`; returns once Flink has taken it.
+
     Raises `SettingError` where one of Flink's options has a value that it does not take,
     `PipelineFailed` where Flink does not take the job, and `JvmGone` where its JVM is.
     """
     try:
-        return RunningJob(env.execute_async(name), rest)
+        return env.execute_async(name)
     except Py4JJavaError as error:
         wrong = wrong_option(error)
         if wrong is not None:

@@ -1,0 +1,49 @@
+"""What a user's function raised in a sink, in words that say where."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from forebay.errors import FunctionFailed
+from forebay.records import DeadLetter, Event, Result
+
+MAX_SHOWN_CHARS = 80
+MARK = " failed for "
+"""Stands between the function and the element."""
+
+
+@contextmanager
+def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
+    """What the block raises is raised as `FunctionFailed`, which names the sink `where`, the function or step
+    `what`, and the element `item`."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FunctionFailed(f"{where}: {what}{MARK}{shown(item)}: {said}") from error
+
+
+def shown(item: Any) -> str:
+    """An element in a few words: the id and the key where it has them."""
+    kind, known = type(item).__name__, dict[str, str | None]()
+    if isinstance(item, Result):
+        kind, known = "result", {"id": item.id, "key": item.key}
+    elif isinstance(item, DeadLetter):
+        kind, known = "dead letter", {"id": item.id or item.position, "key": item.key}
+    elif isinstance(item, Event):
+        kind, known = "event", {"position": item.position}
+    told = [f"{name} {_bounded(repr(value))}" for name, value in known.items() if value]
+    return f"the {kind} with {' and '.join(told)}" if told else f"the {kind} {_bounded(reprlib.repr(item))}"
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def function_of(cause: str) -> str | None:
+    """Which sink's which function a failure of a job is of; None where it is of none."""
+    kind = f"{FunctionFailed.__name__}: "
+    return cause.removeprefix(kind).partition(MARK)[0] if cause.startswith(kind) and MARK in cause else None
