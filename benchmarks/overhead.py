@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks.workload import System, Workload
+from forebay.bench.cost import QUICK, CostOptions, cost_document, measure_cost
 from forebay.engine.replica import list_models
 from forebay.errors import LaunchError, SettingError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
@@ -33,6 +34,8 @@ SLOTS = 64
 IN_FLIGHT = 1000
 WARM_RESULTS = 20_000
 WORKER_TIMEOUT_S = 1800.0
+SPREADS = {"two in one JVM": (2, 1), "two task managers": (2, 2)}
+"""Ways to run the operator's subtasks: how many, and in how many task managers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
         "saturated": {**saturated, **_ratios(saturated)},
         "checkpoints": checkpoints,
         "in_process": run_worker("forebay", inside),
+        "subtasks": {name: _on_subtasks(inside, name, *spread, note) for name, spread in SPREADS.items()},
+        "cost": cost_document(measure_cost(QUICK if quick else CostOptions(), note)),
     }
     if not quick:
         note("memory over 200,000 events")
@@ -119,6 +124,11 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
             )["memory"]
         )
     return report
+
+
+def _on_subtasks(load: Workload, name: str, parallelism: int, task_managers: int, note: Note) -> Report:
+    note(f"without HTTP: {name}")
+    return run_worker("forebay", replace(load, parallelism=parallelism, task_managers=task_managers))
 
 
 def _compare(load: Workload, note: Note, what: str) -> Report:

@@ -59,10 +59,25 @@ def _show(report: dict[str, Any]) -> None:
     console = results_console()
     console.print(_table("", report))
     for name, part in report.items():
-        if isinstance(part, dict) and any(_is_system(inner) for inner in part.values()):
+        if name == "cost":
+            console.print(_cost_table(part))
+        elif isinstance(part, dict) and any(_is_system(inner) for inner in part.values()):
             console.print(_table(name, part))
         elif isinstance(part, dict) and not _is_system(part):
             console.print_json(orjson.dumps({name: part}).decode())
+
+
+def _cost_table(cost: dict[str, Any]) -> Table:
+    table = Table("events/s", "of a core", "processor/event", "memory", title="a run over a feed")
+    for load in cost["loads"]:
+        each = load["ms_per_event"]
+        table.add_row(
+            f"{load['events_per_s']:.0f}",
+            f"{100 * load['cores']:.1f} %",
+            "–" if each is None else f"{each:.2f} ms",
+            f"{sum(load['memory_mb'].values()):.0f} MB",
+        )
+    return table
 
 
 def _is_system(part: Any) -> bool:

@@ -6,15 +6,12 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-MOST_CHARS = 15
-"""Linux keeps no more of a name."""
-
 
 def name_thread(name: str) -> None:
-    """Have the system call the thread that asks so, the first 15 characters of it. Python before 3.14 names
-    its threads for itself alone: for the system they have the name of the thread that started them.
+    """Have the system call the thread that asks so; Linux keeps the first 15 characters. Python before 3.14
+    names its threads for itself alone: for the system they have the name of the thread that started them.
 
     On Linux; elsewhere nothing happens.
     """
     with suppress(OSError):
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name[:MOST_CHARS])
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

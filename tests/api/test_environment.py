@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forebay.api import environment
 from forebay.api.environment import delete_others, hold_folder, resumed_checkpoint
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import HEADER, MARK
+from forebay.flink.checkpoints import HEADER, LOCK, MARK
+from forebay.flink.environment import FlinkConfig
 
 HOLD = (
     "import pathlib, sys; from forebay.api.environment import hold_folder;"
@@ -25,7 +28,9 @@ FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that has the folder `state`."""
+    """Another process that has the folder `state`, which one with a longer number had before."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / LOCK).write_text(f"{10**15}\n")
     command = [sys.executable, "-c", HOLD, str(tmp_path / "state")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -75,6 +80,39 @@ def test_what_earlier_jobs_left_goes_and_the_rest_stays(tmp_path: Path) -> None:
     delete_others(tmp_path, newest)
     assert {path.name for path in tmp_path.iterdir()} == {SECOND, "notes"}
     assert (newest / "_metadata").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "resumed"),
+    [
+        ({}, {SECOND}, SECOND),
+        ({"resume": False}, {FIRST, SECOND}, None),
+        ({"cluster": "host:1"}, {FIRST, SECOND}, SECOND),
+    ],
+    ids=str,
+)
+def test_an_environment_resumes_and_deletes_what_is_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, left: set[str], resumed: str | None
+) -> None:
+    made: list[FlinkConfig] = []
+    monkeypatch.setattr(environment, "flink_environment", made.append)
+    monkeypatch.setattr(environment, "LoggingEnvironment", lambda env, *more: env)
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    state = tmp_path / "state"
+    os.utime(checkpoint(state, FIRST, 3) / "_metadata", (1, 1))
+    checkpoint(state, SECOND, 7)
+
+    def jobs() -> set[str]:
+        return {path.name for path in state.iterdir() if path.name != LOCK}
+
+    environment.environment(checkpoints=state, log_every_s=None, **options)
+    restored = made[0].restore_from
+    assert (restored and restored.parent.name) == resumed
+    assert jobs() == left
+    # What this process itself has started may run still.
+    (state / THIRD).mkdir()
+    environment.environment(checkpoints=state, log_every_s=None, **options)
+    assert jobs() == {*left, THIRD}
 
 
 def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ def test_from_topic_to_topic(
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
-    source, sink, counts, dead = topic(2), topic(), topic(), topic()
+    source, sink, counts, dead, texts, keys = topic(2), topic(), topic(), topic(), topic(), topic()
     records = [
         {"value": orjson.dumps({"text": f"line {n}"}), "key": f"k{n}", "partition": n % 2} for n in range(6)
     ]
@@ -40,6 +40,10 @@ def test_from_topic_to_topic(
     told = answered.results.map(lambda result: {"of": result.key})
     fb.write_kafka(told, node.bootstrap, counts, name=counts, key="{{ of }}")
     fb.write_kafka(answered.dead_letters, node.bootstrap, dead, name=dead)
+    fb.write_kafka(
+        answered.results, node.bootstrap, texts, name=texts, value=lambda result: result.fields["text"]
+    )
+    fb.write_kafka(answered.results, node.bootstrap, keys, name=keys, key="{{ text }}")
     env.execute("topics")
     written = {each.key(): orjson.loads(each.value()) for each in consume_committed(node.bootstrap, sink)}
     assert {key: value["fields"]["text"] for key, value in written.items()} == {
@@ -50,6 +54,13 @@ def test_from_topic_to_topic(
         (each.key(), orjson.loads(each.value())["of"]) for each in consume_committed(node.bootstrap, counts)
     ]
     assert sorted(keyed, key=lambda each: each[1]) == [(f"k{n}".encode(), f"k{n}") for n in range(6)]
+    assert sorted((each.key(), each.value()) for each in consume_committed(node.bootstrap, texts)) == [
+        (f"k{n}".encode(), f'"line {n}"'.encode()) for n in range(6)
+    ]
+    rekeyed = {each.key(): orjson.loads(each.value()) for each in consume_committed(node.bootstrap, keys)}
+    assert {key: value["key"] for key, value in rekeyed.items()} == {
+        f"line {n}".encode(): f"k{n}" for n in range(6)
+    }
     (letter,) = consume_committed(node.bootstrap, dead)
     assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
 

@@ -63,6 +63,7 @@ def test_of_a_result_the_key_and_the_headers_stay_where_another_value_is_written
         (lambda result: result.key, RESULT, b"ann"),
         (lambda result: b"\xff", RESULT, b"\xff"),
         (lambda result: None, RESULT, None),
+        (lambda result: "\ud800", RESULT, b"?"),
     ],
 )
 def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) -> None:
@@ -72,6 +73,8 @@ def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) ->
 def test_a_key_that_cannot_be_made() -> None:
     with pytest.raises(TemplateFailed, match="customer"):
         WriteObject(key_of("{{ customer }}", None))({"n": 1})
+    with pytest.raises(TemplateFailed, match="the event has no fields"):
+        WriteObject(key_of("{{ customer }}", None))(5)
     with pytest.raises(TypeError, match="the key must be text, bytes or None, found int"):
         WriteObject(key_of(lambda element: 5, None))({"n": 1})
 

@@ -144,6 +144,9 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
         assert fb.Inference(url, model="m").served_model() == "m"
     no_key = {"env": "NO_SUCH_KEY_HERE"}
     with ReplicaThread(script("a")) as replica:
+        monkeypatch.setattr(inference, "ASKED_S", 0.0)
+        assert fb.Inference(replica.url, model="m").served_model() == "m", "no time to ask"
+        monkeypatch.undo()
         assert fb.Inference(replica.url, model="m", api_key=no_key).served_model() == "m"
 
 

@@ -339,6 +339,23 @@ def test_what_is_no_text_is_a_dead_letter_and_no_call(text: Any) -> None:
     assert len(machine.results) == 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"text": {"a": "b"}}, "a mapping"),
+        ({"text": None}, "nothing; the event has n, text"),
+        ({"text": " "}, "' '"),
+        ({"body": "a"}, "nothing; the event has n, body"),
+    ],
+)
+def test_what_there_is_in_place_of_a_text_is_told(fields: dict[str, Any], found: str) -> None:
+    machine = sessions()
+    machine.event("a", 0, **fields)
+    assert [letter.detail for letter in machine.letters] == [
+        f"expected a text in the field 'text', found {found}"
+    ]
+
+
 def test_a_megabyte_of_text_is_shortened_and_said_to_be() -> None:
     machine = sessions(Sessions(budget_tokens=1000))
     converse(machine, "a", 0, "begin " + "x" * 1_000_000 + " end")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -26,8 +27,12 @@ from forebay.errors import SetupError
         ("C2 CompilerThre", "jit"),
         ("C1 Comp..hread0", "jit"),
         ("VM Thread", "memory"),
+        ("GC Thread#0", "memory"),
+        ("G1 Conc#0", "memory"),
         ("Source: calls o", "source"),
         ("Source:..1/1)#0", "source"),
+        ("Source Data Fet", "source"),
+        ("kafka-coordinat", "source"),
         ("forebay-feed", "source"),
         ("infer -> (Map, ", "operator"),
         ("infer -..1/1)#0", "operator"),
@@ -52,7 +57,8 @@ def look(**jvm: float) -> dict[str, ProcessUse]:
 def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
     before = look(C2_CompilerThre=1.0, infer_=1.0, Timer=0.0)
     after = look(C2_CompilerThre=1.5, infer_=3.0, Timer=0.25)
-    after["client"] = use(main=2.0)
+    after["client"] = use(main=1.75)
+    after["command"] = replace(use(main=1.25), resident_mb=50.0)
     after["engine"] = use(main=5.0)
     return cost._load_cost(rate_per_s, 10.0, events, before, after)
 
@@ -60,9 +66,16 @@ def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
 def test_what_a_load_used_is_told_by_part_and_per_event() -> None:
     load = found()
     none = dict.fromkeys(PARTS, 0.0)
-    assert load.processor_s == {**none, "jit": 0.5, "operator": 2.0, "flink": 0.25, "client": 1.0}
+    assert load.processor_s == {
+        **none,
+        "jit": 0.5,
+        "operator": 2.0,
+        "flink": 0.25,
+        "client": 0.75,
+        "command": 0.25,
+    }
     assert load.outside_s == {"engine": 4.0, "source": 0.0}
-    assert load.memory_mb == {"jvm": 100.0, "client": 100.0, "command": 100.0}
+    assert load.memory_mb == {"jvm": 100.0, "client": 100.0, "command": 50.0}
     assert load.threads["jvm"] == {"C2 CompilerThre": 0.5, "infer ": 2.0, "Timer": 0.25}
     assert (load.events_per_s, load.cores) == (100.0, 0.375)
     assert load.ms_per_event(3.75) == 3.75
@@ -75,13 +88,15 @@ def test_the_document_and_the_table_say_the_same() -> None:
     json.dumps(document, allow_nan=False)
     assert [load["rate_per_s"] for load in document["loads"]] == [0.0, 100.0, None]
     assert [load["ms_per_event"] for load in document["loads"]] == [None, 3.75, 0.1875]
+    assert [load["events_per_s"] for load in document["loads"]] == [0.0, 100.0, 2000.0]
+    assert [load["cores"] for load in document["loads"]] == [0.375] * 3
     shown = StringIO()
     show_cost(whole, Console(file=shown, width=120))
     lines = {line.split("  ")[0].strip(): line.split() for line in shown.getvalue().splitlines()}
     assert lines["all of Forebay"][-5:] == ["37.50%", "3.75", "ms", "0.19", "ms"]
     assert lines["operator"][-5:] == ["20.00%", "2.00", "ms", "0.10", "ms"]
     assert lines["beside it: scripted engine"][-3:-1] == ["ms", "0.20"]
-    assert lines["memory: all"][-2:] == ["300", "MB"]
+    assert lines["memory: all"][-2:] == ["250", "MB"]
     assert "5.2 s" in shown.getvalue()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 
+import orjson
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.bench.cost import started_feed
-from forebay.bench.paced_feed import Pace
+from forebay.bench.paced_feed import Pace, PacedFeed
 from forebay.connectors.feeds.sse import SseFeed
 
 
@@ -41,7 +43,9 @@ def test_a_new_rate_begins_anew() -> None:
     time = Time()
     pace = Pace(time)
     pace.set(100.0)
+    assert pace.take() == 1
     time.now_s += 10
+    assert pace.wait_s() == 0.0
     pace.set(1.0)
     assert pace.take() == 1, "what was due before is forgotten"
     assert pace.wait_s() == 1.0
@@ -67,5 +71,37 @@ def test_a_client_reads_at_the_rate_and_goes_on_where_it_was() -> None:
         whole = asyncio.run(_read(feed.url, None, 2500))
         feed.pace(1000)
         again = asyncio.run(_read(feed.url, whole[9][0], 5))
+    assert [orjson.loads(cursor)[0] for cursor, _ in whole] == [str(n) for n in range(2500)]
     assert len({data for _, data in whole}) > 900
     assert [data for _, data in again] == [data for _, data in whole[10:15]]
+
+
+class Counted(Pace):
+    """Counts how often somebody asks what is due."""
+
+    asked = 0
+
+    def take(self) -> int:
+        self.asked += 1
+        return super().take()
+
+
+async def test_a_client_that_waits_hears_of_a_new_rate_and_asks_for_nothing_before() -> None:
+    pace = Counted()
+    async with TestClient(TestServer(PacedFeed(pace).application())) as client:
+        response = await client.get("/stream")
+        assert await response.content.readuntil(b"\n\n") == b":ok\n\n"
+        await rest()
+        asked = pace.asked
+        pace.set(1e-9)
+        assert (await response.content.readuntil(b"\n\n")).startswith(b"id: 0\n")
+        pace.set(0.0)
+        await rest()
+        assert pace.asked <= asked + 3
+        response.close()
+
+
+async def rest() -> None:
+    """Give others their turn until none has anything to do."""
+    for _ in range(50):
+        await asyncio.sleep(0)

@@ -20,7 +20,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"
 
 def write_stat(path: Path, name: str, user_ticks: int, system_ticks: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"7 ({name}) S 1 7 7 0 -1 4194304 99 0 0 0 {user_ticks} {system_ticks} 50 60 20 0 2 0\n")
+    text = f"7 ({name}) S 1 7 7 0 -1 4194304 99 0 0 0 {user_ticks} {system_ticks} 50 60 20 0 2 0\n"
+    path.write_text(text, errors="surrogateescape")
 
 
 def test_a_process_is_read_from_its_files(tmp_path: Path) -> None:
@@ -29,11 +30,13 @@ def test_a_process_is_read_from_its_files(tmp_path: Path) -> None:
     write_stat(folder / "task" / "7" / "stat", "java", TICKS_PER_S, 0)
     # A name may look like what follows it.
     write_stat(folder / "task" / "8" / "stat", "a) S 1 (b", 2 * TICKS_PER_S, TICKS_PER_S)
+    # Nor is it always text.
+    write_stat(folder / "task" / "10" / "stat", "b\udcff", 0, TICKS_PER_S)
     (folder / "task" / "9").mkdir()  # It ended while it was looked at.
     (folder / "statm").write_text("5000 1000 10 1 0 700 0\n")
     found = process_use(7, tmp_path)
     assert found.processor_s == 6.0
-    assert found.threads == {7: ("java", 1.0), 8: ("a) S 1 (b", 3.0)}
+    assert found.threads == {7: ("java", 1.0), 8: ("a) S 1 (b", 3.0), 10: ("b\ufffd", 1.0)}
     assert found.resident_mb == 1000 * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -43,6 +46,13 @@ def test_a_process_that_has_ended_is_named(tmp_path: Path) -> None:
 
 
 def test_a_system_without_proc_is_told_so(tmp_path: Path) -> None:
+    for half in ("task", "memory"):
+        (tmp_path / half / "self").mkdir(parents=True)
+    (tmp_path / "task" / "self" / "task").mkdir()
+    (tmp_path / "memory" / "self" / "statm").touch()
+    for half in ("task", "memory"):
+        with pytest.raises(SetupError, match="Linux"):
+            check_proc(tmp_path / half)
     with pytest.raises(SetupError, match="Linux"):
         check_proc(tmp_path)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.cli.init import Starter, fields_of, name_of, pipeline_text
+from forebay.cli.starter import Starter, fields_of, name_of, pipeline_text
 from forebay.config import load_spec, parse_spec
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
@@ -92,7 +92,10 @@ def test_nothing_is_overwritten(folder: Path) -> None:
         (["--source", "none.jsonl", "--yes"], "there is no file 'none.jsonl'"),
         (["none/p.yaml", "--yes"], "there is no folder none"),
         (["--source", "generator", "--prompt", "{{ x"], "prompt: expected a template"),
-        (["--engine", "nowhere", "--yes"], "engine.url"),
+        (["--engine", "nowhere", "--yes"], "forebay init: engine.url"),
+        (["--source", "rows.csv", "--yes", "--key", "usr"], "key: field 'usr' is missing"),
+        (["--source", "My Posts.jsonl", "--prompt", "{{ txt }}"], "prompt: field 'txt' is missing"),
+        (["--source", "generator", "--prompt", "What?"], "the prompt names no field"),
         (["--name", "Not A Name", "--yes"], "name: "),
     ],
 )
@@ -103,13 +106,14 @@ def test_a_mistake_writes_nothing(folder: Path, words: list[str], said: str) -> 
     assert not list(folder.rglob("*.yaml"))
 
 
-def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def typed(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
+    """Let a person answer these; the questions, as they come."""
     asked: list[str] = []
-    answers = iter(["rows.csv", "What? {{ text }}", "a,b", "local"])
+    left = iter(answers)
 
     def prompt(question: str, **_: object) -> str:
         asked.append(question)
-        return next(answers)
+        return next(left)
 
     class Terminal:
         def isatty(self) -> bool:
@@ -118,11 +122,53 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     module = importlib.import_module("forebay.cli.init")
     monkeypatch.setattr(module.typer, "prompt", prompt)
     monkeypatch.setattr(module, "sys", SimpleNamespace(stdin=Terminal()))
+    return asked
+
+
+def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = typed(monkeypatch, "rows.csv", "What? {{ text }}", "a,b", "local")
     done = init()
     assert done.exit_code == 0, done.output
     assert len(asked) == 4
     assert "Its fields: user, text" in done.stderr
     assert load_spec(folder / "pipeline.yaml").prompt == "What? {{ text }}"
+
+
+def test_an_answer_that_would_not_do_is_asked_for_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "array.json").write_text('[{"text": "a"}]\n')
+    sources = ("none.jsonl", "array.json", "rows.csv")
+    prompts = ("What? {{ text", "What? {{ txt }}", "What?", "What? {{ text }}")
+    asked = typed(monkeypatch, *sources, *prompts, "", "nowhere", "http://127.0.0.1:8100")
+    done = init()
+    assert done.exit_code == 0, done.output
+    assert [question.split()[1] for question in asked] == [
+        *3 * ["to"],
+        *4 * ["to"],
+        "answers",
+        *2 * ["answers"],
+    ]
+    for said in (
+        "--source: there is no file 'none.jsonl'",
+        "it looks like a JSON array",
+        "prompt: expected a template",
+        "prompt: field 'txt' is missing; the event has user, text",
+        "the prompt names no field",
+        "forebay init: engine.url: expected a URL",
+    ):
+        assert said in done.stderr
+    # Of a file that is not there yet.
+    assert "yaml:" not in done.stderr
+    spec = load_spec(folder / "pipeline.yaml")
+    assert (spec.prompt, spec.engine.url) == ("What? {{ text }}", ("http://127.0.0.1:8100",))
+
+
+def test_an_empty_file_is_said_to_be_empty(folder: Path) -> None:
+    (folder / "empty.jsonl").write_text("")
+    done = init("--source", "empty.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "warning: empty.jsonl is empty, so its fields are not known" in done.stderr
 
 
 @given(

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from forebay.cli.live import OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
+from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
 from forebay.runtime.snapshot import Backlog, Snapshot
 
 NOW = Snapshot(
@@ -89,6 +89,37 @@ def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     assert "· resumed 1 ·" in lines[2]
     assert lines[3] == "a checkpoint failed: No space left on device"
     assert len(lines) == 4
+
+
+CLOSING = (
+    "CheckpointException: Checkpoint was declined (task is closing)",
+    "CheckpointException: TaskManager received a checkpoint request for unknown task a1b2. Failure reason: "
+    "Task local checkpoint failure.",
+)
+
+
+@pytest.mark.parametrize("failure", CLOSING)
+def test_a_checkpoint_that_fails_as_the_job_ends_is_not_spoken_of(failure: str) -> None:
+    where = console()
+    with LiveLine(where) as line:
+        line.show(NOW)
+        # The last calls may take their time.
+        for seconds in (0.5, 5.0, 60.0):
+            ends = replace(NOW, elapsed_s=NOW.elapsed_s + seconds, checkpoint_failure=failure)
+            line.show(ends)
+        line.show(replace(ends, state="FINISHED", accepted=NOW.accepted + 9))
+    assert "checkpoint" not in text(where)
+
+
+@pytest.mark.parametrize("failure", CLOSING)
+def test_a_checkpoint_that_fails_so_in_mid_run_is_told_once(failure: str) -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for second in range(30):
+            runs = replace(NOW, elapsed_s=float(second), accepted=second, checkpoint_failure=failure)
+            line.show(runs)
+            assert (f"a checkpoint failed: {failure}" in text(where)) == (second >= GOES_ON_S)
+    assert text(where).count("a checkpoint failed") == 1
 
 
 def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:

@@ -69,14 +69,11 @@ def test_a_bar_is_whole() -> None:
     assert out.getvalue().count(TEXT) >= 2
 
 
-def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     console = errors_console()
     LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
     report(Snapshot(1.0, TEXT), one_each=True, json=None, console=console, limited=TEXT)
-    folder = tmp_path / "letters"
-    folder.mkdir()
-    (folder / "part-a-0.jsonl").write_text('{"cause": "[x]", "detail": "[y] :smile:"}\n')
-    show_lost(str(folder), console)
+    show_lost([b'{"cause": "[x]", "detail": "[y] :smile:"}'], console)
     said = capsys.readouterr().err
     assert f"Flink restarts the job: {TEXT}" in said
     assert f"; {TEXT}" in said

@@ -6,16 +6,17 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.run import jars_by_look
+from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.processes import wait_gone
@@ -78,21 +79,96 @@ def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
     assert jars_by_look("no such file", [], settings) == ()
 
 
+def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
+    """Let `run`, told the pipeline and whom to show snapshots, take the place of what runs it."""
+
+    def run_pipeline(
+        spec: PipelineSpec, _engine: object, _options: object, _settings: object, watch: Any, **_: object
+    ) -> Snapshot:
+        return run(spec, watch)
+
+    monkeypatch.setattr("forebay.runtime.run.run_pipeline", run_pipeline)
+
+
+def run(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(application(), ["run", str(file), "--engine", "http://127.0.0.1:1", *words])
+
+
+def write_letters(spec: PipelineSpec, part: str, *causes: str) -> None:
+    folder = Path(spec.directories()["dead_letters.path"])
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"cause": cause, "detail": "why"}) + "\n" for cause in causes)
+    (folder / part).write_text("".join(lines))
+
+
+RESULT = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n'
+
+
+def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
+    """Seven answers and two dead letters, of which a checkpoint covers four and one."""
+    write_letters(spec, "part-0-0.jsonl", "late")
+    if "sink.path" in spec.directories():
+        folder = Path(spec.directories()["sink.path"])
+        folder.mkdir()
+        (folder / "part-0-0.jsonl").write_text(4 * RESULT)
+    watch(Snapshot(12.0, "INTERRUPTED", results=7, dead_letters=2))
+    raise KeyboardInterrupt
+
+
 def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(
-        _spec: object, _engine: object, _options: object, _settings: object, watch: Any, **_: object
-    ) -> None:
-        watch(Snapshot(12.0, "INTERRUPTED", results=7, dead_letters=2))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("forebay.runtime.run.run_pipeline", stopped)
-    ended = CliRunner().invoke(
-        application(), ["run", str(pipeline(tmp_path)), "--engine", "http://127.0.0.1:1"]
+    scripted(monkeypatch, stopped)
+    said = run(pipeline(tmp_path)).stderr
+    assert "stopped; run the same command to start over: there is no checkpoint yet" in said
+    assert (
+        "after 12 s: 7 results and 2 dead letters, those that are not in a checkpoint yet and made again "
+        "included" in said
     )
-    assert "stopped; run the same command to start over: there is no checkpoint yet" in ended.stderr
-    assert "after 12 s: 7 results and 2 dead letters written" in ended.stderr
+
+
+def test_who_stops_a_run_is_told_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, stopped)
+    said = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
+    assert (
+        "after 12 s: 4 results and 1 dead letters written; 4 more answers are not in a checkpoint yet and "
+        "made again" in said
+    )
+
+
+def test_the_cause_that_is_named_at_the_end_is_of_this_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = iter(["part-0-0.jsonl", "part-0-1.jsonl"])
+    causes = iter([("prompt", "prompt"), ("late",)])
+
+    def failed(spec: PipelineSpec, _watch: Any) -> Snapshot:
+        write_letters(spec, next(parts), *next(causes))
+        return Snapshot(12.0, "FINISHED", dead_letters=1)
+
+    scripted(monkeypatch, failed)
+    file = pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})
+    assert "most often prompt: why" in run(file).stderr
+    assert "most often late: why" in run(file, "--fresh").stderr
+
+
+def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
+    (tmp_path / "in.jsonl").write_text("")
+    file = pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
+    said = run(file).stderr
+    assert f"there was nothing to read: jsonl: {tmp_path / 'in.jsonl'} is empty" in said
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    assert "nothing to read" not in run(file).stderr
+
+
+def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, stopped)
+    (tmp_path / "in.jsonl").write_text('{"txt": "a"}\n')
+    said = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
+    assert said.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")
 
 
 @pytest.mark.flink

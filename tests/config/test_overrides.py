@@ -75,6 +75,7 @@ def test_what_is_set_wins_and_the_rest_stays(file: Path, tmp_path: Path) -> None
         ),
         ("engine.api_key=sk-123", "expected {env: NAME} or {file: PATH}, found the secret itself"),
         ("flink.mode=process", "--set: flink.mode: expected an option of Flink"),
+        ("deadline_s=5", "--set: timeout_s: expected at most deadline_s (5), found 60"),
         ("=5", "expected key.in.the.pipeline=VALUE"),
         ("a..b=5", "expected key.in.the.pipeline=VALUE"),
     ],

@@ -50,6 +50,15 @@ def test_wishes_win(file: Path, tmp_path: Path) -> None:
     assert spec.event_time is not None
 
 
+def test_summaries_of_a_file_need_the_field_with_the_time(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"^forebay run summary: name the field with the time: --time FIELD$"
+    ):
+        preset_spec("summary", ApplicationOptions(str(file), tmp_path))
+    spec = preset_spec("summary", ApplicationOptions(str(file), tmp_path, settings=["source.time=at"]))
+    assert spec.event_time is not None
+
+
 @pytest.mark.parametrize("source", ["wikimedia", "jetstream", "generator"])
 def test_named_sources(source: str, tmp_path: Path) -> None:
     spec = preset_spec("sessions", ApplicationOptions(source, tmp_path, settings=["application.idle_s=null"]))
@@ -101,6 +110,7 @@ def said(*words: str) -> str:
 
 def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path) -> None:
     assert "name what to read with --source" in said("sessions")
+    (tmp_path / "p.yaml").write_text("name: p")
     assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only with an application")
 
 

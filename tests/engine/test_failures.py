@@ -48,6 +48,12 @@ def test_each_status_has_one_class(status: int, cls: type[errors.EngineError]) -
     assert str(status) in str(error)
 
 
+@pytest.mark.parametrize(("model", "serves"), [("m", "the model 'm'"), ("", "a model")])
+def test_what_is_not_there_is_named_where_it_has_a_name(model: str, serves: str) -> None:
+    error = error_from_status(404, b"", replica="http://r", model=model, quote=Quoter())
+    assert str(error) == f"http://r answered 404; check the URL and that it serves {serves}"
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -18,6 +18,7 @@ from forebay.flink.environment import (
     Restart,
     flink_environment,
     flink_options,
+    secured_options,
 )
 from forebay.flink.jvm import import_path
 from forebay.testing.cluster import local_cluster
@@ -92,13 +93,32 @@ def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> Non
     assert "flink-python" in options["pipeline.jars"]
 
 
-@pytest.mark.parametrize(("parallelism", "mb"), [(1, 16), (4, 16), (8, 32), (100, 64)])
+@pytest.mark.parametrize(("parallelism", "mb"), [(1, 4), (4, 16), (8, 32), (100, 64)])
 def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_needs(
     parallelism: int, mb: int
 ) -> None:
     options = flink_options(FlinkConfig(parallelism=parallelism))
     names = ("taskmanager.memory.network.min", "taskmanager.memory.network.max")
     assert [options[name] for name in names] == [f"{mb} mb"] * 2
+
+
+def test_a_job_is_sent_to_task_managers_of_its_own_which_have_its_jars() -> None:
+    jars, port = (Path("connector.jar"),), {"rest.port": "1"}
+    options = flink_options(FlinkConfig(parallelism=2, task_managers=2, jars=jars, options=port))
+    assert options["execution.target"] == "remote"
+    assert "pipeline.jars" not in options
+    alone = flink_options(FlinkConfig(parallelism=2, jars=jars))
+    assert "execution.target" not in alone
+    assert alone["pipeline.jars"].endswith("connector.jar")
+
+
+def test_who_has_no_key_is_refused_where_flink_runs_here(tmp_path: Path) -> None:
+    for here in (
+        FlinkConfig(log_dir=tmp_path),
+        FlinkConfig(log_dir=tmp_path, parallelism=2, task_managers=2),
+    ):
+        assert secured_options(here)["security.ssl.rest.authentication-enabled"] == "true"
+    assert "security.ssl.rest.enabled" not in secured_options(FlinkConfig(cluster="h:1", log_dir=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +129,7 @@ def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_n
         (FlinkConfig(parallelism=0), "parallelism must be from 1 to 128"),
         (FlinkConfig(parallelism=129), "found 129"),
         (FlinkConfig(restore_from=Path("/nowhere/chk-1")), "/nowhere/chk-1"),
+        (FlinkConfig(task_managers=0), "found 0"),
         (FlinkConfig(task_managers=2), r"task_managers must be from 1 to parallelism \(1\)"),
         (FlinkConfig(parallelism=2, task_managers=2, cluster="host:1"), "1 on a cluster, which has its own"),
         (FlinkConfig(cluster="somewhere"), "HOST:PORT"),

@@ -63,6 +63,15 @@ import apache_beam.version
 import_functions()
 print("apache_beam" in sys.modules)
 """
+WITH_BEAM = """
+import sys
+from types import ModuleType
+from forebay.flink.thread_mode import import_functions
+
+sys.modules["apache_beam"] = beam = ModuleType("apache_beam")
+import_functions()
+print(sys.modules.get("apache_beam") is beam)
+"""
 
 
 def test_functions_are_imported_without_beam_which_may_be_imported_later() -> None:
@@ -70,3 +79,8 @@ def test_functions_are_imported_without_beam_which_may_be_imported_later() -> No
         [sys.executable, "-W", "ignore", "-c", WITHOUT_BEAM], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False", "False", "True"], done.stderr
+
+
+def test_who_has_imported_beam_keeps_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITH_BEAM], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"], done.stderr

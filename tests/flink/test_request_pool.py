@@ -459,22 +459,177 @@ def test_a_call_that_breaks_is_told_of_and_raised(told_calls: tuple[RequestPool,
         calls.ready()
 
 
-def test_nothing_looks_while_all_slots_are_taken(open_calls: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.01)
-    calls, script = open_calls(2)
-    # In one go, so that the looks follow each other at once.
-    for i in range(6):
-        calls.submit(0, item(str(i)))
-        script.wait_started(*map(str, range(min(i + 1, 2))))
-    wait_until(lambda: not calls._waking, TIMEOUT_S)
+def test_nothing_looks_while_all_slots_are_taken(open_calls: Open, later: Later) -> None:
+    calls, script = open_calls(1)
+    later.of(calls)
+    calls.submit(0, item("a"))
+    script.wait_started("a")
     looks = count_looks(calls)
-    script.finish("0")
-    script.wait_started("2")
-    # Three rounds of the loop's own clock, in each of which a look would have been due.
-    for _ in range(3):
-        after_s = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), calls._loop)
-        after_s.result(TIMEOUT_S)
+    calls.submit(0, item("b"))
+    flush(calls)
     assert looks == []
+    # One that was under way when the last slot was taken is the last.
+    calls._loop.call_soon_threadsafe(calls._look)
+    flush(calls)
+    assert later.names() == []
+    script.finish("a")
+    script.wait_started("b")
+
+
+def test_what_follows_at_once_is_started_together_a_moment_later(open_calls: Open, later: Later) -> None:
+    calls, script = open_calls(64)
+    later.of(calls)
+    calls.submit(0, item("a"))
+    script.wait_started("a")
+    flush(calls)
+    assert later.names() == [], "nothing came before it"
+    calls.submit(0, item("b"))
+    script.wait_started("b")
+    flush(calls)
+    assert later.names() == ["_look"]
+    looks = count_looks(calls)
+    for id in "cde":
+        calls.submit(0, item(id))
+    flush(calls)
+    assert looks == [], "none of them wakes the thread"
+    later.run()
+    script.wait_started(*"cde")
+    flush(calls)
+    assert later.names() == ["_look"], "more may follow"
+    later.run()
+    flush(calls)
+    assert later.names() == [], "nothing has followed"
+    calls.submit(0, item("f"))
+    script.wait_started("f")
+
+
+def test_of_what_ends_at_once_is_told_together_a_moment_later(
+    told_calls: tuple[RequestPool, Scripted, Told], later: Later
+) -> None:
+    calls, script, told = told_calls
+    later.of(calls)
+    for id in "abcd":
+        calls.submit(0, item(id))
+        flush(calls)
+        later.run()
+    script.wait_started(*"abcd")
+    later.run()
+    assert later.names() == []
+
+    def finish(id: str) -> None:
+        finished = calls.finished
+        script.finish(id)
+        wait_until(lambda: calls.finished == finished + 1, TIMEOUT_S)
+        flush(calls)
+
+    finish("a")
+    assert (told.count, later.names()) == (1, [])
+    for id in "bc":
+        assert calls.ready()
+        finish(id)
+        assert (told.count, later.names()) == (1, ["_tell"])
+    later.run()
+    flush(calls)
+    assert told.count == 2
+    assert calls.ready()
+    finish("d")
+    assert later.names() == ["_tell"]
+
+
+def test_of_what_may_not_leave_yet_the_operator_is_not_told() -> None:
+    script, told = Scripted(), Told()
+    calls = RequestPool(script.open, capacity=2, ordering="key", on_ready=told)
+    calls.start()
+    try:
+        for id in "ab":
+            calls.submit(0, item(id, "k"))
+        script.wait_started("a", "b")
+        script.finish("b")
+        wait_until(lambda: calls.finished == 1, TIMEOUT_S)
+        flush(calls)
+        assert told.count == 0
+        script.finish("a")
+        told.wait(1)
+    finally:
+        calls.close()
+
+
+def test_what_is_ready_during_a_look_is_told_of(
+    told_calls: tuple[RequestPool, Scripted, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.0)
+    calls, script, told = told_calls
+    for shard, id in enumerate("ab"):
+        calls.submit(shard, item(id))
+    script.wait_started("a", "b")
+    script.finish("a")
+    told.wait(1)
+
+    class Listed(dict[int, Any]):
+        """The other answer comes just after this was looked at."""
+
+        def items(self) -> Any:
+            listed = [(shard, list(answers)) for shard, answers in super().items()]
+            script.finish("b")
+            wait_until(lambda: calls.finished == 2, TIMEOUT_S)
+            flush(calls)
+            return listed
+
+    calls._ready = Listed(calls._ready)
+    assert calls.ready() == [0]
+    assert told.count == 2
+
+
+def test_who_looks_while_being_told_is_told_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.0)
+    script, seen = Scripted(), list[list[int]]()
+    calls = RequestPool(script.open, capacity=2, on_ready=lambda: seen.append(calls.ready()))
+    calls.start()
+    try:
+        for shard, id in enumerate("ab"):
+            calls.submit(shard, item(id))
+        script.wait_started("a", "b")
+        for count, id in enumerate("ab", 1):
+            script.finish(id)
+            wait_until(lambda count=count: calls.finished == count, TIMEOUT_S)  # type: ignore[misc]
+            flush(calls)
+        assert seen == [[0], [0, 1]]
+    finally:
+        calls.close()
+
+
+class Later:
+    """What a pool's loop is to do later, done when the test says so: nothing that follows is late enough."""
+
+    def __init__(self) -> None:
+        self._calls: RequestPool | None = None
+        self._due: list[Callable[[], None]] = []
+
+    def of(self, calls: RequestPool) -> None:
+        self._calls = calls
+        calls._loop.call_later = lambda delay_s, callback: self._due.append(callback)  # type: ignore
+
+    def names(self) -> list[str]:
+        return [callback.__name__ for callback in self._due]
+
+    def run(self) -> None:
+        assert self._calls is not None
+        due, self._due = self._due, []
+        for callback in due:
+            self._calls._loop.call_soon_threadsafe(callback)
+        flush(self._calls)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 3600.0)
+    return Later()
+
+
+def flush(calls: RequestPool) -> None:
+    """Block until the loop has done what it was given, and what came of that."""
+    for _ in range(3):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), calls._loop).result(TIMEOUT_S)
 
 
 def count_looks(calls: RequestPool) -> list[None]:
@@ -482,11 +637,11 @@ def count_looks(calls: RequestPool) -> list[None]:
     looks: list[None] = []
     look = calls._look
 
-    def counted() -> None:
+    def _look() -> None:
         looks.append(None)
         look()
 
-    calls._look = counted  # type: ignore[method-assign]
+    calls._look = _look  # type: ignore[method-assign]
     return looks
 
 

@@ -1,10 +1,15 @@
-"""Questions to an embedded Flink: one connection for many of them, and what becomes of one that is closed."""
+"""Questions to an embedded Flink: one connection for many of them, and what becomes of one that is closed.
+To a cluster: a connection for each."""
 
 from __future__ import annotations
 
+import gc
+import socket
 import ssl
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +20,7 @@ from forebay.errors import LaunchError
 from forebay.flink import rest
 from forebay.flink.rest import FlinkRest, NotFound, RestSilent
 from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+from forebay.testing.waiting import wait_until
 
 
 @dataclass
@@ -24,16 +30,30 @@ class Service:
     keys: TlsKeys
     port: int = 0
     connections: int = 0
+    tls: bool = True
     asked: list[tuple[str, str, int]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
     def of(self) -> FlinkRest:
+        if not self.tls:
+            return FlinkRest(f"http://127.0.0.1:{self.port}")
         return FlinkRest(f"https://localhost:{self.port}", self.keys)
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    service = Service(tls_keys(tmp_path / "keys"))
+    with served(Service(tls_keys(tmp_path / "keys"))) as service:
+        yield service
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Service]:
+    with served(Service(TlsKeys(tmp_path), tls=False)) as service:
+        yield service
+
+
+@contextmanager
+def served(service: Service) -> Iterator[Service]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -52,7 +72,11 @@ def service(tmp_path: Path) -> Iterator[Service]:
                 return
             if self.path == "/silent":
                 service.ended.wait()
-            body = sent or b'{"it": "is"}'
+            if self.path == "/garbage" and self.number == 1:
+                self.wfile.write(b"HTTP/9.9 what\r\n\r\n")
+                self.close_connection = True
+                return
+            body = b"" if self.path == "/empty" else sent or b'{"it": "is"}'
             self.send_response({"/none": 404, "/wrong": 500}.get(self.path, 200))
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -64,9 +88,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(service.keys.folder / PEM)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    if service.tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(service.keys.folder / PEM)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     service.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -91,9 +116,13 @@ def test_many_questions_take_one_connection(service: Service) -> None:
 def test_each_thread_has_a_connection_of_its_own(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
-    thread = threading.Thread(target=flink.json, args=("/b",))
-    thread.start()
-    thread.join()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", ResourceWarning)
+        thread = threading.Thread(target=flink.json, args=("/b",))
+        thread.start()
+        thread.join()
+        gc.collect()
+    assert [str(each.message) for each in seen if "127.0.0.1" in str(each.message)] == [], "left open"
     assert {number for *_, number in service.asked} == {1, 2}
 
 
@@ -109,6 +138,13 @@ def test_a_question_that_a_kept_connection_did_not_answer_is_asked_again(service
     flink.json("/a")
     assert flink.json("/closes") == {"it": "is"}
     assert service.asked[1:] == [("GET", "/closes", 1), ("GET", "/closes", 2)]
+
+
+def test_so_is_one_whose_answer_makes_no_sense(service: Service) -> None:
+    flink = service.of()
+    flink.json("/a")
+    assert flink.json("/garbage") == {"it": "is"}
+    assert service.asked[1:] == [("GET", "/garbage", 1), ("GET", "/garbage", 2)]
 
 
 def test_on_a_new_connection_it_is_not(service: Service) -> None:
@@ -143,6 +179,55 @@ def test_silence_is_told_apart(service: Service, monkeypatch: pytest.MonkeyPatch
     service.ended.set()
     monkeypatch.undo()
     assert service.of().json("/a") == {"it": "is"}
+
+
+def test_silence_on_a_kept_connection_is_no_reason_to_ask_again(service: Service) -> None:
+    flink = service.of()
+    flink.ask("/a")
+    flink._connection().sock.settimeout(0.05)
+    with pytest.raises(RestSilent):
+        flink.ask("/silent")
+    service.ended.set()
+    assert flink.json("/b") == {"it": "is"}, "it goes on with another connection"
+    wait_until(lambda: ("GET", "/silent", 1) in service.asked)
+    assert [path for _, path, _ in service.asked].count("/silent") == 1
+
+
+@pytest.mark.parametrize("of", ["service", "cluster"])
+def test_what_is_no_answer_is_told(of: str, request: pytest.FixtureRequest) -> None:
+    flink: FlinkRest = request.getfixturevalue(of).of()
+    with pytest.raises(LaunchError, match="/garbage does not answer"):
+        flink.ask("/garbage")
+    with pytest.raises(NotFound, match="/none answered 404"):
+        flink.ask("/none")
+    with pytest.raises(LaunchError, match="/wrong answered 500"):
+        flink.ask("/wrong")
+    assert flink.json("/empty", "PATCH") is None
+
+
+def test_a_cluster_gets_each_question_on_a_connection_of_its_own(
+    cluster: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flink = cluster.of()
+    assert flink.json("/a") == {"it": "is"}
+    assert flink.json("/b", "POST", {"drain": True}) == {"drain": True}
+    assert cluster.asked == [("GET", "/a", 1), ("POST", "/b", 2)]
+    monkeypatch.setattr(rest, "MAX_ANSWER_BYTES", 5)
+    assert flink.ask("/a") == b'{"it"'
+    monkeypatch.setattr(rest, "REST_TIMEOUT_S", 0.05)
+    with pytest.raises(RestSilent):
+        flink.ask("/silent")
+
+
+def test_that_no_connection_is_made_in_time_is_silence_too(
+    cluster: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connects_late(*arguments: object, **more: object) -> None:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", connects_late)
+    with pytest.raises(RestSilent):
+        cluster.of().ask("/a")
 
 
 def test_nobody_there(service: Service) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.intervals import ANSWERS, FACTOR, RoomWait
+from forebay.flink.intervals import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWait
 
 
-def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4) -> list[float]:
-    """When each event is let in by an operator whose queue stays full, its only engine answering steadily."""
+def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: int = 0) -> list[float]:
+    """When each event is let in by an operator whose queue stays full, its only engine answering steadily.
+    `queued` wait at the start."""
     wait, now_s, entered = RoomWait(capacity), 0.0, []
     while now_s < lasts_s:
         blocked_s = now_s
-        while now_s - blocked_s < wait.most_s(now_s, int(now_s * answers_per_s)):
+        while now_s - blocked_s < wait.most_s(now_s, int(now_s * answers_per_s), queued + len(entered)):
             now_s += 0.01
         now_s += 0.01
         entered.append(now_s)
@@ -42,7 +44,22 @@ def test_no_event_waits_for_longer_than_answers_take(answers_per_s: float, capac
 
 def test_a_spell_that_is_over_is_forgotten() -> None:
     wait = RoomWait(4)
-    assert wait.most_s(0, 0) == 0
-    assert wait.most_s(3600, 0) == pytest.approx(3600 * FACTOR / ANSWERS)
+    at_first_s = FIRST_S * FACTOR / ANSWERS
+    assert wait.most_s(0, 0, 0) == pytest.approx(at_first_s)
+    assert wait.most_s(3600, 0, 999) == pytest.approx(3600 * FACTOR / ANSWERS + at_first_s)
     wait.over()
-    assert wait.most_s(3601, 0) == 0
+    assert wait.most_s(3601, 0, 0) == pytest.approx(at_first_s)
+
+
+@given(st.floats(2, 60), st.integers(2, 40))
+def test_what_is_queued_grows_no_faster_with_restarts_than_without(run_s: float, restarts: int) -> None:
+    """An engine that answers nothing, and a job that is restarted again and again."""
+    queued = 0
+    for _ in range(restarts):
+        queued += len(let_in(0.0, run_s, queued=queued))
+    lasted_s = run_s * restarts
+    assert queued <= ANSWERS / FACTOR * math.log(1 + lasted_s / FIRST_S) + 2 * restarts
+
+
+def test_a_queue_from_long_ago_holds_nothing_up_for_long() -> None:
+    assert RoomWait(4).most_s(0, 0, 10**9) == pytest.approx(LONGEST_S * FACTOR / ANSWERS)

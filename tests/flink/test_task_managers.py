@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.errors import LaunchError
 from forebay.flink import task_managers
@@ -44,11 +46,12 @@ class FakeJvm:
 class Launched:
     """All JVMs that were launched, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[FakeJvm] = FakeJvm) -> None:
         self.jvms: dict[str, FakeJvm] = {}
+        self._kind = kind
 
     def __call__(self, *, beside: str) -> Any:
-        self.jvms[beside] = FakeJvm()
+        self.jvms[beside] = self._kind()
         return self.jvms[beside]
 
     def running(self) -> Counter[str]:
@@ -58,7 +61,7 @@ class Launched:
         )
 
 
-def test_each_that_ends_is_started_again_until_the_block_ends() -> None:
+def test_each_that_ends_is_started_again_until_the_block_ends(caplog: pytest.LogCaptureFixture) -> None:
     launched = Launched()
     both = {"task-manager-1": 1, "task-manager-2": 1}
     with TaskManagers(2, launched, {}):
@@ -70,24 +73,103 @@ def test_each_that_ends_is_started_again_until_the_block_ends() -> None:
     assert not launched.running()
     assert all(jvm.ended for jvm in launched.jvms.values())
     assert sorted(launched.jvms) == ["task-manager-1-1", "task-manager-1-2", "task-manager-2-1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "task manager 1 ended with status -9: it is started again"
+    ]
 
 
-def test_one_that_keeps_ending_is_started_after_ever_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched, pauses = Launched(), []
+class Answers(FakeJvm):
+    """A JVM that answers, and is a task manager until it is killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options: dict[str, str] | None = None
+
+    def open_gateway(self) -> Any:
+        gateway = MagicMock()
+        flink = gateway.jvm.org.apache.flink
+        flink.configuration.Configuration.fromMap = dict
+
+        def serve(options: dict[str, str]) -> None:
+            self.options = options
+            self.process.gone.wait()
+
+        flink.runtime.taskexecutor.TaskManagerRunner.runTaskManagerProcessSecurely = serve
+        return gateway
+
+
+def test_they_register_once_the_job_manager_is_there() -> None:
+    launched, begun = Launched(Answers), threading.Event()
+    managers = TaskManagers(1, launched, {"a": "b"})
+    wait = managers._begun.wait
+
+    def waits() -> bool:
+        begun.set()
+        return wait()
+
+    managers._begun.wait = waits  # type: ignore[assignment]
+    with managers:
+        assert begun.wait(20.0)
+        jvm: Any = launched.jvms["task-manager-1-1"]
+        assert jvm.options is None
+        managers.begin()
+        wait_until(lambda: jvm.options == {"a": "b"})
+    assert jvm.ended
+
+
+def test_none_waits_for_a_job_manager_that_does_not_come() -> None:
+    launched = Launched(Answers)
+    with TaskManagers(2, launched, {}):
+        wait_until(lambda: len(launched.jvms) == 2)
+    assert all(jvm.ended for jvm in launched.jvms.values())
+
+
+def test_none_is_launched_while_the_block_ends() -> None:
+    launched, locked = Launched(), list[bool]()
+
+    def launch(*, beside: str) -> Any:
+        locked.append(managers._lock.locked())
+        return launched(beside=beside)
+
+    managers = TaskManagers(1, launch, {})
+    with managers:
+        wait_until(lambda: len(launched.jvms) == 1)
+    assert locked == [True]
+
+
+FAILS = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, task_managers.LONGEST_PAUSE_S, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("lasted_s", "expected"),
+    [
+        ([1.0] * 8, FAILS),
+        ([1.0, 1.0, 1.0, 60.0, 1.0, 1.0], [0.0, 1.0, 2.0, 0.0, 0.0, 1.0]),
+        ([59.9] * 3, [0.0, 1.0, 2.0]),
+    ],
+)
+def test_one_that_keeps_ending_is_started_after_ever_longer_pauses(
+    lasted_s: list[float], expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched, pauses, clock = Launched(), list[float](), ManualClock()
+    lasts = iter(lasted_s)
     many = TaskManagers(1, launched, {})
 
     def pause(seconds: float) -> bool:
         pauses.append(seconds)
-        if len(pauses) == 8:
+        if len(pauses) == len(lasted_s):
             many._closed.set()
         return True
 
     def dies(jvm: FakeJvm) -> Any:
+        clock.advance(next(lasts))
         jvm.process.kill()
         raise LaunchError("gone")
 
+    monkeypatch.setattr(task_managers.time, "monotonic", clock.monotonic_s)
     monkeypatch.setattr(many._closed, "wait", pause)
     monkeypatch.setattr(FakeJvm, "open_gateway", dies)
     with many:
-        wait_until(lambda: len(pauses) == 8)
-    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, task_managers.LONGEST_PAUSE_S, 30.0]
+        many._threads[0].join(20.0)
+    assert pauses == expected
+    assert len(launched.jvms) == len(expected), "none is started after the end"

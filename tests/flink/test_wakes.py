@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,10 +51,13 @@ class Sent:
 
     def __init__(self, fails: bool = False) -> None:
         self.count = 0
+        self.made = 0
+        self.locked: Callable[[], bool] = lambda: True
         self._fails = fails
 
     def run(self) -> None:
         self.count += 1
+        assert self.locked(), "its end waits for it"
         if self._fails:
             raise RuntimeError("RejectedExecutionException")
 
@@ -60,8 +65,15 @@ class Sent:
 def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
     """Wakes of a task that takes what it is sent."""
     monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
-    monkeypatch.setattr("forebay.flink.wakes._sends", lambda service, callback: sent)
-    return Wakes(context(object))
+
+    def sends(service: object, callback: object) -> Sent:
+        sent.made += 1
+        return sent
+
+    monkeypatch.setattr("forebay.flink.wakes._sends", sends)
+    wakes = Wakes(context(object))
+    sent.locked = wakes._lock.locked
+    return wakes
 
 
 def context(service: Any) -> Any:
@@ -88,7 +100,10 @@ def keyed() -> Any:
     return SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service=None))
 
 
-def test_a_wake_is_sent_from_the_first_shard_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_is_sent_from_the_first_shard_until_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "forebay")
     sent = Sent()
     wakes = wakes_of(monkeypatch, sent)
     wakes.wake()
@@ -103,15 +118,18 @@ def test_a_wake_is_sent_from_the_first_shard_until_the_end(monkeypatch: pytest.M
     assert sent.count == 1
     wakes.add(1, keyed())
     assert not wakes.works
+    assert caplog.records == []
 
 
 def test_each_shard_that_was_added_gets_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    wakes = wakes_of(monkeypatch, Sent())
+    sent = Sent()
+    wakes = wakes_of(monkeypatch, sent)
     backend: Any = wakes._backend
     for key in (1, 2, 3):
         backend.key = ("row", key)
         wakes.add(key, keyed())
     assert [(key, backend.key) for key in wakes.each([3, 7, 1])] == [(3, ("row", 3)), (1, ("row", 1))]
+    assert sent.made == 1, "one is enough for all"
 
 
 def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +147,11 @@ def missing() -> Any:
     raise AttributeError("getProcessingTimeService")
 
 
-def test_without_a_jvm_there_are_no_wakes() -> None:
+def test_without_a_jvm_there_are_no_wakes(caplog: pytest.LogCaptureFixture) -> None:
     wakes = Wakes(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())
     assert not wakes.works
+    assert caplog.records == []
 
 
 def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
@@ -140,7 +159,8 @@ def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
 ) -> None:
     for service in (missing, object):
         wakes = Wakes(context(service))
-        wakes.add(1, keyed())
+        for key in (1, 2):
+            wakes.add(key, keyed())
         assert not wakes.works
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "this Flink cannot be woken, so answers are looked for"

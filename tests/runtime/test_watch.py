@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from tests.harness.clock import ManualClock
 
 from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
+from forebay.flink.job import Checkpoints
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
+from forebay.runtime.reports import Look
 from forebay.runtime.snapshot import Backlog, Snapshot
-from forebay.runtime.watch import LastCount, Rests, lag_watched
+from forebay.runtime.watch import LastCount, Rests, StopRequests, lag_watched, watch_until_end
 from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
@@ -143,6 +147,15 @@ def test_a_job_that_awaits_something_is_looked_at_in_each_round(awaits: dict[str
         rests.looked(seen, seen)
 
 
+def test_an_operator_that_has_read_nothing_awaits_nothing() -> None:
+    rests = Rests()
+    idle = replace(STILL, oldest_read_ms=NOTHING_READ_MS)
+    for _ in range(10):
+        assert not rests.passes()
+        rests.looked(idle, idle)
+    assert rests.passes()
+
+
 def test_a_job_that_rests_settles_once() -> None:
     rests, settled = Rests(), []
     for now in (*[STILL] * 40, replace(STILL, results=9), *[STILL] * 40):
@@ -174,3 +187,113 @@ def test_a_topic_that_is_read_to_its_end_needs_each_look(
     settling.look(Sight(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
     assert settling.settles
     assert offsets.awaits == (read.source.type == "kafka")
+
+
+class Job:
+    """A job that has nothing to do, until `rounds` have passed."""
+
+    id = "a"
+    rest: Any = None
+
+    def __init__(self, rounds: int) -> None:
+        self.looks: list[int] = []
+        self.drained: list[int] = []
+        self.round = -1
+        self._rounds = rounds
+
+    def ended(self) -> str | None:
+        self.round += 1
+        return "" if self.round == self._rounds else None
+
+    def state(self) -> str:
+        self.looks.append(self.round)
+        return "RUNNING"
+
+    def restarts(self) -> int:
+        return 0
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(0, 0, ())
+
+    def task_managers(self) -> int:
+        return 1
+
+    def counts(self) -> dict[str, float]:
+        return {"accepted": 8, "results": 8}
+
+    def drain(self, savepoints: Path) -> None:
+        self.drained.append(self.round)
+
+
+def watched(
+    job: Job, monkeypatch: pytest.MonkeyPatch, *, drain_at: int = -1, **more: Any
+) -> list[tuple[int, str]]:
+    """What was told of the job, with the round; the run is asked to drain at `drain_at`."""
+    wishes, told = StopRequests(), list[tuple[int, str]]()
+
+    def tell(look: Look) -> None:
+        told.append((job.round, look.snapshot.state))
+        wishes.drain = wishes.drain or job.round == drain_at
+
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    any_job: Any = job
+    last = watch_until_end(
+        any_job,
+        tell,
+        wishes,
+        Path("savepoints"),
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda now: False,
+        committed=lambda checkpoints: None,
+        **more,
+    )
+    assert (last.state, last.results) == ("FINISHED", 8)
+    return told
+
+
+def test_at_rest_each_round_is_told_and_few_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, rests = Job(60), list[int]()
+    told = watched(job, monkeypatch, at_rest=lambda: rests.append(job.round))
+    assert told == [(n, "RUNNING") for n in range(60)]
+    # The first look sees what came before it.
+    assert job.looks == [*range(11), *range(14, 34, 4), *range(40, 60, 10)]
+    assert rests == [job.looks[15]]
+    job = Job(60)
+    watched(job, monkeypatch, awaits=lambda: True, at_rest=lambda: pytest.fail("it is awaited"))
+    assert job.looks == list(range(60))
+
+
+def test_a_job_at_rest_is_drained_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(40)
+    watched(job, monkeypatch, drain_at=31)
+    assert 31 not in job.looks
+    assert job.drained[0] == 32
+
+
+def test_a_checkpoint_that_failed_as_the_job_ended_is_no_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    ended = iter([None, ""])
+    job: Any = SimpleNamespace(
+        ended=lambda: next(ended),
+        state=lambda: "RUNNING",
+        restarts=lambda: 0,
+        counts=dict,
+        checkpoints=lambda: Checkpoints(1, 1, (), failure="declined (task is closing)"),
+        task_managers=lambda: 1,
+    )
+    told: list[Look] = []
+    last = watch_until_end(
+        job,
+        told.append,
+        StopRequests(),
+        tmp_path,
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda _: False,
+        committed=lambda _: None,
+    )
+    assert [look.snapshot.checkpoint_failure for look in told] == ["declined (task is closing)"]
+    assert (last.state, last.checkpoint_failure) == ("FINISHED", "")

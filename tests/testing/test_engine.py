@@ -3,7 +3,7 @@ import pickle
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from forebay import errors
 from forebay.engine.client import HttpEngine
@@ -52,6 +52,11 @@ class Mood(BaseModel):
     mood: str
 
 
+class Named(BaseModel):
+    mood: str = Field(alias="Mood")
+    model_config = ConfigDict(populate_by_name=True)
+
+
 def by_length(text: str) -> object:
     if len(text) > 9:
         raise errors.BadRequest("too long for me")
@@ -65,6 +70,8 @@ def by_length(text: str) -> object:
         ({"late": {"mood": "bad"}}, "late", SCHEMA, '{"mood":"bad"}'),
         ({"late": "bad"}, "late", {"type": "string"}, '"bad"'),
         ({"late": {"wood": "oak"}}, "late", SCHEMA, '{"wood":"oak"}'),
+        ({"late": {"mood": "bad"}}, "late", None, '{"mood":"bad"}'),
+        ({"late": Named(mood="bad")}, "late", SCHEMA, '{"Mood":"bad"}'),
         (lambda text: text.upper(), "hello", None, "S\nHELLO"),
         (by_length, "hello", SCHEMA, '{"mood":"s\\nhello"}'),
     ],

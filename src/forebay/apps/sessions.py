@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from forebay.apps.base import ApplicationSettings, Preset
+from forebay.documents import describe
 from forebay.documents.fields import PositiveFloat, PositiveInt
+from forebay.engine.prompt import names_of
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
 from forebay.stateful.program import (
@@ -214,7 +216,10 @@ class Conversation(Program[Session]):
 
         text = reduce(below, self.settings.text.split("."), dict(event.fields))
         if not isinstance(text, str) or not text.strip():
-            raise RecordError(f"expected a text in the field {self.settings.text!r}, found none")
+            there = f"; the event has {names_of(event.fields)}" if text is None else ""
+            raise RecordError(
+                f"expected a text in the field {self.settings.text!r}, found {describe(text)}{there}"
+            )
         return text
 
     def _shortened(self, text: str, state: Session) -> str:

@@ -22,7 +22,7 @@ from typing import IO, Any
 import orjson
 import psutil
 
-from forebay.bench.processor import ENDED, ProcessUse, check_proc, process_use, used_between
+from forebay.bench.processor import ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError
 from forebay.flink.class_archive import LISTS_CLASSES
 from forebay.processes import module_command, parent_death_signal
@@ -182,7 +182,7 @@ def _load_cost(
     threads = {name: used_between(before[name], after[name]) for name in after}
     parts = dict.fromkeys(PARTS, 0.0)
     for thread, processor_s in threads[JVM].items():
-        parts[FLINK if thread == ENDED else part_of(thread)] += processor_s
+        parts[part_of(thread)] += processor_s
     for process in (CLIENT, COMMAND):
         parts[process] = sum(threads[process].values())
     return LoadCost(

@@ -1,24 +1,32 @@
-"""`forebay init`: a first pipeline file, commented, from what somebody has."""
+"""`forebay init`: asks for what a first pipeline file needs, and writes it."""
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from io import StringIO
-from itertools import islice
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from forebay.cli.output import errors_console, say
+from forebay.cli.starter import (
+    LOCAL,
+    Starter,
+    fields_of,
+    name_of,
+    parsed,
+    pipeline_text,
+    reference,
+    text_field,
+)
 from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from forebay.config.spec import PipelineSpec
+
+NO_QUESTION = "?"
 
 
 def init(
@@ -45,9 +53,11 @@ def init(
     name: Annotated[str | None, typer.Option(help="Name of the pipeline; by default the source's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take the defaults.")] = False,
 ) -> None:
-    """Write a first pipeline file: asks for what is not given, and overwrites nothing."""
-    from forebay.config import parse_spec
-    from forebay.documents.yaml import parse_yaml
+    """Write a first pipeline file: asks for what is not given, and overwrites nothing.
+
+    An answer that would not do is asked for again.
+    """
+    from forebay.runtime.first_records import reads_nothing
 
     if file.exists():
         raise SettingError(f"{file} exists; forebay init overwrites nothing: name another file")
@@ -56,207 +66,78 @@ def init(
     asks = not yes and sys.stdin.isatty()
     if not asks and not yes and (source is None or prompt is None):
         raise SettingError("forebay init: nobody can be asked here; give --source and --prompt, or --yes")
+    console = errors_console()
 
-    def ask(given: str | None, question: str, default: str) -> str:
-        if given is not None or not asks:
-            return default if given is None else given
-        return str(typer.prompt(question, default=default, err=True))
+    def ask(given: str | None, question: str, default: str, check: Callable[[str], object]) -> str:
+        if given is None and asks:
+            return _asked(question, default, check)
+        check(default if given is None else given)
+        return default if given is None else given
 
-    source = ask(
-        source, "What to read (a file, wikimedia, jetstream, generator, kafka://HOST:PORT/TOPIC)", "generator"
-    )
+    def made(**values: Any) -> PipelineSpec:
+        return parsed(pipeline_text(replace(starter, **values), (), file.parent), file.parent)
+
+    # Options first: a wrong one is not to take a person's answers with it.
+    starter = Starter(name or "first", "generator", NO_QUESTION, engine or LOCAL, model)
+    made(key=key)
+
+    def check_source(text: str) -> None:
+        fields_of(text)
+        _refuse(_doubt(made(source=text)))
+
+    what = "What to read (a file, wikimedia, jetstream, generator, kafka://HOST:PORT/TOPIC)"
+    source = ask(source, what, "generator", check_source)
+    starter = replace(starter, name=name or name_of(source), source=source)
+    _refuse(_doubt(made(key=key)))
     fields = fields_of(source)
-    if asks and fields:
-        say(errors_console(), f"Its fields: {', '.join(fields)}")
+    if reads_nothing(made()):
+        say(console, f"warning: {source} is empty, so its fields are not known", style="yellow")
+    elif asks and fields:
+        say(console, f"Its fields: {', '.join(fields)}")
+
+    def check_prompt(text: str) -> None:
+        _refuse(_doubt(made(prompt=text)))
+
     usual = "In one word, what is this about? {{ " + reference(text_field(fields)) + " }}"
-    prompt = ask(prompt, "What to ask about each event", usual)
-    if asks and choices is None:
-        choices = str(
-            typer.prompt("The answers that there are, with commas (empty: any text)", default="", err=True)
-        )
-    answers = tuple(dict.fromkeys(one.strip() for one in (choices or "").split(",") if one.strip()))
-    engine = ask(engine, "Who answers (the URL of an engine, or local)", LOCAL)
-    starter = Starter(name or name_of(source), source, prompt, engine, model, answers, key)
+    prompt = ask(prompt, "What to ask about each event", usual, check_prompt)
+    listed = ask(choices, "The answers that there are, with commas (empty: any text)", "", lambda _: None)
+    answers = tuple(dict.fromkeys(one.strip() for one in listed.split(",") if one.strip()))
+    where = "Who answers (the URL of an engine, or local)"
+    engine = ask(engine, where, LOCAL, lambda url: made(engine=url))
+    starter = replace(starter, prompt=prompt, choices=answers, engine=engine, key=key)
     text = pipeline_text(starter, fields, file.parent)
     # Before it is written: a file that `forebay run` would refuse helps nobody.
-    document, lines = parse_yaml(text, str(file))
-    parse_spec(document, base=file.resolve().parent, name=str(file), lines=lines)
+    parsed(text, file.parent)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:
         raise SettingError(f"{file} cannot be written: {error.strerror}") from None
-    say(
-        errors_console(),
-        f"{file} is written. Look at it: forebay run {file} --dry-run. Run it: forebay run {file}",
-    )
+    say(console, f"{file} is written. Look at it: forebay run {file} --dry-run. Run it: forebay run {file}")
 
 
-FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
-"""Sources without a file, and the field of each that has something to read."""
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
-TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
-TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
-"""Fields that a person would ask about, the likeliest first."""
-NO_NAMES = frozenset(
-    ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
-)
-"""Words that stand for something else in a template."""
-LINE_ENDS = re.compile("[\x85\u2028\u2029]")
-LOCAL = "local"
-LOOKED_AT_BYTES = 1 << 18
-LOOKED_AT_LINES = 20
-MAX_FIELDS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Starter:
-    """What a first pipeline needs.
-
-    `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
-    `local`; `choices`: the answers that there are, none for free text; `key`: a field.
-    """
-
-    name: str
-    source: str
-    prompt: str
-    engine: str = LOCAL
-    model: str | None = None
-    choices: Sequence[str] = ()
-    key: str | None = None
-
-
-def fields_of(source: str) -> list[str]:
-    """The names of the fields of what `source` gives, from the first lines of a file; blocks on the file
-    system. Empty where they cannot be known. Raises `SettingError` where there is no such source.
-    """
-    if source in FEEDS:
-        return [FEEDS[source]]
-    if TOPIC.fullmatch(source):
-        return []
-    path = Path(source)
-    if not path.is_file():
-        raise SettingError(
-            f"--source: there is no file {source!r}; expected a .jsonl or .csv file, one of "
-            f"{', '.join(FEEDS)}, or kafka://HOST:PORT/TOPIC"
-        )
-    if path.suffix not in KINDS:
-        raise SettingError(f"--source: expected a name that ends in {', '.join(KINDS)}, found {path.name!r}")
-    with path.open("rb") as file:
-        text = file.read(LOOKED_AT_BYTES).decode("utf-8-sig", "replace")
-    if KINDS[path.suffix] == "csv":
-        return [name for name in next(csv.reader(StringIO(text)), []) if name][:MAX_FIELDS]
-    found: dict[str, None] = {}
-    for line in islice(text.splitlines(), LOOKED_AT_LINES):
+def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
+    """The first answer of a person's that `check` does not refuse."""
+    while True:
+        answer = str(typer.prompt(question, default=default, err=True))
         try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        found.update(dict.fromkeys(value if isinstance(value, dict) else ()))
-    return list(found)[:MAX_FIELDS]
+            check(answer)
+        except SettingError as error:
+            say(errors_console(), str(error), style="red")
+        else:
+            return answer
 
 
-def text_field(fields: Sequence[str]) -> str:
-    """The field that a prompt would read."""
-    return next((name for name in TEXTS if name in fields), fields[0] if fields else "text")
+def _doubt(spec: PipelineSpec) -> str | None:
+    """Why the pipeline would not do for what it reads."""
+    from forebay.engine.prompt import is_constant
+    from forebay.runtime.first_records import doubt
+
+    if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
+        return "the prompt names no field, so that each event would be asked the same: {{ NAME }} puts one in"
+    return doubt(spec)
 
 
-def reference(field: str) -> str:
-    """How a template names a field."""
-    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) and field not in NO_NAMES
-    return field if plain else f"event[{_json(field)}]"
-
-
-def name_of(text: str) -> str:
-    """A pipeline's name from a file's."""
-    return re.sub(r"[^a-z0-9]+", "-", Path(text).stem.lower()).strip("-")[:63] or "first"
-
-
-def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
-    """The pipeline file, to lie in `folder`. A person who reads it sees what else there is to set."""
-    lines = [
-        "# A pipeline: events, a question about each, an engine that answers, and a place for the answers.",
-        "# All keys: docs/pipeline.md. Look at it with: forebay run THIS-FILE --dry-run",
-        f"name: {starter.name}",
-        "",
-        "# Where events come from. Its position is kept, so that a run that is stopped goes on from there.",
-        "source:",
-        *_indented(_source(starter.source, folder)),
-        "",
-    ]
-    if fields:
-        names = ", ".join(_printable(name) for name in fields)
-        lines.append(f"# What is asked about each event. Fields that templates may use: {names}")
-    else:
-        lines.append("# What is asked about each event; templates may use its fields.")
-    lines += [f"prompt: {_text(starter.prompt)}", ""]
-    if starter.choices:
-        schema = {"type": "string", "enum": list(starter.choices)}
-        lines += ["# What an answer must be: a JSON schema.", "output:", f"  schema: {_json(schema)}", ""]
-    else:
-        lines += ["# What an answer must be: any text; `output: {schema: …}` holds it to a JSON schema.", ""]
-    lines += _engine(starter)
-    if starter.key is not None:
-        key = _text("{{ " + reference(starter.key) + " }}")
-        lines += ["# Whose events stay in order.", f"key: {key}", "ordering: key", ""]
-    lines += [
-        "# The longest answer, in tokens.",
-        "sampling: {max_tokens: 64}",
-        "",
-        "# Where answers go, each exactly once; what got none is in out/NAME-dead-letters, with its cause.",
-        f"sink: {{type: jsonl, path: out/{starter.name}}}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _printable(name: str) -> str:
-    """A name as a comment can hold it."""
-    return "".join(char if char.isprintable() else " " for char in name)
-
-
-def _source(source: str, folder: Path) -> Mapping[str, Any]:
-    if source == "generator":
-        return {"type": "generator", "rate": 20}
-    if source in FEEDS:
-        kind = {"wikimedia": "sse", "jetstream": "websocket"}[source]
-        return {"type": kind, "preset": source}
-    topic = TOPIC.fullmatch(source)
-    if topic is not None:
-        return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
-    path = Path(source).resolve()
-    return {"type": KINDS[path.suffix], "path": os.path.relpath(path, folder.resolve())}
-
-
-def _engine(starter: Starter) -> list[str]:
-    model = [] if starter.model is None else [f"  model: {_text(starter.model)}"]
-    if starter.engine == LOCAL:
-        lines = [
-            "# Who answers: the small model that Forebay starts on this machine. An engine of your own:",
-            "# engine: {url: http://HOST:PORT, model: NAME, api_key: {env: NAME_OF_A_VARIABLE}}",
-        ]
-        return [*lines, *(["engine:", *model] if model else []), ""]
-    return [
-        "# Who answers: an OpenAI-compatible server.",
-        "engine:",
-        f"  url: {_text(starter.engine)}",
-        *model,
-        "",
-    ]
-
-
-def _indented(mapping: Mapping[str, Any]) -> list[str]:
-    return [
-        f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
-        for key, value in mapping.items()
-    ]
-
-
-def _text(value: str) -> str:
-    """A text as a YAML scalar: plain where that is beyond doubt, else in quotes."""
-    plain = re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in {"true", "false", "null"}
-    return value if plain else _json(value)
-
-
-def _json(value: Any) -> str:
-    # YAML takes these for the end of a line, inside quotes too.
-    return LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", json.dumps(value, ensure_ascii=False))
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise SettingError(f"forebay init: {problem}")

@@ -17,6 +17,10 @@ PLAIN_EVERY_S = 10.0
 QUIET_S = 5.0
 OLD_S = 15.0
 SMOOTHING = 0.3
+ENDING = ("(task is closing)", "checkpoint request for unknown task")
+"""How checkpoints fail that were under way when a task came to its end, as at the end of each job."""
+GOES_ON_S = 10.0
+"""A job that takes events in for so long after such a failure is not ending."""
 
 
 class LiveLine:
@@ -32,6 +36,7 @@ class LiveLine:
         self._moved_s = 0.0
         self._tokens_per_s = 0.0
         self._printed_s: float | None = None
+        self._unsaid: Snapshot | None = None
         self.throughput = Throughput()
 
     def __enter__(self) -> LiveLine:
@@ -69,7 +74,10 @@ class LiveLine:
             self._print(now.engine_failure)
         if now.resuming != before.resuming:
             self._print(now.resuming)
-        if now.checkpoint_failure and now.checkpoint_failure != before.checkpoint_failure:
+        if now.checkpoint_failure != before.checkpoint_failure:
+            self._unsaid = now if now.checkpoint_failure else None
+        if self._unsaid is not None and not _may_end(now, self._unsaid):
+            self._unsaid = None
             self._print(f"a checkpoint failed: {now.checkpoint_failure}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
@@ -90,6 +98,13 @@ class LiveLine:
 
     def _print(self, text: str) -> None:
         say(self._console, text)
+
+
+def _may_end(now: Snapshot, failed: Snapshot) -> bool:
+    """Whether a checkpoint, seen to have failed at `failed`, may have failed because the job ends."""
+    ends = any(words in failed.checkpoint_failure for words in ENDING)
+    goes_on = now.accepted > failed.accepted and now.elapsed_s - failed.elapsed_s >= GOES_ON_S
+    return ends and not (goes_on and now.state == "RUNNING")
 
 
 def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: str = "") -> str:

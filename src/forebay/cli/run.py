@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from forebay.apps.base import Page
     from forebay.config.spec import PipelineSpec
     from forebay.runtime.flink_process import FlinkLauncher
+    from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.snapshot import Snapshot
 
 
@@ -83,11 +84,16 @@ def run(
     engine: Annotated[
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over and delete the checkpoints.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over and delete the checkpoints; what was written stays.")
+    ] = False,
     from_checkpoint: Annotated[
         Path | None,
         typer.Option(help="Resume from this checkpoint; what was committed after it is written again."),
@@ -101,11 +107,12 @@ def run(
     finished, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143 after SIGTERM.
     """
     given = {"source": source, "out": out, "key": key, "time": time}
+    values = [*(set or []), *_key_setting(api_key_env)]
     if fresh and from_checkpoint is not None:
         raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
     check_json(json)
     if dry_run:
-        spec = _spec(pipeline, given, set or [], out or Path("out", pipeline))
+        spec = _spec(pipeline, given, values, out or Path("out", pipeline))
         show_plan(spec, engine or [], json, cluster=cluster)
         return
     from forebay.runtime.flink_process import FlinkLauncher
@@ -113,17 +120,22 @@ def run(
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
         # Before all else is even imported: it takes longest.
-        launcher.start_ahead(jars_by_look(pipeline, set or [], settings))
+        launcher.start_ahead(jars_by_look(pipeline, values, settings))
         _run(
             pipeline,
             given,
-            set or [],
+            values,
             {"fresh": fresh, "from_checkpoint": from_checkpoint, "cluster": cluster},
             engine or [],
             json=json,
             launcher=launcher,
             settings=settings,
         )
+
+
+def _key_setting(api_key_env: str | None) -> list[str]:
+    """`--api-key-env` as `--set` would have it."""
+    return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
 
 
 def jars_by_look(pipeline: str, values: Sequence[str], settings: Settings) -> tuple[Path, ...]:
@@ -151,6 +163,8 @@ def _run(
     from forebay.connectors.stdout import StdoutSink
     from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
+    from forebay.runtime.first_records import reads_nothing
+    from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.run import OpenEngine, RunOptions, run_pipeline
 
     ready = APPLICATIONS.find(pipeline)
@@ -163,6 +177,7 @@ def _run(
         )
     settings = replace(settings, secret_variables=secret_variables(spec))
     errors = errors_console()
+    say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenEngine = (
@@ -172,6 +187,7 @@ def _run(
     )
     one_each = spec.application is None
     page = None if ready is None else ready.page()
+    written = OutputCounts(spec, None)
     with LiveLine(errors) as line:
         try:
             last = run_pipeline(spec, place, RunOptions(**options), settings, line.show, launcher=launcher)
@@ -180,28 +196,42 @@ def _run(
             if json is not None and line.last is not None:
                 report(line.last, one_each=one_each, json=json, console=None)
             if isinstance(error, KeyboardInterrupt):
-                _say_stopped(spec, errors, line.last)
+                _say_stopped(spec, errors, line.last, written)
                 _write_page(page, folder, errors)
             raise
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
-        show_lost(spec.directories().get("dead_letters.path"), errors)
+        show_lost(written.dead_letters(), errors)
+    if not last.results and not last.dead_letters and reads_nothing(spec):
+        say(errors, f"there was nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
     _write_page(page, folder, errors)
 
 
-def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None) -> None:
+def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
     """What an interrupted run has done, and how to go on."""
     from forebay.flink.checkpoints import jobs_in, newest_of_job
 
     if last is not None and (last.results or last.dead_letters):
-        done = f"{last.results} results and {last.dead_letters} dead letters written"
-        say(errors, f"after {last.elapsed_s:.0f} s: {done}")
+        say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
     there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
     where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
     say(errors, f"stopped; run the same command to {where}")
+
+
+def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
+    """What there is of an interrupted run: what was answered since its last checkpoint is not written."""
+    again = "not in a checkpoint yet and made again"
+    if len(spec.directories()) < 2:
+        what = f"{answered.results} results and {answered.dead_letters} dead letters"
+        return f"{what}, those that are {again} included"
+    what = f"{written.results} results and {written.dead_letters} dead letters written"
+    if spec.application is not None:
+        return f"{what}; answers that are {again} do not count"
+    more = answered.results + answered.dead_letters - written.results - written.dead_letters
+    return f"{what}; {more} more answers are {again}" if more > 0 else what
 
 
 def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
@@ -219,13 +249,13 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
+        _check_name(pipeline, applications)
         named = [f"--{name}" for name in APPLICATION_OPTIONS if given[name]]
         if named:
             raise SettingError(
                 f"{', '.join(named)}: only with an application ({', '.join(applications)}); for a pipeline "
                 f"file, change the file or use --set"
             )
-        _check_name(pipeline, applications)
         return load_spec(Path(pipeline), values)
     if given["source"] is None:
         raise SettingError(f"forebay run {pipeline}: name what to read with --source")
@@ -262,6 +292,7 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
 
     check_secrets(spec, here=cluster is None)
     check_paths(spec, make=False)
+    say_doubt(spec, errors_console())
     document, stages = resolved(spec, engine), stages_of(spec, engine)
     write_json(json, {"pipeline": document, "graph": [asdict(stage) for stage in stages]})
     if shows_text(json):
@@ -270,22 +301,25 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
         typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}"))
 
 
+def say_doubt(spec: PipelineSpec, console: Console) -> None:
+    """Warn where the first records would all become dead letters. Raises `SettingError` as `doubt`."""
+    from forebay.runtime.first_records import doubt
+
+    found = doubt(spec)
+    if found is not None:
+        say(console, f"warning: {found}", style="yellow")
+
+
 MOST_LOOKED_AT = 10_000
 MOST_CHARS = 200
 
 
-def show_lost(folder: str | None, console: Console) -> None:
-    """Name the most frequent cause among the first dead letters in `folder`, and an example.
-
-    None: they lie in no folder, and nothing is shown.
-    """
-    from forebay.connectors.files.sink import read_jsonl_sink
-
-    if folder is None:
-        return
+def show_lost(letters: Iterable[bytes], console: Console) -> None:
+    """Name the most frequent cause among the first of a run's dead letters, and an example; of none, nothing
+    is said."""
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
-    for line in islice(read_jsonl_sink(Path(folder)), MOST_LOOKED_AT):
+    for line in islice(letters, MOST_LOOKED_AT):
         letter = orjson.loads(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])

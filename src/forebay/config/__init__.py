@@ -159,7 +159,14 @@ def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
     if wish.time is not None:
         document.setdefault("event_time", {})
     given = set_values(document, wish.settings, known_paths(PipelineSpec, document))
+    read = document["source"]
+    if application.needs_event_time and _is_files(read) and read.get("time") is None:
+        raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
     return parse_spec(document, base=wish.out.resolve(), name=f"run {name}", given=given)
+
+
+def _is_files(source: object) -> bool:
+    return isinstance(source, dict) and source.get("type") in KINDS.values()
 
 
 def _source(wish: ApplicationOptions) -> dict[str, Any]:

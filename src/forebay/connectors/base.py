@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from forebay.connectors.event_time import EventTime
 from forebay.documents.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
 from forebay.errors import SettingError
+from forebay.records import DeadLetter, Event
 from forebay.settings import read_secret
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class SourceSettings(ConnectorSettings):
     def readers(self, pipeline: PipelineView) -> int:
         """The number of subtasks that read."""
         return 1
+
+    def first_records(self) -> Iterator[Event | DeadLetter]:
+        """The first records, as far as they can be known before the start, at once and without a trace."""
+        return iter(())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         """The encoded records, events and dead letters. Raises `SettingError` for what is wrong."""

@@ -73,10 +73,7 @@ class Format:
     def _fields(self, data: bytes) -> Mapping[str, JSON]:
         if self.kind == "jsonl":
             return _json_object(data)
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedRecord(f"not UTF-8: {error}") from None
+        text = _text(data)
         return {"text": text} if self.kind == "text" else self._row(text)
 
     def _row(self, text: str) -> Mapping[str, JSON]:
@@ -90,10 +87,20 @@ class Format:
         return dict(zip(self.columns, row, strict=True))
 
 
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedRecord(
+            f"not UTF-8: byte {error.start + 1} is 0x{data[error.start]:02x} ({error.reason})"
+        ) from None
+
+
 def _json_object(data: bytes) -> Mapping[str, JSON]:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
+        _text(data)
         raise MalformedRecord(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedRecord(f"a JSON object is needed, found {_json_type(value)}")

@@ -60,7 +60,7 @@ def check_document(
         return spec.model_validate(data, context={"base": base})
     except ValidationError as error:
         problems = _problems(spec, error, data)
-    located = [(_place(at, name, lines or {}, given), where, text) for at, where, text in problems]
+    located = [(_place(at, text, name, lines or {}, given), where, text) for at, where, text in problems]
     located.sort(key=lambda problem: (problem[0].line is None, problem[0].line or 0))
     shown = [f"{place.text}: {_dotted(where)}{text}" for place, where, text in located[:MAX_PROBLEMS]]
     if len(located) > MAX_PROBLEMS:
@@ -241,8 +241,13 @@ class _Place:
     line: int | None = None
 
 
-def _place(where: Where, name: str, lines: Mapping[Where, int], given: Collection[Where]) -> _Place:
+def _place(
+    where: Where, text: str, name: str, lines: Mapping[Where, int], given: Collection[Where]
+) -> _Place:
     if any(where[: len(path)] == path for path in given):
+        return _Place("--set")
+    if where not in lines and any(re.search(rf"\b{re.escape(_dotted(path)[:-2])}\b", text) for path in given):
+        # A default that does not fit what was set.
         return _Place("--set")
     line = _line(where, lines)
     return _Place(name if line is None else f"{name}:{line}", line)

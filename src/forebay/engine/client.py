@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote as percent_encode
@@ -307,8 +308,15 @@ async def read_bounded(response: aiohttp.ClientResponse, limit: int, *, replica:
     return body
 
 
+def _reason(error: OSError) -> str:
+    """Why there is no connection: the system's word, which the text of an error holds with much else."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+
+
 def transport_error(error: Exception, *, replica: str, quote: Quoter) -> EngineError:
     """The error for what the HTTP library raised: broken bytes, or no whole exchange."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        return Unreachable(f"{replica}: no connection ({quote(_reason(error.os_error))}); is it there?")
     said = f"{type(error).__name__}: {quote(str(error))}"
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError):
         return Unreachable(f"{replica}: {said}")

@@ -121,7 +121,8 @@ def _from_code(
         case 401 | 403:
             return Unauthorized(f"{told}; check the API key")
         case 404:
-            return ModelNotFound(f"{told}; check the URL and that it serves the model {model[:200]!r}")
+            serves = f"the model {model[:200]!r}" if model else "a model"
+            return ModelNotFound(f"{told}; check the URL and that it serves {serves}")
         case 408:
             return AttemptTimeout(told, retry_after_s=retry_after_s)
         case 429:

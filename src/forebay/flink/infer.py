@@ -15,6 +15,7 @@ from forebay.flink.keying import EventText, Keying, ToEvent
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
 from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
 from forebay.flink.request_pool import Ordering
+from forebay.flink.restored import even_shards, shards_uid
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
@@ -63,7 +64,8 @@ def infer(
     for the life of a pipeline where order matters. With `event_time`, results carry the event's time, and
     the watermark behind the operator never passes an event whose answer is still awaited.
 
-    The operator's `uid` is `name`: it must be unique in the job, and stay for state to be found again.
+    The operator's state is found again by its `name`, which must be unique in the job (its `uid` is of
+    `shards_uid`).
     Raises `SettingError` where the settings contradict each other, and where Python would run in worker
     processes (`python.execution-mode` must be `thread`) or the checkpoint to restore was made by them.
     """
@@ -80,8 +82,9 @@ def infer(
         event_time=event_time,
         clock=clock,
     )
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
-    return _attach(stream, keying, operator, shards=shards, parallelism=parallelism, name=name)
+    keying = _keying(stream, shards, key, id, to_event)
+    bound = ordering == "key"
+    return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 
 
 def infer_stateful(
@@ -131,8 +134,15 @@ def infer_stateful(
         event_time=event_time,
         clock=clock,
     )
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event)
-    return _attach(stream, keying, operator, shards=shards, parallelism=parallelism, name=name)
+    keying = _keying(stream, shards, key, id, to_event)
+    return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
+
+
+def _keying(
+    stream: DataStream, shards: int, key: EventText | None, id: EventText | None, to_event: ToEvent | None
+) -> Keying:
+    even = even_shards(stream.get_execution_environment())
+    return Keying(shards=shards, even=even, key=key, id=id, to_event=to_event)
 
 
 def _attach(
@@ -141,6 +151,7 @@ def _attach(
     operator: InferenceOperator,
     *,
     shards: int,
+    bound: bool,
     parallelism: int | None,
     name: str,
 ) -> InferenceStreams:
@@ -149,15 +160,16 @@ def _attach(
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
     if wanted > shards:
-        raise SettingError(f"parallelism {wanted} needs at least as many shards, found {shards}")
+        raise SettingError(f"parallelism {wanted} needs at least as many shards, found shards={shards}")
     check_environment(stream.get_execution_environment())
     check_uid_free(stream.get_execution_environment(), name, "infer")
+    uid = shards_uid(stream.get_execution_environment(), name, shards, bound=bound)
     # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
     # order, and another parallelism would change the graph, so that state would not be found again.
     keys = stream.flat_map(keying, Types.TUPLE([Types.INT(), BYTES]))
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())
-    answered = keyed.process(operator, TIMED if operator.event_time else BYTES).name(name).uid(name)
+    answered = keyed.process(operator, TIMED if operator.event_time else BYTES).name(name).uid(uid)
     answered.set_parallelism(wanted)
     answered.set_max_parallelism(MAX_PARALLELISM)
     dead_letters = side_output(answered, DEAD_LETTERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -38,6 +39,9 @@ class PollInterval:
 
 ANSWERS = 256
 FACTOR = 1.5
+FIRST_S = 0.04
+"""How long a spell has lasted, as far as is known, when it begins with an empty queue."""
+LONGEST_S = 3600.0
 
 
 class RoomWait:
@@ -47,6 +51,9 @@ class RoomWait:
     with the time since the last of them. So two events are let in while three are answered, and the queue
     gets shorter; where nothing is answered, the wait is a share of the outage, and what is queued grows with
     its logarithm. At the beginning of a spell the wait is shorter than that.
+
+    By the same rule the queue tells how long a spell has lasted, as after a restart: it does not let in the
+    many of a beginning once more.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -54,11 +61,12 @@ class RoomWait:
         self._since_s: float | None = None
         self._finished = 0
 
-    def most_s(self, now_s: float, finished: int) -> float:
-        """The longest wait, where `finished` calls have ended up to now. There is no room at present."""
-        if self._since_s is None:
-            self._since_s, self._finished = now_s, finished
+    def most_s(self, now_s: float, finished: int, queued: int) -> float:
+        """The longest wait, where `finished` calls have ended up to now and `queued` events wait for a slot.
+        There is no room at present."""
         window = self._times.maxlen or 0
+        if self._since_s is None:
+            self._since_s, self._finished = now_s - _lasted_s(queued, window), finished
         self._times.extend([now_s] * min(window, finished - self._finished))
         self._finished = finished
         oldest_s = self._times[0] if len(self._times) == window else self._since_s
@@ -68,3 +76,8 @@ class RoomWait:
         """The spell is over: there was room."""
         self._since_s = None
         self._times.clear()
+
+
+def _lasted_s(queued: int, window: int) -> float:
+    """How long a spell without an answer lets in as many: one every `FACTOR` / `window` of its age."""
+    return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

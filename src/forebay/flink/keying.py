@@ -65,19 +65,21 @@ class Keying(FlatMapFunction):
         self,
         *,
         shards: int,
+        even: bool = True,
         key: EventText | None = None,
         id: EventText | None = None,
         to_event: ToEvent | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._shards = shards
+        self._even = even
         self._key = key
         self._id = id
         self._to_event = to_event
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._flink_keys = flink_keys(self._shards)
+        self._flink_keys = flink_keys(self._shards, even=self._even)
         self._begun = False
 
     def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:

@@ -312,7 +312,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _longest_wait_s(self, shard: Shard, room: Room, of: str, blocked_s: float, now_s: float) -> float:
         if room == "slot":
-            return self._room_wait.most_s(now_s, self._calls.finished)
+            return self._room_wait.most_s(now_s, self._calls.finished, self._calls.load.pending)
         since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
         return (now_s - since_s) / max(LEAST_SHARE, self._capacity)
 

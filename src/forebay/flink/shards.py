@@ -13,6 +13,9 @@ from hashlib import blake2b
 MAX_PARALLELISM = 128
 """Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
 
+ROW_HASH = 62
+"""PyFlink wraps each key in a row, by whose hash code Flink spreads it: that of the key and this."""
+
 _MASK = 0xFFFFFFFF
 
 
@@ -23,17 +26,18 @@ def shard_of(key: str, shards: int) -> int:
     )
 
 
-def flink_keys(shards: int) -> tuple[int, ...]:
-    """The Flink key (an int) of each shard.
+def flink_keys(shards: int, *, even: bool = True) -> tuple[int, ...]:
+    """The Flink key (an int, 0 or above) of each shard.
 
     Shard i gets the smallest key whose key group lies where subtask `i * parallelism // shards` begins its
-    share, so that no two shards meet in one key group.
+    share, so that no two shards meet in one key group. Without `even` they are as they were chosen once, for
+    key groups of the bare number: state under those keys lives on with them.
     """
     groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
     keys: dict[int, int] = {}
     candidate = 0
     while len(keys) < shards:
-        shard = groups.get(key_group(candidate))
+        shard = groups.get(key_group(candidate) if even else _group(candidate))
         if shard is not None:
             keys.setdefault(shard, candidate)
         candidate += 1
@@ -41,11 +45,16 @@ def flink_keys(shards: int) -> tuple[int, ...]:
 
 
 def key_group(key: int) -> int:
-    """Flink's key group of an Integer key: murmur hash of its hash code, modulo the number of groups.
+    """Flink's key group of a Python function's key that is an int."""
+    return _group(key + ROW_HASH)
+
+
+def _group(code: int) -> int:
+    """Flink's key group of a hash code: its murmur hash, modulo the number of groups.
 
     The rule of `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash` in Flink.
     """
-    code = (key * 0xCC9E2D51) & _MASK
+    code = (code * 0xCC9E2D51) & _MASK
     code = _rotate_left(code, 15)
     code = (code * 0x1B873593) & _MASK
     code = _rotate_left(code, 13)

@@ -67,7 +67,8 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Takes messages of a stage keyed by `message_key`; gives messages of the next.
 
-    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has. With
+    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has,
+    `even` of `even_shards`. With
     `wait_ms`, the stage's `close(0)` is called at most so long after an input, by the clock.
     `most_log_bytes`: of inputs, that a restore takes again; by default as many as the snapshot has.
     """
@@ -78,12 +79,14 @@ class StageFunction(KeyedProcessFunction):
         *,
         shards: int,
         next_shards: int,
+        even: bool = True,
         wait_ms: int | None = None,
         most_log_bytes: int | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
+        self._even = even
         self._wait_ms = wait_ms
         self._most_log_bytes = most_log_bytes
 
@@ -91,8 +94,8 @@ class StageFunction(KeyedProcessFunction):
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
         self._held: dict[int, _Held] = {}
-        self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
-        self._next_keys = flink_keys(self._next_shards)
+        self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards, even=self._even))}
+        self._next_keys = flink_keys(self._next_shards, even=self._even)
         self._keys = partial(held_keys, runtime_context, "snapshot", "since")
         self._seen_ms = 0
         if self._wait_ms is not None:

@@ -21,6 +21,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode, not_pickled
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
+from forebay.flink.restored import even_shards
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
@@ -56,11 +57,18 @@ class StreamClock(KeyedProcessFunction):
     """
 
     def __init__(
-        self, to_message: ToMessage, *, tolerance: Tolerance, shards: int, clock: Clock | None = None
+        self,
+        to_message: ToMessage,
+        *,
+        tolerance: Tolerance,
+        shards: int,
+        even: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         self._to_message = to_message
         self._tolerance = tolerance
         self._shards = shards
+        self._even = even
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -68,7 +76,7 @@ class StreamClock(KeyedProcessFunction):
         # What older versions kept, which knew no partitions.
         self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", STATE))
         self._seen_s: float | None = None
-        self._keys = flink_keys(self._shards)
+        self._keys = flink_keys(self._shards, even=self._even)
         self._time: StreamTime | None = None
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -145,8 +153,9 @@ def clocked(
 
     One subtask keeps the clock. Its `uid` is `name`.
     """
-    key = flink_keys(1)[0]
-    function = StreamClock(to_message, tolerance=tolerance, shards=shards)
+    even = even_shards(stream.get_execution_environment())
+    key = flink_keys(1, even=even)[0]
+    function = StreamClock(to_message, tolerance=tolerance, shards=shards, even=even)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, Types.TUPLE([BYTES, Types.LONG()]))
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
     refused = side_output(timed, REFUSED)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import SettingError
+from forebay.flink.restored import operator_states
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -71,11 +72,7 @@ def _state_names(jvm: Any, checkpoint: str) -> Iterator[set[str]]:
     """The names of each operator's keyed state in a checkpoint or savepoint."""
     flink, listed = jvm.org.apache.flink, jvm.java.util.ArrayList
     loader = jvm.Thread.currentThread().getContextClassLoader()
-    path = flink.core.fs.Path(checkpoint, "_metadata")
-    data = jvm.java.io.DataInputStream(path.getFileSystem().open(path))
-    metadata = flink.runtime.checkpoint.Checkpoints.loadCheckpointMetadata(data, loader, checkpoint)
-    data.close()
-    for operator in listed(metadata.getOperatorStates()):
+    for operator in operator_states(jvm, checkpoint):
         names = set()
         for subtask in listed(operator.getStates()):
             for handle in listed(subtask.getManagedKeyedState()):

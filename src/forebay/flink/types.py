@@ -13,6 +13,7 @@ from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 
 from forebay.errors import SettingError
+from forebay.flink.restored import name_of
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 """Elements of streams: `bytes`. As the type of state this one would give tuples of numbers."""
@@ -54,7 +55,7 @@ def check_uid_free(env: Any, uid: str, where: str) -> None:
 
     What `execute` has taken is forgotten: the same program may be built again.
     """
-    if any(operator.getUid() == uid for operator in _operators(env)):
+    if any(name_of(operator.getUid()) == uid for operator in _operators(env)):
         _refuse(where, uid)
 
 

@@ -30,7 +30,7 @@ class OutputCounts:
         """`last` with the exact numbers where results went to files; reads what was written."""
         letters = last.dead_letters
         if self._letters is not None:
-            letters = sum(1 for _ in self._lines(self._letters))
+            letters = sum(1 for _ in self.dead_letters())
         if self._results is None and self._printed is None:
             # A topic is not counted: it may hold more than this run's, or less by now.
             return replace(last, dead_letters=letters)
@@ -49,6 +49,10 @@ class OutputCounts:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
         )
+
+    def dead_letters(self) -> Iterator[bytes]:
+        """The dead letters that went to files, as lines; reads them."""
+        return self._lines(self._letters)
 
     def _results_in_files(self) -> tuple[int, int, int]:
         found: Counter[str] = Counter()

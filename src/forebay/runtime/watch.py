@@ -121,6 +121,8 @@ def watch_until_end(
     if cause:
         failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
         raise failed(f"the Flink job failed: {cause}")
+    # A checkpoint that was under way failed with the end of its tasks, behind which the last one lies.
+    last = replace(last, checkpoint_failure="")
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
 
 

@@ -23,6 +23,7 @@ from forebay.connectors.base import (
 from forebay.connectors.formats import Format
 from forebay.documents.fields import LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
 from forebay.errors import SettingError
+from forebay.records import DeadLetter, Event
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -86,6 +87,11 @@ class FileSource(Timed):
     def check(self, key: str) -> None:
         check_files(key, self.files())
 
+    def first_records(self) -> Iterator[Event | DeadLetter]:
+        from forebay.connectors.files.source import first_records
+
+        return iter(()) if self.follow else first_records(self.files())
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.replay import ReplaySpeed, replay_source
         from forebay.connectors.files.source import file_source
@@ -96,7 +102,7 @@ class FileSource(Timed):
 
 
 class JsonlSource(FileSource):
-    """One JSON object a line."""
+    """One JSON object a line; blank lines are skipped."""
 
     type: Literal["jsonl"]
 

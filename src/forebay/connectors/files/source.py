@@ -7,14 +7,16 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
+from typing import cast
 
 from pyflink.common import Duration, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
-from forebay.codec import pack_state, unpack_state
+from forebay.codec import decode, pack_state, unpack_state
 from forebay.connectors.files.lines import (
     UNREADABLE,
     LineReader,
@@ -33,11 +35,13 @@ from forebay.connectors.formats import BOM, Format
 from forebay.connectors.python_source import calls, on_one_key
 from forebay.errors import SettingError
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
+from forebay.records import DeadLetter, Event
 
 LATIN = "ISO-8859-1"
 """Maps each byte to one character and back: what a line holds survives, UTF-8 or not."""
 
 MAX_HEADER_LINES = 100
+FIRST_BYTES = 1 << 18
 STATE_FORMAT = 1
 
 
@@ -116,6 +120,28 @@ def line_reader(config: Files) -> LineReader:
     )
 
 
+def first_records(config: Files) -> Iterator[Event | DeadLetter]:
+    """The records in the first 256 KiB of what `config` reads, in order; blocks. Ends where a file cannot be
+    read. Raises `SettingError` as `line_reader`."""
+    reader, at, left = line_reader(config), Progress(), FIRST_BYTES
+    for path in data_files(config.path):
+        try:
+            with open_file(str(path)) as file:
+                lines = list(BytesIO(file.read(left)))
+        except UNREADABLE:
+            return
+        left -= sum(map(len, lines))
+        if not left and lines:
+            # It may go on behind what was read.
+            lines.pop()
+        for line in lines:
+            at, record = reader.step(at, line.removesuffix(b"\n").removesuffix(b"\r"))
+            if record is not None:
+                yield cast(Event | DeadLetter, decode(record))
+        if not left:
+            return
+
+
 def read_header(path: Path, form: Format) -> tuple[str, ...]:
     """The first row of the first file (by name) under `path`."""
     first = next(data_files(path), None)
@@ -134,6 +160,8 @@ def read_header(path: Path, form: Format) -> tuple[str, ...]:
         rows = list(csv.reader([row], delimiter=form.delimiter, strict=True))
     except (*UNREADABLE, UnicodeDecodeError, csv.Error) as error:
         raise SettingError(f"the CSV header of {first} cannot be read: {error}") from None
+    if not text:
+        raise SettingError(f"{first} is empty: it has no line with the names of its columns")
     columns = tuple(rows[0]) if rows else ()
     if not columns or len(set(columns)) != len(columns):
         raise SettingError(f"the CSV header of {first} needs distinct column names, found {list(columns)}")

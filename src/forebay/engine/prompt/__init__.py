@@ -1,11 +1,21 @@
 """From an event to a request: sandboxed templates, the request's id and the hash of what it asks."""
 
-from forebay.engine.prompt.template import FieldTemplate, PromptTemplate, fields_in, request_hash, request_id
+from forebay.engine.prompt.sandbox import names_of
+from forebay.engine.prompt.template import (
+    FieldTemplate,
+    PromptTemplate,
+    fields_in,
+    is_constant,
+    request_hash,
+    request_id,
+)
 
 __all__ = [
     "FieldTemplate",
     "PromptTemplate",
     "fields_in",
+    "is_constant",
+    "names_of",
     "request_hash",
     "request_id",
 ]

@@ -152,6 +152,11 @@ def fields_in(source: str, what: str = "template") -> frozenset[str]:
     return frozenset(meta.find_undeclared_variables(environment.parse(source))) - RESERVED
 
 
+def is_constant(source: str) -> bool:
+    """Whether a template that compiles names nothing of an event."""
+    return not meta.find_undeclared_variables(PromptEnvironment().parse(source))
+
+
 class _Part:
     """One compiled text."""
 

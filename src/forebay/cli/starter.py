@@ -1,0 +1,200 @@
+"""A first pipeline file, commented, as `forebay init` writes it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from forebay.config.spec import PipelineSpec
+
+FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
+"""Sources without a file, and the field of each that has something to read."""
+KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
+TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
+"""Fields that a person would ask about, the likeliest first."""
+NO_NAMES = frozenset(
+    ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
+)
+"""Words that stand for something else in a template."""
+LINE_ENDS = re.compile("[\x85\u2028\u2029]")
+LOCAL = "local"
+LOOKED_AT_BYTES = 1 << 18
+LOOKED_AT_LINES = 20
+MAX_FIELDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What a first pipeline needs.
+
+    `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
+    `local`; `choices`: the answers that there are, none for free text; `key`: a field.
+    """
+
+    name: str
+    source: str
+    prompt: str
+    engine: str = LOCAL
+    model: str | None = None
+    choices: Sequence[str] = ()
+    key: str | None = None
+
+
+def parsed(text: str, folder: Path) -> PipelineSpec:
+    """The pipeline file `text`, to lie in `folder`. Raises `SettingError` for what is wrong, which names the
+    key, and no line: the file is not written yet."""
+    from forebay.config import parse_spec
+    from forebay.documents.yaml import parse_yaml
+
+    document, _ = parse_yaml(text, "forebay init")
+    return parse_spec(document, base=folder.resolve(), name="forebay init")
+
+
+def fields_of(source: str) -> list[str]:
+    """The names of the fields of what `source` gives, from the first lines of a file; blocks on the file
+    system. Empty where they cannot be known. Raises `SettingError` where there is no such source.
+    """
+    if source in FEEDS:
+        return [FEEDS[source]]
+    if TOPIC.fullmatch(source):
+        return []
+    path = Path(source)
+    if not path.is_file():
+        raise SettingError(
+            f"--source: there is no file {source!r}; expected a .jsonl or .csv file, one of "
+            f"{', '.join(FEEDS)}, or kafka://HOST:PORT/TOPIC"
+        )
+    if path.suffix not in KINDS:
+        raise SettingError(f"--source: expected a name that ends in {', '.join(KINDS)}, found {path.name!r}")
+    with path.open("rb") as file:
+        text = file.read(LOOKED_AT_BYTES).decode("utf-8-sig", "replace")
+    if KINDS[path.suffix] == "csv":
+        return [name for name in next(csv.reader(StringIO(text)), []) if name][:MAX_FIELDS]
+    found: dict[str, None] = {}
+    for line in islice(text.splitlines(), LOOKED_AT_LINES):
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        found.update(dict.fromkeys(value if isinstance(value, dict) else ()))
+    return list(found)[:MAX_FIELDS]
+
+
+def text_field(fields: Sequence[str]) -> str:
+    """The field that a prompt would read."""
+    return next((name for name in TEXTS if name in fields), fields[0] if fields else "text")
+
+
+def reference(field: str) -> str:
+    """How a template names a field."""
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) and field not in NO_NAMES
+    return field if plain else f"event[{_json(field)}]"
+
+
+def name_of(text: str) -> str:
+    """A pipeline's name from a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", Path(text).stem.lower()).strip("-")[:63] or "first"
+
+
+def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
+    """The pipeline file, to lie in `folder`. A person who reads it sees what else there is to set."""
+    lines = [
+        "# A pipeline: events, a question about each, an engine that answers, and a place for the answers.",
+        "# All keys: docs/pipeline.md. Look at it with: forebay run THIS-FILE --dry-run",
+        f"name: {starter.name}",
+        "",
+        "# Where events come from. Its position is kept, so that a run that is stopped goes on from there.",
+        "source:",
+        *_indented(_source(starter.source, folder)),
+        "",
+    ]
+    if fields:
+        names = ", ".join(_printable(name) for name in fields)
+        lines.append(f"# What is asked about each event. Fields that templates may use: {names}")
+    else:
+        lines.append("# What is asked about each event; templates may use its fields.")
+    lines += [f"prompt: {_text(starter.prompt)}", ""]
+    if starter.choices:
+        schema = {"type": "string", "enum": list(starter.choices)}
+        lines += ["# What an answer must be: a JSON schema.", "output:", f"  schema: {_json(schema)}", ""]
+    else:
+        lines += ["# What an answer must be: any text; `output: {schema: …}` holds it to a JSON schema.", ""]
+    lines += _engine(starter)
+    if starter.key is not None:
+        key = _text("{{ " + reference(starter.key) + " }}")
+        lines += ["# Whose events stay in order.", f"key: {key}", "ordering: key", ""]
+    lines += [
+        "# The longest answer, in tokens.",
+        "sampling: {max_tokens: 64}",
+        "",
+        "# Where answers go, each exactly once; what got none is in out/NAME-dead-letters, with its cause.",
+        f"sink: {{type: jsonl, path: out/{starter.name}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _printable(name: str) -> str:
+    """A name as a comment can hold it."""
+    return "".join(char if char.isprintable() else " " for char in name)
+
+
+def _source(source: str, folder: Path) -> Mapping[str, Any]:
+    if source == "generator":
+        return {"type": "generator", "rate": 20}
+    if source in FEEDS:
+        kind = {"wikimedia": "sse", "jetstream": "websocket"}[source]
+        return {"type": kind, "preset": source}
+    topic = TOPIC.fullmatch(source)
+    if topic is not None:
+        return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
+    path = Path(source).resolve()
+    return {"type": KINDS[path.suffix], "path": os.path.relpath(path, folder.resolve())}
+
+
+def _engine(starter: Starter) -> list[str]:
+    model = [] if starter.model is None else [f"  model: {_text(starter.model)}"]
+    if starter.engine == LOCAL:
+        lines = [
+            "# Who answers: the small model that Forebay starts on this machine. An engine of your own:",
+            "# engine: {url: http://HOST:PORT, model: NAME, api_key: {env: NAME_OF_A_VARIABLE}}",
+        ]
+        return [*lines, *(["engine:", *model] if model else []), ""]
+    return [
+        "# Who answers: an OpenAI-compatible server.",
+        "engine:",
+        f"  url: {_text(starter.engine)}",
+        *model,
+        "",
+    ]
+
+
+def _indented(mapping: Mapping[str, Any]) -> list[str]:
+    return [
+        f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
+        for key, value in mapping.items()
+    ]
+
+
+def _text(value: str) -> str:
+    """A text as a YAML scalar: plain where that is beyond doubt, else in quotes."""
+    plain = re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in {"true", "false", "null"}
+    return value if plain else _json(value)
+
+
+def _json(value: Any) -> str:
+    # YAML takes these for the end of a line, inside quotes too.
+    return LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", json.dumps(value, ensure_ascii=False))

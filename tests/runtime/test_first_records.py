@@ -1,0 +1,123 @@
+"""What is wrong with the first records of a file is told before the start."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.config import parse_spec
+from forebay.config.spec import PipelineSpec
+from forebay.errors import SettingError
+from forebay.runtime.first_records import doubt, reads_nothing
+
+GOOD = b'{"text": "a", "user": "u"}\n'
+
+
+def spec(
+    folder: Path, content: bytes | None = None, *, name: str = "in.jsonl", **document: Any
+) -> PipelineSpec:
+    if content is not None:
+        (folder / name).write_bytes(content)
+    source = {"type": "csv" if ".csv" in name else "jsonl", "path": name, **document.pop("source", {})}
+    usual = {"name": "p", "source": source, "prompt": "{{ text }}", "sink": {"type": "jsonl", "path": "out"}}
+    return parse_spec({**usual, **document}, base=folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "document"),
+    [
+        (GOOD, {}),
+        (b"\n" + GOOD, {}),
+        (b"broken\n" * 99 + GOOD, {}),
+        (b'{"a": 1}\n{"text": 2}\n', {}),
+        (b'{"a": 1}\n', {"prompt": "{{ text | default('none') }}"}),
+        (b'{"a": 1}\n', {"prompt": "{% if text is defined %}{{ text }}{% endif %}"}),
+        (b'{"a b": 1}\n', {"prompt": "{{ event['a b'] }}", "key": "{{ event['a b'] }}"}),
+        (b"", {}),
+        (b"x" * (1 << 20), {}),
+    ],
+)
+def test_a_good_record_or_none_that_is_known_is_no_doubt(
+    tmp_path: Path, content: bytes, document: dict[str, Any]
+) -> None:
+    assert doubt(spec(tmp_path, content, **document)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "document", "said"),
+    [
+        (
+            GOOD * 200,
+            {"prompt": "{{ txt }}"},
+            "none of the first 100 records can be used: prompt: field 'txt'",
+        ),
+        (GOOD, {"prompt": "{{ txt }}"}, "'txt' is missing; the event has text, user"),
+        (
+            GOOD,
+            {"key": "{{ event.usr }}"},
+            "not even the first record can be used: key: field 'usr' is missing",
+        ),
+        (GOOD, {"source": {"time": "at"}}, "'at'"),
+        (b"text,user\na,b\n", {}, "not JSON: .*; it looks like CSV: use `type: csv`$"),
+        (b"text;user\na;b\n", {}, 'it looks like CSV: use `type: csv` and `delimiter: ";"`$'),
+        (b'[{"text": "a"},\n{"text": "b"}]\n', {}, "it looks like a JSON array"),
+        (b'{\n "text": "a"\n}\n', {}, "it looks like JSON over several lines"),
+        (b"hello\nworld\n", {}, "not JSON: [^;]*$"),
+    ],
+)
+def test_first_records_that_would_all_be_dead_letters_are_a_doubt(
+    tmp_path: Path, content: bytes, document: dict[str, Any], said: str
+) -> None:
+    found = doubt(spec(tmp_path, content, **document))
+    assert found is not None
+    with pytest.raises(SettingError, match=said):
+        raise SettingError(found)
+
+
+def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> None:
+    rows = b"user,text\na,b\n"
+    assert doubt(spec(tmp_path, rows, name="in.csv")) is None
+    with pytest.raises(
+        SettingError, match=r"^prompt: field 'txt' is missing; the event has user, text; it is"
+    ):
+        doubt(spec(tmp_path, rows, name="in.csv", prompt="{{ txt }}"))
+    with pytest.raises(SettingError, match=r"in\.csv is empty: it has no line with the names"):
+        doubt(spec(tmp_path, b"", name="in.csv"))
+    found = doubt(spec(tmp_path, b"user,text\na\n", name="in.csv"))
+    assert found is not None
+    assert "the row has 1 columns, the header has 2" in found
+
+
+def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
+    broken = json.dumps({"a": "x" * 100_000}).encode() + b"\n"
+    found = doubt(spec(tmp_path, 3 * broken + GOOD))
+    assert found is not None
+    assert "the first 2 records" in found
+
+
+def test_a_folder_and_what_is_packed_are_looked_at_in_the_order_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(b"")
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b"broken\n"))
+    assert "first record" in str(doubt(spec(tmp_path, name="in")))
+    (tmp_path / "in" / "c.jsonl").write_bytes(GOOD)
+    assert doubt(spec(tmp_path, name="in")) is None
+
+
+def test_what_is_followed_is_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    followed = spec(tmp_path, name="in", source={"follow": True})
+    (tmp_path / "in" / "a.jsonl").write_bytes(b"broken\n")
+    assert doubt(followed) is None
+    assert not reads_nothing(followed)
+
+
+def test_a_file_without_records_gives_nothing_to_read(tmp_path: Path) -> None:
+    assert reads_nothing(spec(tmp_path, b"\n\n"))
+    assert reads_nothing(spec(tmp_path, b"user,text\n", name="in.csv"))
+    assert not reads_nothing(spec(tmp_path, b"broken"))
+    assert not reads_nothing(spec(tmp_path, GOOD))
