@@ -15,7 +15,7 @@ from tests.harness.clock import run_virtual
 
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
-from forebay.fleet.health import CALLS, IGNORE_S, MOST_ROUNDS, ROUNDS, RULES, Refusals
+from forebay.fleet.health import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, RULES, Refusals
 from forebay.fleet.member import FIRST_PAUSE_S, MOST_PAUSE_S, Member
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
@@ -103,10 +103,10 @@ def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number() -> No
 
 
 def proven(most: int) -> Refusals:
-    """It took so many for a whole round and refused one more."""
+    """It refused one more, and was shown to take so many."""
     refusals = Refusals()
     refusals.refused(most, 0.0, 0.1, 0.0)
-    answer(refusals, most, most, 1.0)
+    answer(refusals, most, PROOF, 1.0)
     return refusals
 
 
@@ -122,8 +122,8 @@ def test_one_that_goes_on_to_refuse_fewer_is_shut_and_gets_fewer() -> None:
     for at in range(6):
         others = min(30, int(refusals.most) - 1)
         kinds.append(refusals.refused(others, 2.0 + at, 2.1 + at, 2.0))
-    assert kinds == ["passing"] * 4 + ["shut"] * 2, "a quarter of the last 16 or so"
-    assert refusals.most == 29
+    assert kinds == ["passing"] * 3 + ["shut"] * 3, "a quarter of the last 16 or so"
+    assert refusals.most == 28
 
 
 def test_one_that_refuses_though_it_has_nothing_is_shut() -> None:
@@ -296,6 +296,18 @@ def test_a_gateway_that_is_shut_is_left_alone() -> None:
             answers = load.replica.work().answers
             await asyncio.sleep(30.0)
             assert load.replica.work().answers - answers >= 0.8 * 30.0 * SLOTS / 0.4
+
+    run_virtual(main())
+
+
+def test_a_dead_server_in_ten_behind_a_proxy_costs_its_share_and_little_more() -> None:
+    async def main() -> None:
+        faults = Faults((("503", 0.1),))
+        async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
+            await asyncio.sleep(30.0)
+            before = load.replica.work().answers
+            await asyncio.sleep(120.0)
+            assert load.replica.work().answers - before >= 0.6 * 120.0 * 32 / 0.4
 
     run_virtual(main())
 

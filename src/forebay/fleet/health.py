@@ -265,6 +265,9 @@ IGNORE_S = 60.0
 ROUNDS, MOST_ROUNDS = 2, 64
 """Rounds of answers until one more is tried: doubled with each that is refused, the first included."""
 
+PROOF = 3
+"""So many answers, with all places taken and no refusal between, show that it takes so many."""
+
 Refusal = Literal["one too many", "passing", "shut"]
 
 
@@ -276,8 +279,8 @@ class Refusals:
     Where that one is refused, the next is tried after twice as many rounds (exponential backoff), so that
     refusals become rare where the limit is fixed.
 
-    A single refusal of fewer than were answered in a whole round says nothing of their number. A quarter of
-    refusals lowers it, until there are half as many as at first: a replica that goes on refuses for another
+    A single refusal of fewer than it was shown to take says nothing of their number. A quarter of refusals
+    lowers it, until there are half as many as at first: a replica that goes on refuses for another
     reason, such as a dead server behind a proxy, and for a minute refusals change nothing.
     """
 
@@ -346,7 +349,7 @@ class Refusals:
         if there < self._most or sent_s < self._changed_s:
             return
         self._full += 1
-        if self._full < self._most:
+        if self._full < min(self._most, PROOF):
             return
         if self._proven < self._most:
             self._proven = self._most
