@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.clock import ManualClock
+from tests.harness.clock import LoopClock, ManualClock, run_virtual
+from tests.harness.inside_replica import InsideReplica
 
 from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
@@ -392,6 +393,35 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
                     again.done()
         finally:
             await client.close()
+
+
+def test_a_replica_on_trial_gets_one_request_at_a_time_whatever_it_has_from_before() -> None:
+    async def main() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        replica = InsideReplica(QUICK)
+        config = FleetConfig(FixedReplicas(("http://replica",)), model="m")
+        client = FleetClient(config, clock=clock, connect=lambda _: replica)
+
+        async def ask() -> bool:
+            async with client.place(client.demand("next")) as lease:
+                return lease.on_trial
+
+        await client.start()
+        async with client.place(client.demand("slow")), client.place(client.demand("slow too")):
+            for _ in range(3):
+                async with client.place(client.demand("x")) as lease:
+                    lease.failed(Unreachable("it broke off"))
+            assert client.replicas() == {"http://replica": "it broke off"}
+            async with client.place(client.demand("probe")) as probe:
+                assert probe.on_trial
+                following = asyncio.ensure_future(ask())
+                await asyncio.sleep(30.0)
+                assert client.waiting == 1
+                probe.progress()
+                assert not await following, "it has shown that it works"
+        await client.close()
+
+    run_virtual(asyncio.wait_for(main(), 600.0))
 
 
 async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask: Any, wait_for: Any) -> None:

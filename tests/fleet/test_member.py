@@ -136,7 +136,7 @@ def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
     assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
-    member.began()
+    member.began(1, 0.0, 0.0)
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
@@ -159,6 +159,22 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     member.leaving = True
     assert member.why == "it has left the list"
     assert not member.open(99.0)
+
+
+def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: Fleet) -> None:
+    class Sent:
+        def __init__(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    member = member_of(fleet)
+    member.fault = ""
+    member.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
+    member.health.shut("it answered 500", 0.0)
+    assert not member.open(99.0)
+    member.health.check_passed(99.0)
+    assert member.open(99.0)
+    member.leases.add(Sent(1))  # type: ignore[arg-type]
+    assert not member.open(99.0), "one at a time"
 
 
 def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
@@ -189,7 +205,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
 
 def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
     member = member_of(fleet)
-    member.began()
+    member.began(1, 0.0, 0.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == 20.0
     member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)

@@ -93,6 +93,8 @@ class InsideReplica:
         wait_s = self._bucket.take(asyncio.get_running_loop().time())
         if wait_s:
             raise RateLimited("too many calls", retry_after_s=wait_s)
+        if script.max_calls is not None and self._waiting + self._running >= script.max_calls:
+            raise RateLimited("too many calls at a time", retry_after_s=script.retry_after_s)
         if script.max_queue is not None and self._waiting >= script.max_queue:
             raise Overloaded("the queue is full")
         self._waiting += 1

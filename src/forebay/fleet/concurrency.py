@@ -29,6 +29,8 @@ DRIFT = 1.25
 """By what rates may differ before and after a trial of another limit, for the trial to count."""
 OVERDUE = 2.5
 """How many times more slowly than before answers may come in a trial: past that, it is not its doing."""
+STUCK = 1.5
+"""How many times as long as an answer takes nothing may be answered in a trial of fewer."""
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
 broken off for getting less done."""
@@ -47,14 +49,14 @@ class Rate:
     def __init__(self, wanted: float, skip: int, now_s: float) -> None:
         self._wanted = wanted
         self._skip = skip
-        self._since_s = self._last_s = now_s
+        self._since_s = self.last_s = now_s
         self.seen = 0
 
     def add(self, now_s: float) -> None:
         self.seen += 1
         if self.seen <= self._skip:
             self._since_s = now_s
-        self._last_s = now_s
+        self.last_s = now_s
 
     def pause(self, seconds: float) -> None:
         """For so long there was nothing to answer."""
@@ -71,7 +73,7 @@ class Rate:
 
     @property
     def per_s(self) -> float:
-        return self.count / max(self._last_s - self._since_s, 1e-9)
+        return self.count / max(self.last_s - self._since_s, 1e-9)
 
 
 class Turn:
@@ -158,6 +160,15 @@ class ConcurrencyLimit:
                     self._try(self._rate, now_s)
             case _:
                 self._compare(self._rate, there, now_s)
+
+    def look(self, now_s: float) -> None:
+        """To be called now and then. A trial of fewer ends once nothing was answered for `STUCK` times as
+        long as an answer takes: slow calls have all the places that are left, and no answer would end it.
+        """
+        if self._phase != "trial" or self._up or self._rate is None or self._empty_since_s is not None:
+            return
+        if (now_s - self._rate.last_s) * self._base_per_s > STUCK * self._base:
+            self._keep(self.limit, now_s, COST * (now_s - self._began_s))
 
     def missed(self, sent_s: float, now_s: float) -> None:
         """What was sent at a moment was not answered by its deadline: it starts again from half as many."""

@@ -56,7 +56,7 @@ class ReplicaLease:
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
-        self._epoch = member.health.epoch
+        self.epoch = member.health.epoch
         self._own_s = fleet.queued_s(ticket.replica)
         self._claimed_s = member.claimed_s
         self._believed_s = member.believed_s
@@ -68,6 +68,7 @@ class ReplicaLease:
         """For how long there may be no progress on it; its holder may set it."""
         self._first_s = math.nan
         self._there = int(fleet.requests[ticket.replica])
+        self._refused_before = member.refusals.seen
         self.blocks = blocks
         """The prefix blocks of its prompt."""
         self.ended = False
@@ -114,9 +115,9 @@ class ReplicaLease:
         self._first_s = now_s
         member.progress.began(self, now_s)
         self._counted = True
-        member.health.succeeded(self._epoch, now_s, whole=False)
+        member.health.succeeded(self.epoch, now_s, whole=False)
         member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        member.began()
+        member.began(self._there, self.sent_s, now_s)
         member.beside.answered(waiting, self.sent_s, now_s)
         member.tell(self._fleet)
         self._changed(self)
@@ -161,7 +162,7 @@ class ReplicaLease:
             self.usage = usage
             now_s = self._clock.monotonic_s()
             self._member.sign(now_s)
-            self._member.health.succeeded(self._epoch, now_s, first=not self._counted)
+            self._member.health.succeeded(self.epoch, now_s, first=not self._counted)
             whole = not self._first_s - self.sent_s < WHOLE * (now_s - self.sent_s)
             there = int(self._fleet.requests[self.number])
             self._member.answered(there, self.sent_s, now_s, whole=whole)
@@ -185,10 +186,10 @@ class ReplicaLease:
         health = self._member.health
         in_flight = len(self._member.leases) - 1
         if isinstance(error, FULL):
-            if self._member.refused(error, self._there, self.sent_s, now_s):
-                self._member.tell(self._fleet)
-                if blame or not alone:
-                    health.failed(self._epoch, str(error), now_s, in_flight=in_flight, alone=alone)
+            against = self._member.refused(error, self._others(), self.sent_s, now_s)
+            self._member.tell(self._fleet)
+            if against and (blame or not alone):
+                health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
                 health.shut(str(error), now_s)
@@ -197,10 +198,10 @@ class ReplicaLease:
             if blame and not self._excused(error, now_s):
                 wait_s = error.retry_after_s
                 health.failed(
-                    self._epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s, alone=alone
+                    self.epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s, alone=alone
                 )
         else:
-            health.succeeded(self._epoch, now_s, first=not self._counted)
+            health.succeeded(self.epoch, now_s, first=not self._counted)
         self._end(now_s)
 
     def late(self) -> None:
@@ -211,7 +212,7 @@ class ReplicaLease:
 
     def mark_failed(self, error: EngineError) -> None:
         """After a failure without blame: another replica has done what this one failed at, with `error`."""
-        self._member.health.failed(self._epoch, str(error), self._clock.monotonic_s())
+        self._member.health.failed(self.epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
 
     def release(self) -> None:
@@ -228,6 +229,13 @@ class ReplicaLease:
         if not self.ended:
             self.lost = why
             self.on_lost()
+
+    def _others(self) -> int:
+        """How many others the replica may have held when it refused this one: those that were sent before and
+        were not refused since, or those that are there now. Calls overtake each other on their way.
+        """
+        refused = self._member.refusals.seen - self._refused_before
+        return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
         """Whether a call ran out of time because it had little, or was long."""

@@ -142,21 +142,40 @@ class Member:
         """Whether one more request may be sent there."""
         if self.leaving or self.fault or now_s < self.paused_until_s:
             return False
-        return self.health.room(len(self.leases))
+        return self.health.room(len(self.leases) - self.older)
 
-    def refused(self, error: EngineError, there: int, sent_s: float, now_s: float) -> bool:
-        """It had no room for one of so many requests, or gets them too fast. Of those that were under way at
-        once only one counts: False for the others."""
-        if sent_s < self._refused_s:
-            return False
-        self._refused_s = now_s
-        rate = isinstance(error, RateLimited)
-        pause_s = error.retry_after_s
-        if pause_s is None and rate:
-            pause_s, self._pause_s = self._pause_s, 2 * self._pause_s
-        self.paused_until_s = now_s + min(pause_s or 0.0, MOST_PAUSE_S)
-        self.refusals.refused(there, now_s, rate=rate)
-        return True
+    @property
+    def older(self) -> int:
+        """How many of its requests were sent before it was shut last, while their number is limited: they may
+        take long, and take no place from those that are to show that it is well."""
+        if math.isinf(self.health.limit):
+            return 0
+        return sum(lease.epoch != self.health.epoch for lease in self.leases)
+
+    def look(self, fleet: Fleet, now_s: float) -> None:
+        """To be called now and then: what slow requests hold back is sent."""
+        self.progress.set_aside_stale(now_s)
+        self.running.look(now_s)
+        self.beside.look(now_s)
+        self.tell(fleet)
+
+    def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
+        """It refused a request beside so many others. It is sent nothing for as long as it says only where it
+        takes none at present.
+
+        Gives whether that speaks against it: not where it takes the others, and once of those that were under
+        way at the same time.
+        """
+        together = sent_s < self._refused_s
+        if not together:
+            self._refused_s = now_s
+        wait_s = min(error.retry_after_s or 0.0, MOST_PAUSE_S)
+        kind = self.refusals.refused(others, sent_s, now_s, wait_s)
+        if kind == "shut":
+            if error.retry_after_s is None and isinstance(error, RateLimited) and not together:
+                wait_s, self._pause_s = min(self._pause_s, MOST_PAUSE_S), 2 * self._pause_s
+            self.paused_until_s = max(self.paused_until_s, now_s + wait_s)
+        return not together and kind != "one too many"
 
     def works(self) -> bool:
         """Whether it answers requests: it is in use, and has not to show that it is well."""
@@ -183,11 +202,11 @@ class Member:
             return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
-    def began(self) -> None:
-        """A request had its first token."""
+    def began(self, there: int, sent_s: float, now_s: float) -> None:
+        """A request that was sent at a moment, as the last of so many, had its first token."""
         self._has_begun = True
         self._pause_s = FIRST_PAUSE_S
-        self.refusals.answered()
+        self.refusals.answered(there, sent_s, now_s)
 
     def sent(self, now_s: float) -> None:
         """It was sent a request."""

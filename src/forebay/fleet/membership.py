@@ -127,7 +127,7 @@ class Membership:
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s
             asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
-        self._fleet.limit[row] = member.health.limit
+        self._fleet.limit[row] = member.health.limit + member.older
         if bool(self._fleet.available[row]) != open:
             self._fleet.set_available(row, open)
             if open:
@@ -150,7 +150,7 @@ class Membership:
             if now_s - since_s > patience_s and self._others_work(member, since_s):
                 self._lose_all(member, now_s - since_s)
                 continue
-            member.progress.set_aside_stale(now_s)
+            member.look(self._fleet, now_s)
             for lease in list(member.leases):
                 silent_s, hangs = lease.overdue(now_s, self._here_since_s)
                 if hangs:

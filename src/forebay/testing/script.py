@@ -141,13 +141,14 @@ class ReplicaScript:
         chunks: In how many pieces an answer is streamed.
         slots: How many requests run at a time; further ones queue. None: all.
         max_queue: How many may queue; the next gets a 503. None: any number.
+        max_calls: How many calls may be there at a time; the next gets a 429. None: any number.
         calls_per_s, calls_at_once: Faster calls, after a first burst of `calls_at_once`, get a 429.
         crowding: By which share each running request slows the others down.
         prefill_s_per_char: Seconds per character of prompt that is not in the prefix cache.
         block_chars: Characters per block of the prefix cache.
         cache_blocks: Number of blocks of the prefix cache; the least recently used goes first. 0: no cache.
         max_model_len: Tokens of prompt and `max_tokens` together; more gets a 400.
-        retry_after_s: `Retry-After` of a scripted 429 or 503.
+        retry_after_s: `Retry-After` of a scripted 429, and of one for `max_calls`.
         api_key: The key that calls must carry; None: none.
         load_header_on_streams: Send vLLM's load header with streamed answers as well. vLLM itself does not.
         metrics: What `/metrics` answers instead of the truth.
@@ -166,6 +167,7 @@ class ReplicaScript:
     chunks: int = 1
     slots: int | None = None
     max_queue: int | None = None
+    max_calls: int | None = None
     calls_per_s: float | None = None
     calls_at_once: int = 1
     crowding: float = 0.0

@@ -161,6 +161,8 @@ class FakeReplica:
         wait_s = self._bucket.take(asyncio.get_running_loop().time())
         if wait_s:
             return self._status(429, wait_s)
+        if script.max_calls is not None and self._waiting + self._running >= script.max_calls:
+            return self._status(429)
         if script.max_queue is not None and self._waiting >= script.max_queue and self._full():
             return _error(503, "the queue is full", "ServiceUnavailableError")
         self._waiting += 1

@@ -1,0 +1,361 @@
+"""A replica that refuses some: how many it gets, when one more is tried, and when it is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness.backlog import Load
+from tests.harness.clock import run_virtual
+
+from forebay.engine.replica import HttpReplica
+from forebay.errors import Overloaded, RateLimited
+from forebay.fleet.health import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, RULES, Refusals
+from forebay.fleet.member import FIRST_PAUSE_S, MOST_PAUSE_S, Member
+from forebay.testing.script import Faults, Mixture, ReplicaScript
+
+SLOTS = 4
+BOUND_S = 3.0
+"""For so long a place may stay free that a request waits for: what a 429 asks for, and some calls."""
+
+
+def answer(refusals: Refusals, there: int, times: int, now_s: float) -> None:
+    for _ in range(times):
+        refusals.answered(there, now_s, now_s)
+
+
+def test_one_that_never_refuses_gets_as_many_as_there_are() -> None:
+    refusals = Refusals()
+    answer(refusals, 64, 100, 1.0)
+    assert refusals.most == math.inf
+
+
+def test_the_first_one_too_many_tells_how_many_it_takes() -> None:
+    refusals = Refusals()
+    assert refusals.refused(4, 0.0, 0.1, 2.0) == "one too many"
+    assert refusals.most == 4
+
+
+def test_of_many_that_were_under_way_at_once_each_tells_and_they_count_as_one_try() -> None:
+    refusals = Refusals()
+    for others in (7, 6, 5, 4):
+        assert refusals.refused(others, 0.0, 0.1, 0.0) == "one too many"
+    assert refusals.most == 4
+    answer(refusals, 4, 2 * ROUNDS * 4, 1.0)
+    assert refusals.most == 5
+
+
+def probe(refusals: Refusals, now_s: float) -> int:
+    """Answers with all places taken until one more may be tried."""
+    answers, most = 0, refusals.most
+    while refusals.most == most:
+        answer(refusals, int(most), 1, now_s)
+        answers += 1
+    return answers
+
+
+def test_one_more_is_tried_after_twice_as_many_rounds_each_time_that_it_is_refused() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 0.0)
+    rounds = []
+    for trial in range(8):
+        now_s = 1.0 + trial
+        rounds.append(probe(refusals, now_s) / 4)
+        assert refusals.refused(4, now_s + 0.1, now_s + 0.2, 0.0) == "one too many"
+        assert refusals.most == 4
+    assert rounds == [4, 8, 16, 32, 64, 64, 64, 64]
+    assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MOST_ROUNDS)
+
+
+def test_where_one_more_is_welcome_another_one_follows_with_each_round() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 0.0)
+    for trial in range(4):
+        probe(refusals, 1.0 + trial)
+        refusals.refused(4, 1.1 + trial, 1.2 + trial, 0.0)
+    probe(refusals, 9.0)
+    assert [probe(refusals, 9.0) for _ in range(3)] == [5, 6, 7]
+    refusals.refused(7, 9.1, 9.2, 0.0)
+    assert probe(refusals, 10.0) == 2 * ROUNDS * 7, "and it begins anew"
+
+
+def test_one_more_is_not_tried_before_the_replica_wishes_nor_while_there_is_room() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 2.0)
+    answer(refusals, 4, 1000, 2.0)
+    answer(refusals, 3, 1000, 9.0)
+    assert refusals.most == 4
+    answer(refusals, 4, 1, 2.1)
+    assert refusals.most == 5
+
+
+def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 0.0)
+    for _ in range(100):
+        refusals.answered(5, 0.0, 1.0)
+    assert refusals.most == 4
+
+
+def proven(most: int) -> Refusals:
+    """It refused one more, and was shown to take so many."""
+    refusals = Refusals()
+    refusals.refused(most, 0.0, 0.1, 0.0)
+    answer(refusals, most, PROOF, 1.0)
+    return refusals
+
+
+def test_a_single_refusal_of_fewer_than_it_took_says_nothing_of_their_number() -> None:
+    refusals = proven(40)
+    assert refusals.refused(20, 1.1, 1.2, 2.0) == "passing"
+    assert refusals.most == 40
+
+
+def test_one_that_goes_on_to_refuse_fewer_is_shut_and_gets_fewer() -> None:
+    refusals = proven(40)
+    kinds = []
+    for at in range(6):
+        others = min(30, int(refusals.most) - 1)
+        kinds.append(refusals.refused(others, 2.0 + at, 2.1 + at, 2.0))
+    assert kinds == ["passing"] * 3 + ["shut"] * 3, "a quarter of the last 16 or so"
+    assert refusals.most == 28
+
+
+def test_one_that_refuses_though_it_has_nothing_is_shut() -> None:
+    assert Refusals().refused(0, 0.0, 0.1, 2.0) == "shut"
+    assert proven(40).refused(0, 2.0, 2.1, 2.0) == "shut"
+
+
+def test_far_past_where_it_refused_it_is_forgotten() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 0.0)
+    for _ in range(7):
+        probe(refusals, 1.0)
+    assert refusals.most == math.inf
+
+
+def test_one_that_refuses_as_many_of_fewer_refuses_them_for_another_reason() -> None:
+    refusals = Refusals()
+    now_s = 0.0
+    while True:
+        now_s += 1.0
+        there = int(min(refusals.most, 16))
+        if now_s % 3:
+            refusals.answered(there, now_s, now_s)
+        else:
+            refusals.refused(there - 1, now_s, now_s, 0.0)
+            if refusals.most == math.inf:
+                break
+        assert now_s < 8 * CALLS
+    refusals.refused(15, now_s + 1, now_s + IGNORE_S - 1, 0.0)
+    assert refusals.most == math.inf, "for a minute nothing follows from it"
+    refusals.refused(15, now_s + IGNORE_S, now_s + IGNORE_S, 0.0)
+    assert refusals.most < 16
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 500), st.integers(0, 3)), max_size=300))
+def test_there_is_always_at_least_one(events: list[tuple[bool, int, int]]) -> None:
+    refusals = Refusals()
+    for now_s, (refused, there, late) in enumerate(events):
+        if refused:
+            refusals.refused(there, float(now_s - late), float(now_s), 1.0)
+        else:
+            refusals.answered(there, float(now_s - late), float(now_s))
+        assert refusals.most >= 1
+
+
+@given(slots=st.integers(1, 40), ends=st.lists(st.integers(0, 39), min_size=50, max_size=400))
+def test_whatever_the_order_of_answers_a_fixed_limit_is_found_and_kept(slots: int, ends: list[int]) -> None:
+    """`ends`: which of the requests there is answered next; as many are sent as may be."""
+    refusals = Refusals()
+    inside: list[tuple[int, float]] = []
+    settled = False
+    for now_s, end in enumerate(ends):
+        while len(inside) < min(refusals.most, 64):
+            if len(inside) >= slots:
+                kind = refusals.refused(len(inside), float(now_s), float(now_s), 0.0)
+                assert kind == "one too many"
+                settled = True
+            else:
+                inside.append((len(inside) + 1, float(now_s)))
+        there, sent_s = inside.pop(end % len(inside))
+        refusals.answered(there, sent_s, float(now_s))
+        assert not settled or slots <= refusals.most <= slots + 1
+    rounds = len(ends) / slots
+    assert refusals.seen <= 2 + math.log2(1 + rounds) + rounds / MOST_ROUNDS
+
+
+def member() -> Member:
+    one = Member("http://a:1", HttpReplica("http://a:1"), RULES)
+    one.fault = ""
+    return one
+
+
+def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:
+    one = member()
+    assert not one.refused(RateLimited("429", retry_after_s=2.0), 4, 0.0, 0.1), "that speaks not against it"
+    assert one.open(0.1)
+
+
+def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
+    one = member()
+    assert one.refused(RateLimited("429", retry_after_s=2.0), 0, 0.0, 1.0)
+    assert not one.open(2.9)
+    assert one.open(3.0)
+    one.refused(RateLimited("429", retry_after_s=3600.0), 0, 4.0, 4.0)
+    assert one.open(4.0 + MOST_PAUSE_S)
+
+
+def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() -> None:
+    one, pauses, now_s = member(), [], 0.0
+    for _ in range(8):
+        one.refused(RateLimited("429"), 0, now_s, now_s)
+        pauses.append(one.paused_until_s - now_s)
+        now_s = one.paused_until_s
+    assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses[-1] == MOST_PAUSE_S
+    one.refused(Overloaded("503"), 0, now_s, now_s)
+    assert one.open(now_s), "of a 503 that says nothing, nothing follows"
+
+
+def gateway(**more: Any) -> ReplicaScript:
+    """It takes `SLOTS` calls at a time, and answers in one piece."""
+    script = ReplicaScript(
+        models=("m",),
+        delay=Mixture(((1, 0.2), (1, 0.4), (1, 0.6))),
+        max_calls=SLOTS,
+        retry_after_s=2.0,
+        streams=False,
+        absent=("/health", "/metrics"),
+    )
+    return replace(script, **more)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(streams: bool) -> None:
+    async def answers(capacity: int) -> tuple[int, int]:
+        async with Load(gateway(streams=streams), capacity=capacity) as load:
+            await asyncio.sleep(5.0)
+            before = load.replica.work()
+            await asyncio.sleep(60.0)
+            after = load.replica.work()
+            given = after.answers - before.answers
+            return given, after.calls - before.calls - given
+
+    known, _ = run_virtual(answers(SLOTS))
+    found, refused = run_virtual(answers(64))
+    assert found >= 0.9 * known
+    assert refused <= 12, "of some 600 calls: 4 that are under way, and one more now and then"
+
+
+def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
+    async def main() -> None:
+        async with Load(gateway()) as load:
+            await asyncio.sleep(120.0)
+            load.replica.script = gateway(max_calls=32)
+            await asyncio.sleep(60.0)
+            before = load.replica.work().answers
+            await asyncio.sleep(60.0)
+            assert load.replica.work().answers - before >= 0.8 * 60.0 * 32 / 0.4
+
+    run_virtual(main())
+
+
+def test_a_gateway_that_comes_to_take_fewer_is_left_alone_once_and_gets_fewer() -> None:
+    async def main() -> None:
+        async with Load(gateway(max_calls=16)) as load:
+            await asyncio.sleep(60.0)
+            load.replica.script = gateway(max_calls=SLOTS)
+            await asyncio.sleep(20.0)
+            before = load.replica.work()
+            await asyncio.sleep(60.0)
+            after = load.replica.work()
+            given = after.answers - before.answers
+            assert given >= 0.9 * 60.0 * SLOTS / 0.4
+            assert after.calls - before.calls - given <= 20
+
+    run_virtual(main())
+
+
+def test_a_gateway_that_is_shut_is_left_alone() -> None:
+    async def main() -> None:
+        async with Load(gateway()) as load:
+            await asyncio.sleep(30.0)
+            load.replica.script = gateway(max_calls=0)
+            await asyncio.sleep(2.0)
+            before = load.replica.work().calls
+            await asyncio.sleep(60.0)
+            assert load.replica.work().calls - before <= 31, "one each two seconds"
+            load.replica.script = gateway()
+            await asyncio.sleep(5.0)
+            answers = load.replica.work().answers
+            await asyncio.sleep(30.0)
+            assert load.replica.work().answers - answers >= 0.8 * 30.0 * SLOTS / 0.4
+
+    run_virtual(main())
+
+
+def test_a_dead_server_in_ten_behind_a_proxy_costs_its_share_and_little_more() -> None:
+    async def main() -> None:
+        faults = Faults((("503", 0.1),))
+        async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
+            await asyncio.sleep(30.0)
+            before = load.replica.work().answers
+            await asyncio.sleep(120.0)
+            assert load.replica.work().answers - before >= 0.6 * 120.0 * 32 / 0.4
+
+    run_virtual(main())
+
+
+async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
+    """The longest time for which the replica had a free place, requests waited, and none was sent."""
+    longest_s = idle_s = 0.0
+    calls = 0
+    for _ in range(round(10 * seconds)):
+        await asyncio.sleep(0.1)
+        work = load.replica.work()
+        held_back = load.engine.client.waiting and work.running < slots and work.calls == calls
+        idle_s = idle_s + 0.1 if held_back else 0.0
+        longest_s, calls = max(longest_s, idle_s), work.calls
+    return longest_s
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    slots=st.integers(2, 8),
+    slow=st.sampled_from([0.0, 0.02, 0.05, 0.1]),
+    fails=st.sampled_from([0.0, 0.05, 0.1]),
+    streams=st.booleans(),
+)
+def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
+    seed: int, slots: int, slow: float, fails: float, streams: bool
+) -> None:
+    delay = Mixture(((1 - slow, 0.4), (slow, 20.0)), seed)
+    faults = Faults((("500", fails),), seed)
+    script = gateway(delay=delay, faults=faults, max_calls=slots, streams=streams)
+
+    async def main() -> None:
+        async with Load(script, first=1000 * seed) as load:
+            assert await longest_idle_s(load, 90.0, slots) <= BOUND_S
+
+    run_virtual(main())
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), streams=st.booleans())
+def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, streams: bool) -> None:
+    """Four calls at a time, and no refusals: now and then it is tried whether two or three would do."""
+    delay = Mixture(((0.95, 0.4), (0.05, 20.0)), seed)
+
+    async def main() -> None:
+        async with Load(gateway(delay=delay, max_calls=None), capacity=SLOTS) as load:
+            mean_s = 0.95 * 0.4 + 0.05 * 20.0
+            assert await longest_idle_s(load, 200.0, SLOTS) <= 6 * mean_s
+
+    run_virtual(main())
