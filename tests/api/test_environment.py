@@ -93,7 +93,7 @@ def test_what_earlier_jobs_left_goes_and_the_rest_stays(tmp_path: Path) -> None:
         ({"resume": False}, {FIRST, SECOND}, None),
         ({"cluster": "host:1"}, {FIRST, SECOND}, SECOND),
     ],
-    ids=str,
+    ids=["resumes", "starts anew", "on a cluster"],
 )
 def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, left: set[str], resumed: str | None
