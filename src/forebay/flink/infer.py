@@ -160,7 +160,9 @@ def _attach(
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
     if wanted > shards:
-        raise SettingError(f"parallelism {wanted} needs at least as many shards, found shards={shards}")
+        raise SettingError(
+            f"parallelism {wanted} needs as many shards, found {shards}: set shards={wanted} or more"
+        )
     check_environment(stream.get_execution_environment())
     check_uid_free(stream.get_execution_environment(), name, "infer")
     uid = shards_uid(stream.get_execution_environment(), name, shards, bound=bound)
