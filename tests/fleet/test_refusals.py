@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.backlog import Load
 from tests.harness.clock import run_virtual
@@ -349,6 +349,7 @@ def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), streams=st.booleans())
+@example(seed=34, streams=False)
 def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, streams: bool) -> None:
     """Four calls at a time, and no refusals: now and then it is tried whether two or three would do."""
     delay = Mixture(((0.95, 0.4), (0.05, 20.0)), seed)

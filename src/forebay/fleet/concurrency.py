@@ -118,6 +118,7 @@ class ConcurrencyLimit:
         self._base = self._limit
         self._base_per_s = self._tried_per_s = 0.0
         self._tried = self._limit
+        self._wider = 0.0
         self._slow = False
         self._empty_since_s: float | None = None
         self._began_s = self._due_s = self._cut_s = -math.inf
@@ -162,13 +163,19 @@ class ConcurrencyLimit:
                 self._compare(self._rate, there, now_s)
 
     def look(self, now_s: float) -> None:
-        """To be called now and then. A trial of fewer ends once nothing was answered for `STUCK` times as
-        long as an answer takes: slow calls have all the places that are left, and no answer would end it.
+        """To be called now and then. Where nothing was answered for `STUCK` times as long as an answer takes,
+        slow calls may have all places, and no answer would change it. Then a trial of fewer ends,
+        and fewer that were kept are as many again as before.
         """
-        if self._phase != "trial" or self._up or self._rate is None or self._empty_since_s is not None:
+        if self._rate is None or self._empty_since_s is not None:
             return
-        if (now_s - self._rate.last_s) * self._base_per_s > STUCK * self._base:
+        if (now_s - self._rate.last_s) * self._base_per_s <= STUCK * self._base:
+            return
+        if self._phase == "trial" and not self._up:
             self._keep(self.limit, now_s, COST * (now_s - self._began_s))
+        elif self._phase == "rest" and self._base < self._wider:
+            self._base, self._wider = self._wider, 0.0
+            self._settle(0, now_s, REST_S)
 
     def missed(self, sent_s: float, now_s: float) -> None:
         """What was sent at a moment was not answered by its deadline: it starts again from half as many."""
@@ -178,6 +185,7 @@ class ConcurrencyLimit:
         # Of all that were sent before the last time, none counts: it was done for them.
         if sent_s >= self._cut_s:
             self._cut_s = now_s
+            self._wider = 0.0
             self._base = self._climbed_from = max(1.0, self._limit * share)
             self._climbed_per_s = 0.0
             self._settle(0, now_s, REST_S)
@@ -254,6 +262,7 @@ class ConcurrencyLimit:
                 self._climbed_from = self._tried
                 self._climbed_per_s = self._tried_per_s
             elif gain >= self._least_gain(before):
+                self._wider = 0.0 if self._up else self._base
                 self._base, self._rest_s = self._tried, REST_S
                 self._settle(there, now_s, 0.0 if self._up else REST_S)
             else:
