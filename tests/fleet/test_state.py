@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
@@ -43,6 +43,19 @@ def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() 
     assert (one.requests[0], one.decoding[0], one.context[0]) == (0, 0, 0)
 
 
+# Where sums of work are rounded below what is taken from them again.
+@example(
+    [
+        *[(0, 0, 1)] * 9,
+        (0, 0, 2),
+        (0, 0, 1),
+        (0, 1, 1),
+        *[(2, 0, 1)] * 2,
+        (0, 0, 1),
+        *[(2, 0, 1)] * 8,
+        (2, 2, 1),
+    ]
+)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 500)), max_size=60))
 def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, int]]) -> None:
     one = fleet()

@@ -312,6 +312,10 @@ class Fleet:
         """The replica has lost its prefix cache."""
         self.index.clear(replica)
 
+    def _less_behind(self, replica: int, work_s: float) -> None:
+        # Not below 0, as the rounding of sums would have it.
+        self.behind_s[replica] = max(0.0, float(self.behind_s[replica]) - work_s)
+
     def _leave_queue(self, ticket: ReplicaCharge, now_s: float) -> None:
         replica = ticket.replica
         queue = self._queues[replica]
@@ -322,11 +326,11 @@ class Fleet:
             if queue:
                 # The next one is the head from now on.
                 work_s = queue[0].work_s
-                self.behind_s[replica] -= work_s
+                self._less_behind(replica, work_s)
                 self.head_until_s[replica] = now_s + work_s
         else:
             queue.remove(ticket)
-            self.behind_s[replica] -= ticket.work_s
+            self._less_behind(replica, ticket.work_s)
             if not math.isnan(ticket.first_token_s):
                 # It overtook the head: the replica works, and is not late with the head for that long.
                 self.head_until_s[replica] = max(float(self.head_until_s[replica]), now_s)
