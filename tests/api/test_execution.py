@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,8 @@ from forebay.errors import FunctionFailed, PipelineFailed
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
 from forebay.testing import local_cluster, wait_until
+
+from .conftest import Start
 
 pytestmark = pytest.mark.flink
 TIMEOUT_S = 120
@@ -76,32 +75,6 @@ ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), prompt="{{ text }}")
 fb.write_jsonl(fb.infer(fb.read_text(env, sys.path[0] + "/in", follow=True), ask).results, "out")
 env.execute("lines")
 """
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a copy of the program with some arguments; what it says goes to a file of that name."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "in").mkdir()
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(name: str, *args: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / name).open("wb") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "program.py", *args],
-                cwd=tmp_path,
-                env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
-                stdout=said,
-                stderr=said,
-            )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -13,6 +9,8 @@ import pytest
 
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.testing import wait_until
+
+from .conftest import Start
 
 pytestmark = pytest.mark.flink
 PROGRAM = """
@@ -30,33 +28,6 @@ env.execute("lines")
 """
 TIMEOUT_S = 120
 LINES = 20
-
-Start = Callable[[str], "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a copy of the program; what it says goes to a file of that name."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "in").mkdir()
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(name: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / name).open("wb") as said:
-            process = subprocess.Popen(
-                [sys.executable, "program.py"],
-                cwd=tmp_path,
-                env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
-                stdout=said,
-                stderr=said,
-            )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def test_a_second_copy_is_refused_and_a_killed_one_resumes(start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Programs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts a copy of the test module's `PROGRAM` with some arguments; what it says goes to a file of that
+    name."""
+    (tmp_path / "program.py").write_text(request.module.PROGRAM)
+    (tmp_path / "in").mkdir()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(name: str, *args: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / name).open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "program.py", *args],
+                cwd=tmp_path,
+                env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
+                stdout=said,
+                stderr=said,
+            )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
