@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +12,9 @@ from forebay.bench.load.request import LoadRequest
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one read of a streamed answer told. `content`: whether it held any of the answer; `tokens`: how
-    many, where the protocol tells. The counts are totals of the request, the last one told holds."""
+    """What one event of a streamed answer told. `content`: whether it held any of the answer; `tokens`: how
+    many, where the protocol tells. The counts are totals of the request, the last one told holds. `status`:
+    the HTTP status, told once, before the first bytes of the answer's body."""
 
     content: bool = False
     tokens: int | None = None
@@ -21,6 +22,11 @@ class Piece:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str | None = None
+    status: int | None = None
+
+
+OnPiece = Callable[[Piece], None]
+"""Called in the moment in which a piece is there, which is the moment that is measured. Must not block."""
 
 
 class Target(Protocol):
@@ -30,10 +36,17 @@ class Target(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
-    def open(self) -> AbstractAsyncContextManager[None]: ...
+    def open(self) -> AbstractAsyncContextManager[None]:
+        """Connect, and find out what has to be known before the first request.
 
-    def answer(self, request: LoadRequest) -> AsyncIterator[Piece]:
-        """Send one request and give its answer as it comes; closing the iterator aborts it.
+        Raises `EngineError` where the server is not there or refuses, `SettingError` where it is not as
+        asked for.
+        """
+        ...
+
+    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
+        """Send one request, and call `on_piece` for each piece of its answer as it comes; return at the
+        answer's end. Cancelling it aborts the request.
 
         Raises `EngineError` with what the server said, or where the connection broke.
         """

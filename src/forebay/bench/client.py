@@ -1,0 +1,369 @@
+"""Sends a load to a target and records what came back."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from forebay.bench.load.plan import Load
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import Chunk, LoadRun, RequestRecord
+from forebay.bench.targets.base import Piece, Target
+from forebay.errors import AttemptTimeout, EngineError, SetupError
+
+TIMEOUT_S = 600.0
+START_S = 0.05
+"""From the moment at which all is ready to the start: for what is left to do before the first request."""
+PROGRESS_S = 0.5
+OTHER_FILES = 64
+"""Files and sockets that are open besides those of the load."""
+UNKNOWN = -1
+INTERRUPTED = "interrupted: the run was ended before the answer was complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    requests: int
+    sent: int
+    ended: int
+    failed: int
+    passed_s: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def measure(
+    target: Target, load: Load, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
+) -> LoadRun:
+    """Open `target`, send it `load`, close it; blocks until the last answer.
+
+    On the main thread, Ctrl-C and SIGTERM end the run: what was measured until then is returned, with
+    `complete` False. Raises what `check_files` and the target's `open` do.
+    """
+    check_files(load)
+    stops = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+
+    async def run() -> LoadRun:
+        stop = asyncio.Event()
+        async with AsyncExitStack() as opened:
+            try:
+                await asyncio.wait_for(opened.enter_async_context(target.open()), timeout_s)
+            except asyncio.TimeoutError:
+                raise AttemptTimeout(f"{target.name} was not ready within {timeout_s:g} s") from None
+            for number in stops:
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            return await run_load(target, load, timeout_s=timeout_s, on_progress=on_progress, stop=stop)
+
+    before = {number: signal.getsignal(number) for number in stops}
+    try:
+        return asyncio.run(run())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def run_load(
+    target: Target,
+    load: Load,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: OnProgress | None = None,
+    stop: asyncio.Event | None = None,
+) -> LoadRun:
+    """Send `load` to the open `target`.
+
+    In an open loop each request is sent when it is due, however many are unanswered. One that cannot be,
+    because this process is late or the session's turn before it is unanswered, moves none of the others.
+    Each ends after `timeout_s` at the latest, with an error. `stop` ends the run: the requests in flight are
+    recorded as interrupted, those not sent yet are not recorded.
+    """
+    return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
+
+
+def check_files(load: Load) -> None:
+    """See to it that this process may open as many sockets as `load` needs at a time: all of a closed loop,
+    and of an open one as many as are due within any one second; sooner no answer can be counted on.
+
+    Lifts the process's own limit where the system allows it. Raises `SetupError` where that is not enough.
+    """
+    needed = OTHER_FILES + (load.concurrency or _most_within_a_second(load))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = hard if hard == resource.RLIM_INFINITY else max(soft, hard)
+        if most != resource.RLIM_INFINITY and most < needed:
+            raise SetupError(
+                f"this load has up to {needed - OTHER_FILES} requests in flight, and this process may open "
+                f"{most} files: raise the limit (ulimit -n {needed}), or ask for less at a time"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
+
+
+def _most_within_a_second(load: Load) -> int:
+    due_s = sorted(one.due_s or 0.0 for one in load.requests)
+    return max((bisect_right(due_s, at_s + 1.0) - index for index, at_s in enumerate(due_s)), default=0)
+
+
+class _Flight:
+    """One request on its way. Keeps what it sees in arrays: a million small objects would make the garbage
+    collector stop the run, and with it the clock of what comes meanwhile."""
+
+    __slots__ = (
+        "_clock",
+        "cached_tokens",
+        "chunk_tokens",
+        "chunks_s",
+        "due_s",
+        "ended_s",
+        "error",
+        "expired",
+        "finish_reason",
+        "first_byte_s",
+        "output_tokens",
+        "prompt_tokens",
+        "request",
+        "sent_s",
+        "status",
+    )
+
+    def __init__(self, request: LoadRequest, due_s: float, clock: Callable[[], float]) -> None:
+        self.request = request
+        self.due_s = due_s
+        self._clock = clock
+        self.sent_s: float | None = None
+        self.first_byte_s: float | None = None
+        self.ended_s = 0.0
+        self.chunks_s = array("d")
+        self.chunk_tokens = array("l")
+        self.status: int | None = None
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.expired = False
+
+    def on_piece(self, piece: Piece) -> None:
+        if piece.status is not None:
+            self.status = piece.status
+            return
+        now_s = self._clock()
+        if self.first_byte_s is None:
+            self.first_byte_s = now_s
+        if piece.content:
+            self.chunks_s.append(now_s)
+            self.chunk_tokens.append(UNKNOWN if piece.tokens is None else piece.tokens)
+        if piece.output_tokens is not None:
+            self.output_tokens = piece.output_tokens
+        if piece.prompt_tokens is not None:
+            self.prompt_tokens = piece.prompt_tokens
+        if piece.cached_tokens is not None:
+            self.cached_tokens = piece.cached_tokens
+        if piece.finish_reason is not None:
+            self.finish_reason = piece.finish_reason
+
+    def record(self, start_s: float) -> RequestRecord:
+        def since(at_s: float | None) -> float | None:
+            return None if at_s is None else at_s - start_s
+
+        request = self.request
+        pairs = zip(self.chunks_s, self.chunk_tokens, strict=True)
+        return RequestRecord(
+            index=request.index,
+            due_s=self.due_s,
+            sent_s=since(self.sent_s),
+            ended_s=self.ended_s - start_s,
+            first_byte_s=since(self.first_byte_s),
+            chunks=tuple(
+                Chunk(at_s - start_s, None if tokens == UNKNOWN else tokens) for at_s, tokens in pairs
+            ),
+            asked_prompt_tokens=request.prompt_tokens,
+            asked_output_tokens=request.output_tokens,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached_tokens,
+            finish_reason=self.finish_reason,
+            status=self.status,
+            error=self.error,
+            group=request.group,
+            session=request.session,
+        )
+
+
+class _Run:
+    """One load on its way."""
+
+    def __init__(
+        self,
+        target: Target,
+        load: Load,
+        timeout_s: float,
+        on_progress: OnProgress | None,
+        stop: asyncio.Event,
+    ) -> None:
+        self._target = target
+        self._load = load
+        self._timeout_s = timeout_s
+        self._on_progress = on_progress
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._start_s = 0.0
+        self._flights: list[_Flight] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left = deque(load.requests)
+        self._busy: dict[str, deque[LoadRequest]] = {}
+        self._ended = self._failed = 0
+        self._over = asyncio.Event()
+        self._defect: BaseException | None = None
+
+    async def run(self) -> LoadRun:
+        began_at = datetime.fromtimestamp(time.time() + START_S, timezone.utc).isoformat()
+        self._start_s = self._clock() + START_S
+        timers = [self._loop.create_task(self._report())] if self._on_progress else []
+        timers.append(self._loop.create_task(self._watch()))
+        self._loop.call_at(self._start_s, self._begin)
+        try:
+            await self._over.wait()
+        finally:
+            for timer in timers:
+                timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, *timers, return_exceptions=True)
+        if self._defect is not None:
+            raise self._defect
+        complete = self._ended == len(self._load.requests) and not any(
+            flight.error == INTERRUPTED for flight in self._flights
+        )
+        records = sorted((one.record(self._start_s) for one in self._flights), key=lambda one: one.index)
+        return LoadRun(
+            began_at=began_at,
+            duration_s=max((one.ended_s for one in records), default=0.0),
+            asked={**self._load.asked, "target": self._target.name},
+            records=tuple(records),
+            complete=complete,
+        )
+
+    def _begin(self) -> None:
+        if self._load.concurrency is None:
+            self._send_due()
+            return
+        for _ in range(self._load.concurrency):
+            self._send_next()
+
+    def _send_due(self) -> None:
+        """Send all that are due, and come back when the next is."""
+        while self._left and not self._stop.is_set():
+            due_s = self._left[0].due_s or 0.0
+            if self._start_s + due_s > self._clock():
+                self._loop.call_at(self._start_s + due_s, self._send_due)
+                return
+            request = self._left.popleft()
+            if not self._wait_for_turn(request):
+                self._send(request, due_s)
+        self._check_over()
+
+    def _send_next(self) -> None:
+        """Send the next request of a closed loop whose session is free, if there is one."""
+        while self._left and not self._stop.is_set():
+            request = self._left.popleft()
+            if not self._wait_for_turn(request):
+                self._send(request, self._clock() - self._start_s)
+                return
+        self._check_over()
+
+    def _wait_for_turn(self, request: LoadRequest) -> bool:
+        """Whether the request has to wait for the session's turn before it; it is sent after that."""
+        if request.session is None:
+            return False
+        waiting = self._busy.get(request.session)
+        if waiting is None:
+            self._busy[request.session] = deque()
+            return False
+        waiting.append(request)
+        return True
+
+    def _send(self, request: LoadRequest, due_s: float) -> None:
+        flight = _Flight(request, due_s, self._clock)
+        self._flights.append(flight)
+        task = self._loop.create_task(self._fly(flight))
+        self._tasks.add(task)
+        timer = self._loop.call_later(self._timeout_s, self._expire, flight, task)
+
+        def landed(task: asyncio.Task[None]) -> None:
+            timer.cancel()
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                self._defect = task.exception()
+                self._over.set()
+            self._land(flight)
+
+        task.add_done_callback(landed)
+
+    async def _fly(self, flight: _Flight) -> None:
+        flight.sent_s = self._clock()
+        try:
+            await self._target.answer(flight.request, flight.on_piece)
+        except EngineError as error:
+            flight.error = f"{error.cause}: {error}"
+        except asyncio.CancelledError:
+            if flight.expired:
+                flight.error = f"timeout: no complete answer within {self._timeout_s:g} s"
+            else:
+                flight.error = INTERRUPTED
+        except OSError as error:
+            flight.error = f"client: {error.strerror or error}"
+        flight.ended_s = self._clock()
+
+    def _expire(self, flight: _Flight, task: asyncio.Task[None]) -> None:
+        flight.expired = True
+        task.cancel()
+
+    def _land(self, flight: _Flight) -> None:
+        if flight.ended_s == 0.0:
+            # Cancelled before its first step.
+            flight.ended_s, flight.error = self._clock(), INTERRUPTED
+        self._ended += 1
+        self._failed += flight.error is not None
+        session = flight.request.session
+        if session is not None:
+            waiting = self._busy[session]
+            if not waiting:
+                del self._busy[session]
+            elif not self._stop.is_set():
+                request = waiting.popleft()
+                self._send(request, max(request.due_s or 0.0, self._clock() - self._start_s))
+                return
+        if self._load.concurrency is not None:
+            self._send_next()
+        else:
+            self._check_over()
+
+    def _check_over(self) -> None:
+        if not self._tasks and (self._stop.is_set() or not (self._left or self._busy)):
+            self._over.set()
+
+    async def _watch(self) -> None:
+        await self._stop.wait()
+        self._over.set()
+
+    async def _report(self) -> None:
+        assert self._on_progress is not None
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            passed_s = self._clock() - self._start_s
+            sent = len(self._flights)
+            self._on_progress(Progress(len(self._load.requests), sent, self._ended, self._failed, passed_s))

@@ -1,0 +1,220 @@
+"""When the requests of a load are due, computed before the first is sent, in seconds after the start.
+
+Times are absolute: a request that is late moves none of those after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import Any, Protocol
+
+from forebay.errors import SettingError
+
+MAX_RATE_PER_S = 1e6
+MAX_REQUESTS = 5_000_000
+MAX_CONCURRENCY = 1_000_000
+MAX_SECONDS = 1e9
+
+
+class Schedule(Protocol):
+    """The moments at which requests are due."""
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        """So many moments, each 0 or later and none before the one that precedes it. The same for a `Random`
+        in the same state."""
+        ...
+
+    def asked(self) -> dict[str, Any]:
+        """The schedule in a report: its `kind` and its settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Request i at i / rate."""
+
+    rate_per_s: float
+
+    def __post_init__(self) -> None:
+        check_rate("rate", self.rate_per_s)
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        return [index / self.rate_per_s for index in range(check_requests(requests))]
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "constant", "rate_per_s": self.rate_per_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Gaps drawn from a gamma distribution with shape `burstiness` and mean 1 / rate.
+
+    Their coefficient of variation is 1 / √burstiness: 1 is a Poisson process, less comes in bursts, more is
+    evener. As vLLM's `bench serve` does, all times are scaled so that the last is due at requests / rate: the
+    rate is met exactly. (Of a Poisson process the arrivals before the last are evenly spread at random then,
+    as they are in any that has its last at that moment.)
+    """
+
+    rate_per_s: float
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_rate("rate", self.rate_per_s)
+        if not 1e-3 <= self.burstiness <= 1e6:
+            raise SettingError(f"burstiness: expected 0.001 to 1000000, found {self.burstiness:g}")
+
+    @classmethod
+    def of_variation(cls, rate_per_s: float, variation: float) -> Gamma:
+        """With this coefficient of variation of the gaps, from 0.001 to 30."""
+        if not 1e-3 <= variation <= 30:
+            raise SettingError(f"coefficient of variation: expected 0.001 to 30, found {variation:g}")
+        return cls(rate_per_s, 1 / variation**2)
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        gaps = (random.gammavariate(self.burstiness, 1.0) for _ in range(check_requests(requests)))
+        return scaled(list(accumulate(gaps)), requests / self.rate_per_s)
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "gamma", "rate_per_s": self.rate_per_s, "burstiness": self.burstiness}
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Exponential gaps: `Gamma` with a burstiness of 1."""
+
+    rate_per_s: float
+
+    def __post_init__(self) -> None:
+        check_rate("rate", self.rate_per_s)
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        gaps = (random.expovariate(1.0) for _ in range(check_requests(requests)))
+        return scaled(list(accumulate(gaps)), requests / self.rate_per_s)
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "poisson", "rate_per_s": self.rate_per_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """`size` requests at once, every `every_s` seconds; `size` None: all at the start."""
+
+    size: int | None = None
+    every_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not 1 <= self.size <= MAX_REQUESTS:
+            raise SettingError(f"burst size: expected 1 to {MAX_REQUESTS}, found {self.size}")
+        if not 0 < self.every_s <= MAX_SECONDS:
+            raise SettingError(f"time between bursts: expected more than 0 s, found {self.every_s:g}")
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        size = self.size or check_requests(requests)
+        return [index // size * self.every_s for index in range(check_requests(requests))]
+
+    def asked(self) -> dict[str, Any]:
+        if self.size is None:
+            return {"kind": "burst"}
+        return {"kind": "bursts", "size": self.size, "every_s": self.every_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """A rate that grows, or falls, evenly over `over_s` seconds and then stays; gaps are exponential at each
+    moment's rate, or even ones with `even`."""
+
+    from_per_s: float
+    to_per_s: float
+    over_s: float
+    even: bool = False
+
+    def __post_init__(self) -> None:
+        check_rate("ramp: first rate", self.from_per_s)
+        check_rate("ramp: last rate", self.to_per_s)
+        if not 0 < self.over_s <= MAX_SECONDS:
+            raise SettingError(f"ramp: expected a length of more than 0 s, found {self.over_s:g}")
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        if self.even:
+            return [self._when(index) for index in range(check_requests(requests))]
+        gaps = (random.expovariate(1.0) for _ in range(check_requests(requests)))
+        return [self._when(work) for work in accumulate(gaps)]
+
+    def _when(self, count: float) -> float:
+        """When `count` requests have been due: the inverse of the integral of the rate."""
+        in_ramp = (self.from_per_s + self.to_per_s) / 2 * self.over_s
+        if count >= in_ramp:
+            return self.over_s + (count - in_ramp) / self.to_per_s
+        slope = (self.to_per_s - self.from_per_s) / self.over_s
+        # The stable form of the root: it holds where the slope is 0, too.
+        return 2 * count / (self.from_per_s + math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count)))
+
+    def asked(self) -> dict[str, Any]:
+        rates = {"from_per_s": self.from_per_s, "to_per_s": self.to_per_s}
+        return {"kind": "ramp", **rates, "over_s": self.over_s, "even": self.even}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The arrivals of a trace, in seconds after its first, so many times as fast."""
+
+    arrivals_s: Sequence[float]
+    speed: float = 1.0
+    source: str = "trace"
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.speed <= 1e6:
+            raise SettingError(f"speed of the replay: expected 0.000001 to 1000000, found {self.speed:g}")
+
+    def due_s(self, requests: int, random: Random) -> list[float]:
+        if check_requests(requests) > len(self.arrivals_s):
+            raise SettingError(
+                f"{self.source} holds {len(self.arrivals_s)} requests, and {requests} were asked for"
+            )
+        return [arrived_s / self.speed for arrived_s in self.arrivals_s[:requests]]
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "replay", "source": self.source, "speed": self.speed}
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """So many requests in flight: the next is sent as soon as one has ended."""
+
+    concurrency: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise SettingError(f"concurrency: expected 1 to {MAX_CONCURRENCY}, found {self.concurrency}")
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "closed", "concurrency": self.concurrency}
+
+
+def scaled(times_s: list[float], last_s: float) -> list[float]:
+    """`times_s`, stretched so that the last is `last_s`."""
+    if not times_s or times_s[-1] <= 0:
+        return times_s
+    factor = last_s / times_s[-1]
+    # Not one product each: rounding would put the last behind `last_s`.
+    return [min(last_s, time_s * factor) for time_s in times_s]
+
+
+def check_rate(name: str, rate_per_s: float) -> None:
+    """Raise `SettingError` unless it is a rate above 0, and at most a million per second."""
+    if not 1e-6 <= rate_per_s <= MAX_RATE_PER_S:
+        raise SettingError(
+            f"{name}: expected requests per second, above 0 and up to {MAX_RATE_PER_S:.0f}, "
+            f"found {rate_per_s:g}"
+        )
+
+
+def check_requests(requests: int) -> int:
+    """`requests`. Raises `SettingError` unless it is 1 to 5 million."""
+    if not 1 <= requests <= MAX_REQUESTS:
+        raise SettingError(f"requests: expected 1 to {MAX_REQUESTS}, found {requests}")
+    return requests

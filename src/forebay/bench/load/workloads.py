@@ -1,0 +1,200 @@
+"""What is asked: prompts made up from a seed, of exact lengths because they are given as tokens."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from forebay.bench.load.lengths import Lengths
+from forebay.bench.load.request import LoadRequest
+from forebay.errors import SettingError
+from forebay.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
+
+FIRST_ID, LAST_ID = 1_000, 30_000
+"""The ids that made-up prompts are of: behind the special ones, which come first in the vocabularies in use,
+and within the smallest of these."""
+MAX_GROUPS = 1_000_000
+# fmt: off
+WORDS = (
+    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on",
+    "not", "his", "but", "at", "are", "this", "have", "from", "or", "had", "they", "which", "one",
+    "you", "were", "all", "her", "would", "there", "we", "been", "has", "when", "who", "will", "more",
+    "if", "out", "so", "up", "said", "what", "about", "than", "into", "them", "can", "only", "other",
+    "time", "new", "some", "could", "two", "may", "first", "then", "do", "any", "like", "my", "now",
+    "over", "such", "our",
+)
+# fmt: on
+
+
+class Workload(Protocol):
+    """Makes the requests of a load."""
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        """`count` requests without times. The seed decides all lengths; the seed and the nonce all prompts.
+
+        Raises `SettingError` where it has fewer.
+        """
+        ...
+
+    def asked(self) -> dict[str, Any]:
+        """The workload in a report: its `kind` and its settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RandomTokens:
+    """Prompts of random tokens that share nothing. `exact`: every answer has the length that was drawn, where
+    the server can be made to; else it is the longest."""
+
+    prompt: Lengths
+    output: Lengths
+    exact: bool = True
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        random = Random(f"lengths {seed}")
+        made = []
+        for index in range(count):
+            prompt_tokens, output_tokens = self.prompt.draw(random), self.output.draw(random)
+            ids = random_ids(prompt_tokens, nonce, seed, index)
+            made.append(LoadRequest(index, None, ids, output_tokens, self.exact, prompt_tokens))
+        return made
+
+    def asked(self) -> dict[str, Any]:
+        lengths = {"prompt": self.prompt.asked(), "output": self.output.asked()}
+        return {"kind": "random_tokens", **lengths, "exact": self.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWords:
+    """Prompts of as many common English words, for servers that take no tokens: about a token each, how many
+    exactly only the server knows."""
+
+    prompt: Lengths
+    output: Lengths
+    exact: bool = True
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        random = Random(f"lengths {seed}")
+        made = []
+        for index in range(count):
+            words, output_tokens = self.prompt.draw(random), self.output.draw(random)
+            text = " ".join(_of(nonce, seed, index).choices(WORDS, k=words))
+            made.append(LoadRequest(index, None, text, output_tokens, self.exact))
+        return made
+
+    def asked(self) -> dict[str, Any]:
+        lengths = {"prompt": self.prompt.asked(), "output": self.output.asked()}
+        return {"kind": "random_words", **lengths, "exact": self.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroups:
+    """Prompts that begin, by turns, with one of `groups` prefixes of `prefix_tokens` tokens; what follows is
+    each one's own."""
+
+    groups: int
+    prefix_tokens: int
+    suffix: Lengths
+    output: Lengths
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.groups <= MAX_GROUPS:
+            raise SettingError(f"prefix groups: expected 1 to {MAX_GROUPS}, found {self.groups}")
+        if not 1 <= self.prefix_tokens <= 1_000_000:
+            raise SettingError(f"prefix: expected 1 to 1000000 tokens, found {self.prefix_tokens}")
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        random = Random(f"lengths {seed}")
+        used = range(min(self.groups, count))
+        prefixes = [random_ids(self.prefix_tokens, nonce, seed, f"prefix {group}") for group in used]
+        made = []
+        for index in range(count):
+            own, output_tokens = self.suffix.draw(random), self.output.draw(random)
+            ids = prefixes[index % self.groups] + random_ids(own, nonce, seed, index)
+            group = str(index % self.groups)
+            made.append(LoadRequest(index, None, ids, output_tokens, self.exact, len(ids), group))
+        return made
+
+    def asked(self) -> dict[str, Any]:
+        prefix = {"groups": self.groups, "prefix_tokens": self.prefix_tokens}
+        lengths = {"suffix": self.suffix.asked(), "output": self.output.asked()}
+        return {"kind": "prefix_groups", **prefix, **lengths, "exact": self.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations of `turns` turns: each prompt is the one before it, an answer, and what is new.
+
+    The answers in the prompts are made up, of the length that was asked for, and not those that the server
+    gave: so lengths are exact, and a prefix cache holds a turn's prompt but not the answer to it. The first
+    turns of all sessions come first, then their second ones.
+    """
+
+    turns: int
+    first: Lengths
+    following: Lengths
+    output: Lengths
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.turns <= 10_000:
+            raise SettingError(f"turns: expected 1 to 10000, found {self.turns}")
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        random = Random(f"lengths {seed}")
+        sessions = -(-count // self.turns)
+        histories = [array("I") for _ in range(sessions)]
+        made = []
+        for index in range(count):
+            session = index % sessions
+            own = (self.following if index >= sessions else self.first).draw(random)
+            output_tokens = self.output.draw(random)
+            ids = histories[session] + random_ids(own, nonce, seed, index)
+            histories[session] = ids + random_ids(output_tokens, nonce, seed, f"answer {index}")
+            name = str(session)
+            made.append(LoadRequest(index, None, ids, output_tokens, self.exact, len(ids), name, name))
+        return made
+
+    def asked(self) -> dict[str, Any]:
+        lengths = {"first": self.first.asked(), "following": self.following.asked()}
+        output = self.output.asked()
+        return {"kind": "sessions", "turns": self.turns, **lengths, "output": output, "exact": self.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class TracePrompts:
+    """Prompts with the lengths of a trace. Those whose blocks have the same hash have the same tokens there,
+    so that prefixes are shared as they were."""
+
+    trace: Sequence[TraceRequest]
+    block_tokens: int = MOONCAKE_BLOCK_TOKENS
+    source: str = "trace"
+    exact: bool = True
+
+    def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
+        if count > len(self.trace):
+            raise SettingError(f"{self.source} holds {len(self.trace)} requests, and {count} were asked for")
+        made = []
+        for index, one in enumerate(self.trace[:count]):
+            ids = array("I")
+            for block in one.blocks:
+                ids += random_ids(self.block_tokens, nonce, seed, f"block {block}")
+            ids += random_ids(one.prompt_tokens - len(ids), nonce, seed, index)
+            made.append(LoadRequest(index, None, ids, one.output_tokens, self.exact, one.prompt_tokens))
+        return made
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "trace", "source": self.source, "exact": self.exact}
+
+
+def random_ids(count: int, nonce: str, seed: int, part: object) -> array[int]:
+    """`count` ids of tokens that depend on nothing but the arguments."""
+    return array("I", _of(nonce, seed, part).choices(range(FIRST_ID, LAST_ID), k=count))
+
+
+def _of(nonce: str, seed: int, part: object) -> Random:
+    return Random(f"{nonce} {seed} {part}")

@@ -1,0 +1,128 @@
+"""An answer that comes as server-sent events, of whichever protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from forebay.bench.targets.base import OnPiece, Piece
+from forebay.engine.failures import Quoter, error_from_status
+from forebay.engine.protocol import DONE, SseParser
+from forebay.errors import ProtocolViolation, Unreachable
+
+MAX_REFUSAL_BYTES = 64 << 10
+ONE_TOKEN = Piece(content=True, tokens=1)
+CONTENT = Piece(content=True)
+NOTHING = Piece()
+
+TakeEvent = Callable[[Any], Piece]
+"""From one event's JSON to what it told. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
+`IndexError` for what is not as the protocol has it, and `EngineError` for an error that the server told."""
+
+
+class EventReader:
+    """Reads one answer and calls `on_piece`: with its status, at its first byte, and for each event.
+
+    `finish_reason` is the last one told; `ended` by the protocol's own end, where it has one.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_model",
+        "_on_piece",
+        "_parser",
+        "_quote",
+        "_refusal",
+        "_status",
+        "_take",
+        "_url",
+        "done",
+        "finish_reason",
+    )
+
+    def __init__(self, url: str, model: str, quote: Quoter, take: TakeEvent, on_piece: OnPiece) -> None:
+        self._url = url
+        self._model = model
+        self._quote = quote
+        self._take = take
+        self._on_piece = on_piece
+        self._parser = SseParser(replica=url, quote=quote)
+        self._refusal: bytearray | None = None
+        self._status = 0
+        self._begun = False
+        self.done = False
+        self.finish_reason: str | None = None
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        self._status = status
+        self._on_piece(Piece(status=status))
+        if status != 200:
+            self._refusal = bytearray()
+        elif not headers.get("content-type", "").startswith("text/event-stream"):
+            found = self._quote(headers.get("content-type", "nothing"))
+            raise ProtocolViolation(f"{self._url} sent no event stream but {found!r}")
+
+    def body(self, data: bytes) -> None:
+        if self._refusal is not None:
+            self._refusal += data[: MAX_REFUSAL_BYTES - len(self._refusal)]
+            return
+        if not self._begun:
+            self._begun = True
+            self._on_piece(NOTHING)
+        for event in self._parser.feed(data):
+            if event == DONE:
+                self.done = True
+                return
+            self._read(event)
+
+    def finish(self) -> None:
+        """Say that the answer's body has ended. Raises the `EngineError` of a refusal, and `Unreachable`
+        where the end of the answer itself did not come."""
+        if self._refusal is not None:
+            raise error_from_status(
+                self._status, bytes(self._refusal), replica=self._url, model=self._model, quote=self._quote
+            )
+        if not self.done:
+            self._parser.end()
+            if self.finish_reason is None:
+                raise Unreachable(f"{self._url} ended its answer before it was complete")
+
+    def _read(self, event: bytes) -> None:
+        try:
+            piece = self._take(orjson.loads(event))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            said = self._quote(event[:1000].decode("utf-8", "replace"))
+            raise ProtocolViolation(
+                f"{self._url} sent an event that is not of its protocol ({type(error).__name__}): {said}"
+            ) from None
+        if piece.finish_reason is not None:
+            self.finish_reason = piece.finish_reason
+        if piece is not NOTHING:
+            self._on_piece(piece)
+
+
+class Collector:
+    """Reads an answer that is one document."""
+
+    def __init__(self, max_bytes: int = 8 << 20) -> None:
+        self._max_bytes = max_bytes
+        self.status = 0
+        self.data = bytearray()
+        self.done = False
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status = status
+
+    def body(self, data: bytes) -> None:
+        self.data += data
+        if len(self.data) > self._max_bytes:
+            raise ProtocolViolation(f"an answer of more than {self._max_bytes} bytes")
+
+
+def count(value: object) -> int:
+    """`value`, where it is a count. Raises `ValueError` else."""
+    if type(value) is not int or value < 0:
+        raise ValueError("not a count")
+    return value

@@ -1,0 +1,206 @@
+"""Servers that speak the OpenAI protocol: vLLM, Ray Serve, SGLang, TensorRT-LLM's server, llama.cpp.
+
+`/v1/completions` takes prompts as text or as tokens; `/v1/chat/completions` takes each text as one message of
+a user. What goes beyond OpenAI's own protocol is vLLM's and those servers' that follow it: `ignore_eos` and
+`min_tokens` for an answer of exact length, `continuous_usage_stats` for the number of tokens in each event.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.events import CONTENT, NOTHING, ONE_TOKEN, Collector, EventReader, count
+from forebay.bench.targets.http import HttpServer
+from forebay.engine.client import replica_url, request_headers
+from forebay.engine.failures import Quoter, error_from_object, error_from_status
+from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.errors import BadRequest, EngineError, ProtocolViolation, SettingError
+
+MODELS_PATH = "/v1/models"
+PROBE_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiOptions:
+    """`model` None: the one that the server says it serves. `extensions`: whether to send what vLLM adds to
+    the protocol; None: where the server takes it. `extra`: further fields of each request."""
+
+    model: str | None = None
+    chat: bool = False
+    api_key: str | None = field(default=None, repr=False)
+    extensions: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OpenAiTarget:
+    """A `Target` that streams completions or chat completions."""
+
+    def __init__(self, url: str, options: OpenAiOptions | None = None) -> None:
+        self.url = replica_url(url)
+        self._options = options or OpenAiOptions()
+        self._quote = Quoter(self._options.api_key)
+        self._path = CHAT_PATH if self._options.chat else PROMPT_PATH
+        self._model = self._options.model or ""
+        self._extensions = bool(self._options.extensions)
+        self._server: HttpServer | None = None
+        self._post = b""
+
+    @property
+    def name(self) -> str:
+        return f"{self.url}{self._path}"
+
+    @property
+    def model(self) -> str:
+        """The model's name; known once the target is open."""
+        return self._model
+
+    @property
+    def extensions(self) -> bool:
+        """Whether requests carry what vLLM adds to the protocol; known once the target is open."""
+        return self._extensions
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """As `Target` has it. Asks for the model, and sends one request of `PROBE_TOKENS` tokens to see
+        whether the server takes vLLM's extensions, unless both are told."""
+        self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
+        try:
+            await self._server.connect()
+            self._post = self._server.post(self._path)
+            if self._options.model is None:
+                self._model = await self._served()
+            if self._options.extensions is None:
+                self._extensions = await self._takes_extensions()
+            yield
+        finally:
+            self._server.close()
+            self._server = None
+
+    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
+        assert self._server is not None, "the target is not open"
+        reader = EventReader(self.url, self._model, self._quote, self._events(), on_piece)
+        await self._server.send(self._post, self._body(request), reader)
+        reader.finish()
+
+    def _body(self, request: LoadRequest) -> bytes:
+        prompt = request.prompt
+        body: dict[str, Any] = {"model": self._model}
+        if not self._options.chat:
+            body["prompt"] = prompt.tolist() if isinstance(prompt, array) else prompt
+        elif isinstance(prompt, str):
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            raise BadRequest(
+                "chat completions take no prompts of tokens: use completions, or a text workload"
+            )
+        body["max_tokens"] = request.output_tokens
+        body["temperature"] = 0
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+        if self._extensions:
+            body["stream_options"]["continuous_usage_stats"] = True
+            if request.exact:
+                body["ignore_eos"] = True
+                body["min_tokens"] = request.output_tokens
+        body.update(self._options.extra)
+        return orjson.dumps(body)
+
+    def _events(self) -> _OpenAiEvents:
+        return _OpenAiEvents(self.url, self._model, self._quote, chat=self._options.chat)
+
+    async def _served(self) -> str:
+        assert self._server is not None
+        answer = Collector()
+        await self._server.get(MODELS_PATH, answer)
+        if answer.status != 200:
+            raise error_from_status(
+                answer.status, bytes(answer.data), replica=self.url, model="", quote=self._quote
+            )
+        try:
+            names = [str(model["id"]) for model in orjson.loads(bytes(answer.data))["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise ProtocolViolation(f"{self.url}{MODELS_PATH} did not list its models; name one") from None
+        if len(names) != 1:
+            listed = ", ".join(names[:10]) or "none"
+            raise SettingError(f"{self.url} serves {len(names)} models ({self._quote(listed)}): name one")
+        return names[0]
+
+    async def _takes_extensions(self) -> bool:
+        probe = LoadRequest(0, None, "The weather today is", PROBE_TOKENS)
+        self._extensions = True
+        try:
+            await self.answer(probe, lambda _: None)
+        except BadRequest:
+            self._extensions = False
+            await self.answer(probe, lambda _: None)
+        return self._extensions
+
+
+class _OpenAiEvents:
+    """What the events of one answer tell."""
+
+    __slots__ = ("_chat", "_model", "_quote", "_tokens", "_url")
+
+    def __init__(self, url: str, model: str, quote: Quoter, *, chat: bool) -> None:
+        self._url = url
+        self._model = model
+        self._quote = quote
+        self._chat = chat
+        self._tokens = 0
+
+    def __call__(self, event: Any) -> Piece:
+        choices, usage = event.get("choices"), event.get("usage")
+        if choices is None or event.get("error") is not None:
+            raise self._error(event)
+        if not choices:
+            return NOTHING if usage is None else _usage(usage)
+        choice = choices[0]
+        reason = choice.get("finish_reason")
+        text = self._text(choice)
+        tokens = None
+        if usage is not None:
+            total = count(usage["completion_tokens"])
+            tokens, self._tokens = max(0, total - self._tokens), total
+        elif choice.get("token_ids") is not None:
+            tokens = len(choice["token_ids"])
+        # A token may have no text of its own: a special one, or a part of a character.
+        content = text or bool(tokens)
+        if reason is None and usage is None:
+            return (CONTENT if tokens is None else Piece(True, tokens)) if content else NOTHING
+        if reason is None and content and tokens == 1:
+            return ONE_TOKEN
+        if reason is not None and not isinstance(reason, str):
+            raise TypeError("finish_reason")
+        output_tokens = None if usage is None else self._tokens
+        return Piece(content, tokens if content else None, None, output_tokens, None, reason)
+
+    def _text(self, choice: Any) -> bool:
+        if not self._chat:
+            return bool(choice["text"])
+        delta = choice["delta"]
+        # vLLM and others tell a model's reasoning apart from its answer: tokens all the same.
+        return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+
+    def _error(self, event: Any) -> EngineError:
+        error = event.get("error") or (event if event.get("object") == "error" else None)
+        if error is None:
+            raise KeyError("choices")
+        return error_from_object(error, replica=self._url, model=self._model, quote=self._quote)
+
+
+def _usage(usage: Any) -> Piece:
+    details = usage.get("prompt_tokens_details") or {}
+    cached = details.get("cached_tokens")
+    return Piece(
+        prompt_tokens=count(usage["prompt_tokens"]),
+        output_tokens=count(usage.get("completion_tokens") or 0),
+        cached_tokens=None if cached is None else count(cached),
+    )

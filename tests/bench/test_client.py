@@ -1,0 +1,279 @@
+"""A load, sent and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from forebay.bench.client import INTERRUPTED, Progress, check_files, measure, run_load
+from forebay.bench.load.lengths import Exactly
+from forebay.bench.load.plan import Load, make_load
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson
+from forebay.bench.load.workloads import RandomTokens, Sessions
+from forebay.bench.records import LoadRun, RequestRecord
+from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.openai import OpenAiTarget
+from forebay.errors import Overloaded, SetupError, Unreachable
+from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+SHORT = RandomTokens(Exactly(4), Exactly(2))
+WORK = ReplicaScript(delay=Fixed(0.002), token_s=0.001, chunks=4)
+
+
+class Scripted:
+    """A target that does, for each request, what `script` does; remembers how many it had at a time."""
+
+    name = "scripted"
+
+    def __init__(self, script: object = None) -> None:
+        self.script = script
+        self.running = self.most = self.sent = 0
+        self.order: list[int] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        yield
+
+    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
+        self.running += 1
+        self.sent += 1
+        self.most = max(self.most, self.running)
+        self.order.append(request.index)
+        try:
+            if self.script is not None:
+                await self.script(request)  # type: ignore[operator]
+            on_piece(Piece(status=200))
+            on_piece(Piece())
+            for _ in range(request.output_tokens):
+                await asyncio.sleep(0)
+                on_piece(Piece(content=True, tokens=1))
+            on_piece(Piece(output_tokens=request.output_tokens, prompt_tokens=4, finish_reason="length"))
+        finally:
+            self.running -= 1
+
+
+def check_times(run: LoadRun) -> None:
+    for record in run.records:
+        assert record.sent_s is not None
+        assert record.due_s <= record.sent_s <= record.ended_s <= run.duration_s
+        if record.answered:
+            assert record.first_byte_s is not None
+            times_s = [record.sent_s, record.first_byte_s, *(c.at_s for c in record.chunks), record.ended_s]
+            assert times_s == sorted(times_s)
+
+
+async def test_an_open_loop_waits_for_no_answer() -> None:
+    all_there = asyncio.Event()
+    target = Scripted()
+
+    async def until_all_are_there(request: LoadRequest) -> None:
+        if target.running == 30:
+            all_there.set()
+        await all_there.wait()
+
+    target.script = until_all_are_there
+    load = make_load(Poisson(3000), SHORT, 30)
+    run = await run_load(target, load)
+    assert run.complete
+    assert [one.index for one in run.records] == list(range(30))
+    assert [one.due_s for one in run.records] == [one.due_s for one in load.requests]
+    assert all(one.output_tokens == 2 and len(one.chunks) == 2 and one.status == 200 for one in run.records)
+    assert run.asked["schedule"] == {"kind": "poisson", "rate_per_s": 3000}
+    assert run.asked["target"] == "scripted"
+    check_times(run)
+
+
+async def test_what_is_late_moves_nothing_after_it() -> None:
+    """The event loop stands still over the moments of several requests: they keep theirs."""
+    target = Scripted()
+    late: list[float] = []
+
+    async def block(request: LoadRequest) -> None:
+        if request.index == 2:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + 0.03
+            while loop.time() < until_s:
+                pass
+
+    target.script = block
+    run = await run_load(target, make_load(Constant(200), SHORT, 20))
+    assert [one.due_s for one in run.records] == [index / 200 for index in range(20)]
+    late = [one.sent_s - one.due_s for one in run.records if one.sent_s is not None]
+    assert late[3] > 0.02
+    assert late[19] < late[3]
+
+
+async def test_a_closed_loop_keeps_its_places_full() -> None:
+    target = Scripted()
+    run = await run_load(target, make_load(ClosedLoop(7), SHORT, 50))
+    assert run.complete
+    assert len(run.records) == 50
+    assert target.most == 7
+    assert target.order == list(range(50))
+    check_times(run)
+    # A place is due again when its last answer has ended.
+    ends = [one.ended_s for one in run.records]
+    assert all(any(one.due_s >= end_s for end_s in ends) for one in run.records[7:])
+
+
+@pytest.mark.parametrize("schedule", [Bursts(), ClosedLoop(50), ClosedLoop(3), Constant(5000)])
+async def test_turns_of_a_session_come_one_after_the_other(schedule: Bursts | ClosedLoop | Constant) -> None:
+    load = make_load(schedule, Sessions(5, Exactly(3), Exactly(3), Exactly(2)), 40)
+    run = await run_load(Scripted(), load)
+    assert run.complete
+    assert len(run.records) == 40
+    turns: dict[str | None, list[RequestRecord]] = {}
+    for record in run.records:
+        turns.setdefault(record.session, []).append(record)
+    assert len(turns) == 8
+    for session in turns.values():
+        for before, after in zip(session, session[1:], strict=False):
+            assert after.due_s >= before.ended_s
+
+
+async def test_failures_are_recorded_and_others_go_on() -> None:
+    async def fail(request: LoadRequest) -> None:
+        if request.index % 2:
+            raise Overloaded("http://x answered 503: full")
+
+    run = await run_load(Scripted(fail), make_load(Bursts(), SHORT, 10))
+    assert run.complete
+    assert [one.error for one in run.records] == [None, "overloaded: http://x answered 503: full"] * 5
+    check_times(run)
+
+
+async def test_what_takes_too_long_ends_with_an_error() -> None:
+    async def hang(request: LoadRequest) -> None:
+        if request.index == 1:
+            await asyncio.Event().wait()
+
+    run = await run_load(Scripted(hang), make_load(Bursts(), SHORT, 3), timeout_s=0.05)
+    assert [one.error for one in run.records] == [
+        None,
+        "timeout: no complete answer within 0.05 s",
+        None,
+    ]
+    assert run.complete
+
+
+async def test_a_stop_keeps_what_was_measured() -> None:
+    stop = asyncio.Event()
+
+    async def hang(request: LoadRequest) -> None:
+        if request.index == 5:
+            stop.set()
+        if request.index >= 4:
+            await asyncio.Event().wait()
+
+    target = Scripted(hang)
+    run = await run_load(target, make_load(ClosedLoop(2), SHORT, 100), stop=stop)
+    assert not run.complete
+    assert [one.error for one in run.records] == [None] * 4 + [INTERRUPTED] * 2
+    assert target.running == 0, "what was in flight is aborted"
+
+
+async def test_a_stop_before_the_first_answer_gives_an_empty_run() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    run = await run_load(Scripted(), make_load(Constant(1), SHORT, 3), stop=stop)
+    assert (run.complete, run.records, run.duration_s) == (False, (), 0.0)
+
+
+async def test_a_defect_of_a_target_is_no_measurement() -> None:
+    async def broken(request: LoadRequest) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_load(Scripted(broken), make_load(Bursts(), SHORT, 3))
+
+
+async def test_progress_is_told() -> None:
+    seen: list[Progress] = []
+
+    async def wait(request: LoadRequest) -> None:
+        while len(seen) < 2:
+            await asyncio.sleep(0.01)
+
+    await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=seen.append)
+    assert (seen[0].requests, seen[0].sent, seen[0].ended) == (3, 3, 0)
+
+
+def test_a_whole_run_against_a_server() -> None:
+    with ReplicaThread(WORK) as replica:
+        run = measure(OpenAiTarget(replica.url), make_load(Poisson(400), SHORT, 40))
+        assert replica.report().completed == 41, "the requests, and the probe"
+    assert run.complete
+    assert all(one.answered and one.finish_reason == "length" for one in run.records)
+    assert all(one.output_tokens == 2 for one in run.records)
+    check_times(run)
+
+
+def test_a_server_that_dies_half_way() -> None:
+    with ReplicaProcess(WORK) as replica:
+
+        def die(progress: Progress) -> None:
+            if replica.pid is not None and progress.ended:
+                replica.kill()
+
+        run = measure(OpenAiTarget(replica.url), make_load(Constant(30), SHORT, 40), on_progress=die)
+    assert run.complete
+    assert len(run.records) == 40
+    assert run.records[0].answered
+    assert str(run.records[-1].error).startswith("unreachable: ")
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(Unreachable, match="no connection .*is it there"):
+        measure(OpenAiTarget("http://127.0.0.1:9"), make_load(Bursts(), SHORT, 1))
+
+
+def test_ctrl_c_keeps_what_was_measured() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    async def interrupt(request: LoadRequest) -> None:
+        if request.index == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+
+    run = measure(Scripted(interrupt), make_load(ClosedLoop(1), SHORT, 10))
+    assert not run.complete
+    assert [one.answered for one in run.records] == [True] * 3 + [False]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@contextmanager
+def file_limit(soft: int, hard: int) -> Iterator[None]:
+    """Within it `getrlimit` says so, and `setrlimit` may go up to `hard`."""
+    found = [(soft, hard)]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(resource, "getrlimit", lambda _: found[-1])
+    patch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
+    try:
+        yield
+        assert found[-1][0] <= hard
+    finally:
+        patch.undo()
+
+
+def closed(concurrency: int) -> Load:
+    return make_load(ClosedLoop(concurrency), SHORT, 1)
+
+
+def test_more_at_a_time_than_files_may_be_open_is_refused() -> None:
+    with file_limit(256, 4096):
+        check_files(closed(100))
+        check_files(closed(4000))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 4096
+        with pytest.raises(SetupError, match=r"up to 5000 requests .* 4096 files: raise the limit"):
+            check_files(closed(5000))
+        check_files(make_load(Constant(1000), SHORT, 6000))
+        with pytest.raises(SetupError, match="up to 6000 requests in flight"):
+            check_files(make_load(Bursts(), SHORT, 6000))
