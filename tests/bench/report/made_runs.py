@@ -8,6 +8,7 @@ from typing import Any
 from forebay.bench.metrics import Slo, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun
+from forebay.bench.verdict import Verdict
 
 BEGAN_AT = "2026-11-23T15:00:00.250000+00:00"
 SLO = Slo(ttft_s=0.5, tpot_s=0.05, e2el_s=3.0)
@@ -110,5 +111,12 @@ def made_run(
     return LoadRun(**(given | changes))
 
 
-def measured(run: LoadRun, slo: Slo | None = SLO, **values: Any) -> MeasuredRun:
-    return MeasuredRun(run, run_figures(run, slo), slo, **values)
+def measured(run: LoadRun, slo: Slo | None = SLO, verdict: Verdict | None = None) -> MeasuredRun:
+    return MeasuredRun(run, run_figures(run, slo), slo, verdict)
+
+
+VALID = Verdict((), ("schedule delay: at most 2.1 ms",), None, 0.0021)
+
+
+def invalid(*reasons: str) -> Verdict:
+    return Verdict(reasons, (), 0.0213, 0.0408)

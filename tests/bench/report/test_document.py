@@ -10,9 +10,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bench.report.made_runs import made_run, measured
+from tests.bench.report.made_runs import VALID, invalid, made_run, measured
 
-from forebay.bench.records import Chunk, LoadRun, RequestRecord
+from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import (
     DIGITS,
     Report,
@@ -69,8 +69,8 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     report = Report(
         "serve",
         (
-            measured(runs[0], valid=False, reasons=("schedule delay p99 12.0 ms, above 5 ms",)),
-            measured(runs[1], None, valid=True),
+            measured(runs[0], verdict=invalid("schedule delay p99 12.0 ms, above 5 ms")),
+            measured(runs[1], None, VALID),
         ),
     )
     write_report(tmp_path / "run.json", report)
@@ -92,6 +92,13 @@ def test_without_its_requests_a_document_still_has_its_figures(tmp_path: Path) -
     found = read_report(tmp_path / "run.json").runs[0]
     assert found.run.records == ()
     assert found.figures == report.runs[0].figures
+
+
+def test_a_sample_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    values = {"running": 1.0, "hit_share": float("nan"), "rate": float("inf")}
+    run = replace(made_run(requests=1), samples=(EngineSample(1.0, values),))
+    write_report(tmp_path / "run.json", Report("serve", (measured(run),)))
+    assert read_report(tmp_path / "run.json").runs[0].run.samples == (EngineSample(1.0, {"running": 1.0}),)
 
 
 def test_a_chunk_takes_little_room() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.bench.report.made_runs import SLO, answered, failed, made_run, measured
+from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
 
 from forebay.bench.records import EngineSample, LoadRun
 from forebay.bench.report.llmd import MOST_POINTS, benchmark_report
@@ -30,7 +30,7 @@ def test_values_by_hand() -> None:
         duration_s=4.0,
         samples=(EngineSample(0.0, {"kv_cache_usage": 0.25}), EngineSample(1.0, {"kv_cache_usage": 0.75})),
     )
-    found = report(run, valid=False, reasons=("1 of 4 requests failed",))
+    found = report(run, verdict=invalid("1 of 4 requests failed"))
     assert found["version"] == "0.2.1"
     assert found["run"]["time"] == {
         "start": "2026-11-23T15:00:00.250000+00:00",
@@ -79,7 +79,7 @@ def test_values_by_hand() -> None:
         {"ts": "2026-11-23T15:00:01.250000+00:00", "value": 75.0},
     ]
     ours = found["results"]["profiling"]["forebay"]
-    assert (ours["valid"], ours["reasons"]) == (False, ["1 of 4 requests failed"])
+    assert (ours["verdict"]["word"], ours["verdict"]["reasons"]) == ("INVALID", ["1 of 4 requests failed"])
     assert ours["response_time_to_first_token"]["mean"] == 0.5
 
 
@@ -96,8 +96,8 @@ def test_a_long_run_has_no_more_points_than_can_be_looked_at() -> None:
 
 
 RUNS = [
-    pytest.param(made_run(requests=1200), {"valid": True}, id="whole"),
-    pytest.param(made_run(requests=3, samples=()), {"valid": False, "reasons": ("why",)}, id="short"),
+    pytest.param(made_run(requests=1200), {"verdict": VALID}, id="whole"),
+    pytest.param(made_run(requests=3, samples=()), {"verdict": invalid("why")}, id="short"),
     pytest.param(made_run(records=(failed(0, 1.0),)), {}, id="all failed"),
     pytest.param(made_run(records=()), {}, id="empty"),
     pytest.param(made_run(asked={"schedule": {"kind": "closed", "concurrency": 8}}), {}, id="closed loop"),

@@ -12,25 +12,32 @@ WIDTH, HEIGHT = 540.0, 280.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 52.0
 MOST_TICKS = 6
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+LEAST_SHOWN = 0.0005
+LEAST_SPAN = 1e-300
 LOG_FROM = 30.0
 """An axis is logarithmic where its largest value is so many times its smallest."""
 
 STYLE = """
-.charts{display:grid;align-items:end;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:26px 32px}
+.charts{display:grid;align-items:end;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:26px 32px}
 figure{margin:14px 0 0;min-width:0}figcaption{margin:0 0 4px}figcaption b{margin-right:8px}
 figure svg{width:100%}.wide svg{max-width:100%}
 .key{white-space:nowrap;margin-right:14px;color:var(--soft);font-size:13px}
 .key i{display:inline-block;width:16px;height:0;border-top:3px solid;margin-right:5px;vertical-align:middle}
 .key.block i{height:10px;border-top:10px solid;width:14px}.key.dash i{border-top-style:dashed}
-.ka{color:var(--a)}.kb{color:var(--b)}.kc{color:var(--c)}.ks{color:var(--soft)}.kf{color:var(--faint)}
+.ka{color:var(--a)}.kb{color:var(--b)}.kc{color:var(--c)}.ks{color:var(--soft)}.kf{color:var(--faint)}.ke{color:var(--e)}
 .key b{font-weight:400;color:var(--soft);margin:0}
 svg .axis{stroke:var(--soft)}svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
 svg .dash{stroke-dasharray:5 4}svg .halo{paint-order:stroke;stroke:var(--back);stroke-width:4px}
 svg .mark{fill:var(--back);stroke-width:2}
-:root{--faint:#b9c8d4}@media(prefers-color-scheme:dark){:root{--faint:#4a5a69}}
+:root{--faint:#8497a7}@media(prefers-color-scheme:dark){:root{--faint:#66788a}}
 details{margin:4px 0}summary{cursor:pointer;color:var(--soft);font-size:13px}
-@media(max-width:600px){figure svg text{font-size:18px}figure.wide svg text{font-size:24px}}
+@media(max-width:600px){figure svg text{font-size:18px}figure.wide svg text{font-size:30px}}
 """
+
+
+MOST_SPAN = 1e6
+"""And shows no more than so many times its smallest; what is less lies at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +53,18 @@ def time_unit(most_s: float) -> Unit:
     return Unit("s") if most_s >= 2 else Unit("ms", 1000.0) if most_s >= 0.002 else Unit("µs", 1e6)
 
 
-def shown(value: float, unit: Unit | None = None) -> str:
-    """Three digits of a value, in its unit: `1,230 ms`, `0.42 s`."""
+def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
+    """So many digits of a value, in its unit: `1,230 ms`, `0.42 s`."""
     scaled = value * (unit.scale if unit else 1.0)
-    if scaled == 0 or not math.isfinite(scaled):
-        digits = "0" if scaled == 0 else "–"
+    if not math.isfinite(scaled):
+        words = "–"
+    elif abs(scaled) < LEAST_SHOWN:
+        words = "0"
     else:
-        places = max(0, 2 - math.floor(math.log10(abs(scaled))))
-        digits = f"{round(scaled, places):,.{min(places, 6)}f}"
-        digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
-    return f"{digits} {unit.name}" if unit and unit.name else digits
+        places = max(0, digits - 1 - math.floor(math.log10(abs(scaled))))
+        words = f"{round(scaled, places):,.{min(places, 3)}f}"
+        words = words.rstrip("0").rstrip(".") if "." in words else words
+    return f"{words} {unit.name}" if unit and unit.name else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class Axis:
 
 def linear_ticks(low: float, high: float) -> list[float]:
     span = high - low
-    if not span > 0:
+    if not span > LEAST_SPAN:
         return [low]
     power = 10.0 ** math.floor(math.log10(span / MOST_TICKS))
     step = next(power * digit for digit in STEPS if span / (power * digit) <= MOST_TICKS)
@@ -104,6 +113,7 @@ def value_axis(
     found = [value for value in values if math.isfinite(value)]
     most = max(found, default=0.0)
     least = min((value for value in found if value > 0), default=0.0)
+    least = max(least, most / MOST_SPAN)
     if log and least > 0 and most / least >= LOG_FROM:
         return Axis(least, most * (most / least) ** room, start, end, log=True)
     return Axis(0.0, most * (1 + room) if most > 0 else 1.0, start, end)
@@ -131,7 +141,14 @@ class Note:
     ring: bool = False
 
 
-COLOURS = {"a": "var(--a)", "b": "var(--b)", "c": "var(--c)", "s": "var(--soft)", "f": "var(--faint)"}
+COLOURS = {
+    "a": "var(--a)",
+    "b": "var(--b)",
+    "c": "var(--c)",
+    "s": "var(--soft)",
+    "f": "var(--faint)",
+    "e": "var(--e)",
+}
 
 
 def key(name: str, colour: str, *, dashed: bool = False, block: bool = False) -> Html:
@@ -192,16 +209,16 @@ def chart(
     )
 
 
-def below(x_axis: Axis, bottom: float, name: str) -> Iterable[Html]:
-    """The axis below a drawing: its line, round values and its name."""
+def below(x_axis: Axis, bottom: float, name: str, rows: tuple[float, float] = (21, 44)) -> Iterable[Html]:
+    """The axis below a drawing: its line, round values and its name, so far below it."""
     yield element("line", x1=x_axis.start, x2=x_axis.end, y1=bottom, y2=bottom, class_="axis")
     for value in x_axis.ticks():
         x = round(x_axis.at(value), 1)
         yield element("line", x1=x, x2=x, y1=bottom, y2=bottom + 5, class_="axis")
         anchor = "end" if x > x_axis.end - 16 else "middle"
-        yield element("text", shown(value), x=x, y=round(bottom + 21, 1), text_anchor=anchor)
+        yield element("text", shown(value), x=x, y=round(bottom + rows[0], 1), text_anchor=anchor)
     middle = (x_axis.start + x_axis.end) / 2
-    yield element("text", name, x=middle, y=round(bottom + 44, 1), text_anchor="middle", class_="soft")
+    yield element("text", name, x=middle, y=round(bottom + rows[1], 1), text_anchor="middle", class_="soft")
 
 
 def beside(y_axis: Axis, x_axis: Axis, unit: Unit) -> Iterable[Html]:
@@ -238,13 +255,13 @@ def rows_chart(
         bars.append(path(steps, stroke=COLOURS[colour], stroke_width=f"{row_height * 0.82:.2f}", fill="none"))
     return svg(
         width,
-        bottom + BOTTOM + 8,
+        bottom + 76,
         *(
             element("line", x1=x, x2=x, y1=TOP, y2=bottom, class_="grid")
             for x in (round(x_axis.at(value), 1) for value in x_axis.ticks())
         ),
         *bars,
-        *below(x_axis, bottom, _named("time since the start", unit)),
+        *below(x_axis, bottom, _named("time since the start", unit), (31, 68)),
         label=label,
     )
 
@@ -285,7 +302,13 @@ def _specks(places: Sequence[tuple[float, float]]) -> Html | None:
 def _note(note: Note, x: float, y: float) -> Html:
     """Words beside a point, to its right and below, where a rising curve leaves room."""
     left = round(x + 9, 1)
-    words = element("text", note.words, x=left, y=round(min(y + 14, HEIGHT - BOTTOM - 4), 1), class_="halo")
+    words = element(
+        "text",
+        note.words,
+        x=left,
+        y=round(min(y + (14 if y < TOP + 9 else 20), HEIGHT - BOTTOM - 4), 1),
+        class_="halo",
+    )
     ring = _mark(x, y, "var(--ink)", 9) if note.ring else None
     return joined([ring, _mark(x, y, "var(--ink)", 3), words])
 

@@ -5,6 +5,7 @@ Everything is thinned out to what can be seen, so that a page has a bounded size
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,12 +109,12 @@ def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> 
 
 
 def signals(run: LoadRun) -> dict[str, Points]:
-    """The engine's samples by name, thinned out."""
+    """The engine's samples by name, thinned out; those that are numbers."""
     names = list(dict.fromkeys(name for sample in run.samples for name in sample.values))
     found = {}
     for name in names:
-        told = [(sample.at_s, sample.values[name]) for sample in run.samples if name in sample.values]
-        found[name] = thinned(told, 2 * MOST_BINS)
+        told = [(sample.at_s, sample.values.get(name, math.nan)) for sample in run.samples]
+        found[name] = thinned([(at_s, value) for at_s, value in told if math.isfinite(value)], 2 * MOST_BINS)
     return found
 
 

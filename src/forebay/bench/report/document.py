@@ -7,6 +7,7 @@ read as they were written, so that a document without its requests still shows t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from forebay.bench.metrics import RunFigures, Slo
+from forebay.bench.metrics import RunFigures, Slo, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
+from forebay.bench.verdict import Verdict, judge
 from forebay.errors import SettingError
 from forebay.files import read_bytes, write_atomic
 
@@ -30,14 +32,23 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run and what was computed from it. `valid`: None where nobody judged it; `reasons`: why it is not
-    valid. `slo`: what the figures' goodput was counted by."""
+    """A run and what was computed from it. `slo`: what the figures' goodput was counted by. `verdict`: None
+    where nobody judged it."""
 
     run: LoadRun
     figures: RunFigures
     slo: Slo | None = None
-    valid: bool | None = None
-    reasons: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+
+    @property
+    def word(self) -> str:
+        """VALID, INVALID or, where nobody judged it, nothing."""
+        return "" if self.verdict is None else self.verdict.word
+
+
+def measured_run(run: LoadRun, slo: Slo | None = None) -> MeasuredRun:
+    """The run with its figures and its verdict."""
+    return MeasuredRun(run, run_figures(run, slo), slo, judge(run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +144,24 @@ def _run_document(measured: MeasuredRun) -> dict[str, Any]:
         "began_at": run.began_at,
         "duration_s": run.duration_s,
         "complete": run.complete,
-        "valid": measured.valid,
-        "reasons": list(measured.reasons),
+        "verdict": verdict_document(measured.verdict),
         "asked": dict(run.asked),
         "slo": None if measured.slo is None else asdict(measured.slo),
         "figures": _figures_document(measured.figures),
-        "samples": [{"at_s": round(s.at_s, DIGITS), "values": dict(s.values)} for s in run.samples],
+        "samples": [_sample_document(sample) for sample in run.samples],
         "provenance": dict(run.provenance),
     }
+
+
+def verdict_document(verdict: Verdict | None) -> dict[str, Any] | None:
+    """The verdict as a JSON value, its word in front."""
+    return None if verdict is None else {"word": verdict.word, **asdict(verdict)}
+
+
+def _sample_document(sample: EngineSample) -> dict[str, Any]:
+    """JSON has no word for what is not a number: that is left out."""
+    values = {name: value for name, value in sample.values.items() if math.isfinite(value)}
+    return {"at_s": round(sample.at_s, DIGITS), "values": values}
 
 
 def _figures_document(figures: RunFigures) -> dict[str, Any]:
@@ -160,11 +181,10 @@ class _RunDocument:
     asked: dict[str, Any]
     figures: RunFigures
     complete: bool
-    valid: bool | None
-    reasons: tuple[str, ...]
     samples: tuple[EngineSample, ...]
     provenance: dict[str, Any]
     slo: Slo | None = None
+    verdict: Verdict | None = None
 
 
 _RUN = TypeAdapter(_RunDocument)
@@ -185,7 +205,7 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
         samples=one.samples,
         provenance=one.provenance,
     )
-    return MeasuredRun(run, one.figures, one.slo, one.valid, one.reasons)
+    return MeasuredRun(run, one.figures, one.slo, one.verdict)
 
 
 def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]:

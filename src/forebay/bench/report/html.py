@@ -37,10 +37,14 @@ MOST_ROWS = 400
 MOST_SETTINGS = 200
 MOST_SIGNALS = 8
 SLOWEST = 8
+TIMES = 12
+"""Rows of a table of what is drawn over time."""
 MOST_ERRORS = 12
 SHARE = Unit("%", 100.0)
 NUMBER = Unit("")
 SECONDS = Unit("s")
+FAR = 1.25
+"""An objective beyond so many times the longest time is told and not drawn: the curve would be too narrow."""
 SAME = 0.01
 """Response and service times are one line where their curves are never further apart than so much of the
 longest."""
@@ -65,7 +69,7 @@ thead th{color:var(--soft);font-weight:500}tbody th{font-weight:500}
 .settings td{text-align:left;white-space:pre-wrap;overflow-wrap:anywhere;font:13px ui-monospace,monospace}
 .settings th{padding-right:20px;vertical-align:top;position:static}
 .run>summary{font-size:16px;color:var(--ink);font-weight:600;padding:10px 0;border-top:1px solid var(--line)}
-h3{margin-top:22px}.bad{color:var(--b)}
+tbody th{vertical-align:top}h3{margin-top:22px}.bad{color:var(--b)}
 @media(max-width:600px){body{padding:16px 14px 40px}h1{font-size:22px}.tile b{font-size:18px}
 .tiles{grid-template-columns:repeat(2,1fr)}}
 @media print{details{display:block}}
@@ -86,6 +90,7 @@ FIGURES = (
     ("prompt_tokens", "prompt, tokens", False),
     ("output_tokens", "output, tokens", False),
 )
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
@@ -135,28 +140,29 @@ def _lead(report: Report) -> str:
 
 def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
     """VALID or INVALID, and why, for all runs together."""
-    invalid = [one for one in runs if one.valid is False]
-    unjudged = all(one.valid is None for one in runs)
-    word = "INVALID" if invalid else "not judged" if unjudged else "VALID"
-    said = ""
-    if len(runs) > 1 and invalid:
-        said = f" — {len(invalid)} of {len(runs)} runs"
-    elif not invalid and not unjudged:
-        said = " — the client kept its schedule, and the answers are what was asked for"
-    reasons = [
-        f"{load_name(one.run.asked)}: {reason}" if len(runs) > 1 else reason
-        for one in invalid
-        for reason in one.reasons
+    invalid = [one for one in runs if one.word == "INVALID"]
+    word = "INVALID" if invalid else "VALID" if all(one.word for one in runs) else "not judged"
+    said = f" — {len(invalid)} of {len(runs)} runs" if invalid and len(runs) > 1 else ""
+    verdicts = [(one, one.verdict) for one in runs if one.verdict is not None]
+    found = [(one, reason) for one, verdict in verdicts for reason in verdict.reasons]
+    if len(runs) == 1:
+        found += [(one, note) for one, verdict in verdicts for note in verdict.notes]
+    found += [
+        (one, "interrupted: it has what was measured until then") for one in runs if not one.run.complete
     ]
-    if any(not one.run.complete for one in runs):
-        reasons.append("interrupted: what was measured until then is shown")
+    same = Counter(
+        reason if len(runs) == 1 else f"{load_name(one.run.asked)}: {reason}" for one, reason in found
+    )
+    lines = [
+        element("li", reason if count == 1 else f"{reason} ({count} runs)")
+        for reason, count in list(same.items())[:MOST_ERRORS]
+    ]
+    if len(same) > MOST_ERRORS:
+        lines.append(element("li", f"and {len(same) - MOST_ERRORS} more"))
     sign = {"VALID": "✓ ", "INVALID": "✕ "}.get(word, "")
-    lines = [element("li", reason) for reason in reasons[:MOST_ERRORS]]
-    if len(reasons) > MOST_ERRORS:
-        lines.append(element("li", f"and {len(reasons) - MOST_ERRORS} more"))
-    kind_ = {"VALID": "valid", "INVALID": "invalid"}.get(word, "unknown")
+    look = {"VALID": "valid", "INVALID": "invalid"}.get(word, "unknown")
     listed = element("ul", *lines) if lines else None
-    return element("div", element("b", sign + word), said, listed, class_=f"verdict {kind_}", role="status")
+    return element("div", element("b", sign + word), said, listed, class_=f"verdict {look}", role="status")
 
 
 def _tiles(figures: RunFigures) -> Html:
@@ -166,7 +172,7 @@ def _tiles(figures: RunFigures) -> Html:
         ("requests/s answered", shown(figures.requests_per_s)),
         ("output tokens/s", _or_dash(figures.output_tokens_per_s)),
     ]
-    for name, words in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL")):
+    for name, words in LATENCIES:
         found = figures.distributions.get(name)
         if found is not None:
             unit = time_unit(found.percentiles.get(50, found.mean))
@@ -287,7 +293,8 @@ def _cdf(
     notes = [Note(value, p / 100, f"p{p:g} {shown(value, unit)}") for p, value in told]
     kept = ""
     if bound is not None:
-        lines.append(Line("objective", [(bound, 0.0), (bound, 1.0)], "b", dashed=True))
+        if bound <= ordered[-1] * FAR:
+            lines.append(Line("objective", [(bound, 0.0), (bound, 1.0)], "b", dashed=True))
         keys.append(
             key(
                 f"objective: {share_within(ordered, bound):.1%} within {shown(bound, unit)}", "b", dashed=True
@@ -345,7 +352,7 @@ def _over_time(run: LoadRun) -> Iterator[Html]:
     if dots:
         unit = time_unit(max(y for _, y in dots))
         title = f"TTFT of each request, {unit.name}, by when it was due"
-        yield _course(title, [], run, unit, dots=dots)
+        yield _course(title, [], run, unit, dots=dots, rows=_medians(dots, run.duration_s, unit))
     for name, points in list(own.items())[:MOST_SIGNALS]:
         title, unit = SIGNALS.get(name, (name.replace("_", " "), NUMBER))
         if any(value for _, value in points):
@@ -359,7 +366,8 @@ def _course(
     unit: Unit,
     keys: Sequence[Html] = (),
     *,
-    dots: Points = (),  # type: ignore[assignment]
+    dots: Sequence[tuple[float, float]] = (),
+    rows: Sequence[tuple[str, str]] = (),
 ) -> Html:
     values = [y for line in lines for _, y in line.points] or [y for _, y in dots]
     words = f"{title} over {shown(run.duration_s)} s: at most {shown(max(values, default=0.0), unit)}"
@@ -373,12 +381,27 @@ def _course(
         dots=dots,
         log_y=bool(dots),
     )
-    rows = [
-        (shown(at_s) + " s", *(_or_dash(_at(line.points, at_s), unit) for line in lines))
-        for at_s in (run.duration_s * i / 12 for i in range(12))
-    ]
-    data = table(("at", *(line.name for line in lines)), rows) if lines else None
+    if lines:
+        every = [run.duration_s * i / TIMES for i in range(TIMES)]
+        told = [
+            (shown(at_s, SECONDS), *(_or_dash(_at(line.points, at_s), unit) for line in lines))
+            for at_s in every
+        ]
+        data = table(("at", *(line.name for line in lines)), told)
+    else:
+        data = table(("from", "median"), rows)
     return figure(title, drawing, keys=keys, data=data)
+
+
+def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:
+    """The median of the dots in each of some equal parts of the time."""
+    parts: list[list[float]] = [[] for _ in range(TIMES)]
+    for at_s, value in dots:
+        parts[min(int(at_s / end_s * TIMES), TIMES - 1)].append(value)
+    return [
+        (shown(end_s * number / TIMES, SECONDS), _or_dash(percentile(sorted(own), 50) if own else None, unit))
+        for number, own in enumerate(parts)
+    ]
 
 
 def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
@@ -389,12 +412,12 @@ def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
 def _waterfall(run: LoadRun) -> Html:
     """When each request was due, sent, first answered and done, from top to bottom by when it was due."""
     rows = waterfall(run)
-    spans: dict[str, list[tuple[float, float, float]]] = {"b": [], "f": [], "a": [], "s": []}
+    spans: dict[str, list[tuple[float, float, float]]] = {"b": [], "f": [], "a": [], "e": []}
     for row, record in enumerate(rows):
         sent_s = record.ended_s if record.sent_s is None else record.sent_s
         last_s = record.chunks[-1].at_s if record.chunks else record.ended_s
         if sent_s > record.due_s:
-            spans["s"].append((row, record.due_s, sent_s))
+            spans["e"].append((row, record.due_s, sent_s))
         if not record.answered:
             spans["b"].append((row, sent_s, record.ended_s))
             continue
@@ -410,7 +433,7 @@ def _waterfall(run: LoadRun) -> Html:
         label="When each request was due, sent, first answered and done",
     )
     keys = [
-        key("due, not sent", "s", block=True),
+        key("due, not sent", "e", block=True),
         key("sent, no token yet", "f", block=True),
         key("tokens coming", "a", block=True),
         key("failed", "b", block=True),
@@ -452,7 +475,7 @@ def _sweep(runs: Sequence[MeasuredRun]) -> Html:
     named = loads(runs)
     drawings = [
         drawing
-        for name, words in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
+        for name, words in LATENCIES
         if (drawing := _throughput_latency(named, name, words)) is not None
     ]
     curves = element("div", *drawings, class_="charts") if drawings else None
@@ -486,7 +509,6 @@ def _throughput_latency(
     if bend is not None:
         rate, median, _, load = points[bend]
         notes.append(Note(rate, median, f"knee: {load}", ring=True))
-        keys.append(key(f"knee at {load}", "s"))
     drawing = chart(
         lines,
         label=f"{words} by throughput" + (f"; its knee is at {points[bend][3]}" if bend is not None else ""),
@@ -500,44 +522,49 @@ def _throughput_latency(
 
 
 def _loads_table(named: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> Html:
-    header = (
-        "load",
-        "runs",
-        "",
-        "requests/s",
-        "output tokens/s",
-        "TTFT p50",
-        "TPOT p50",
-        "E2EL p50",
-        "goodput",
-        "failed",
+    named = named[:MOST_ROWS]
+    columns: list[tuple[str, list[list[float | None]], Unit]] = [
+        (
+            "requests/s",
+            [[one.figures.requests_per_s for one in own] for _, own in named],
+            NUMBER,
+        ),
+        (
+            "output tokens/s",
+            [[one.figures.output_tokens_per_s for one in own] for _, own in named],
+            NUMBER,
+        ),
+    ]
+    for name, words in LATENCIES:
+        medians = [[_median(one, name) for one in own] for _, own in named]
+        told = [value for values in medians for value in values if value is not None]
+        unit = time_unit(max(told, default=0.0))
+        columns.append((f"{words} p50, {unit.name}", medians, Unit("", unit.scale)))
+    columns.append(
+        ("goodput, %", [[one.figures.goodput for one in own] for _, own in named], Unit("", 100.0))
     )
-    rows = []
-    for load, own in named[:MOST_ROWS]:
-        invalid = sum(one.valid is False for one in own)
-        word = "VALID" if all(one.valid for one in own) else "INVALID" if invalid else "–"
-        rows.append(
-            (
-                load,
-                len(own),
-                word if len(own) == 1 or not invalid else f"{invalid} INVALID",
-                _over_repeats([one.figures.requests_per_s for one in own]),
-                _over_repeats([one.figures.output_tokens_per_s for one in own]),
-                *(
-                    _over_repeats([_median(one, name) for one in own], timed=True)
-                    for name in ("ttft", "tpot", "e2el")
-                ),
-                _over_repeats([one.figures.goodput for one in own], unit=SHARE),
-                f"{sum(one.figures.failed for one in own):,}",
-            )
+    rows = [
+        (
+            load,
+            len(own),
+            _words(own),
+            *(_over_repeats(values[number], unit) for _, values, unit in columns),
+            f"{sum(one.figures.failed for one in own):,}",
         )
+        for number, (load, own) in enumerate(named)
+    ]
+    header = ("load", "runs", "", *(name for name, _, _ in columns), "failed")
     repeated = any(len(own) > 1 for _, own in named)
-    note = (
-        "± is half of the 95 % confidence interval of the mean over repeats (Student's t)."
-        if repeated
-        else None
-    )
-    return joined([table(header, rows), None if note is None else element("p", note, class_="soft")])
+    words = "± is half of the 95 % confidence interval of the mean over repeats (Student's t)."
+    return joined([table(header, rows), element("p", words, class_="soft") if repeated else None])
+
+
+def _words(own: Sequence[MeasuredRun]) -> str:
+    """The verdict on repeats of one load."""
+    invalid = sum(one.word == "INVALID" for one in own)
+    if invalid:
+        return "INVALID" if invalid == len(own) else f"{invalid} INVALID"
+    return "VALID" if all(one.word for one in own) else "–"
 
 
 def _median(measured: MeasuredRun, name: str) -> float | None:
@@ -545,15 +572,14 @@ def _median(measured: MeasuredRun, name: str) -> float | None:
     return None if found is None else found.percentiles.get(50)
 
 
-def _over_repeats(values: Sequence[float | None], *, timed: bool = False, unit: Unit = NUMBER) -> str:
+def _over_repeats(values: Sequence[float | None], unit: Unit) -> str:
     told = [value for value in values if value is not None]
     if not told or len(told) < len(values):
         return "–"
-    unit = time_unit(max(told)) if timed else unit
     interval = mean_interval(told)
     if interval is None:
         return shown(told[0], unit)
-    return f"{shown(interval.mean, unit)} ± {shown((interval.high - interval.low) / 2, unit).split(' ')[0]}"
+    return f"{shown(interval.mean, unit)} ± {shown((interval.high - interval.low) / 2, unit, digits=2)}"
 
 
 def _details(runs: Sequence[MeasuredRun]) -> Html:
@@ -563,8 +589,7 @@ def _details(runs: Sequence[MeasuredRun]) -> Html:
     shown_ = "each run" if step == 1 else f"{len(chosen)} of {len(runs)} runs, evenly chosen"
     folded = []
     for number, measured in chosen:
-        word = {True: "VALID", False: "INVALID", None: ""}[measured.valid]
-        title = " · ".join(filter(None, (f"run {number + 1}", load_name(measured.run.asked), word)))
+        title = " · ".join(filter(None, (f"run {number + 1}", load_name(measured.run.asked), measured.word)))
         folded.append(
             element(
                 "details",

@@ -20,7 +20,7 @@ import orjson
 from forebay.bench.metrics import Distribution, distribution, output_tokens, request_figures
 from forebay.bench.records import EngineSample, LoadRun
 from forebay.bench.report.aiperf import wall_clock_ns
-from forebay.bench.report.document import MeasuredRun
+from forebay.bench.report.document import MeasuredRun, verdict_document
 from forebay.bench.report.loads import concurrency, kind, load_name, rate_per_s
 
 VERSION = "0.2.1"
@@ -59,7 +59,8 @@ def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
     unsent = sum(record.sent_s is None for record in run.records)
     label = load_name(run.asked)
     model = run.provenance.get("model")
-    verdict = {None: [], True: ["VALID"], False: ["INVALID"]}[measured.valid]
+    verdict = [measured.word] if measured.word else []
+    reasons = measured.verdict.reasons if measured.verdict else ()
     component: dict[str, Any] = {
         "metadata": {"label": ENGINE, "cfg_id": _hash(run.provenance)},
         "standardized": {
@@ -80,7 +81,7 @@ def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
                 "end": (began + timedelta(seconds=run.duration_s)).isoformat(),
                 "duration": f"PT{run.duration_s:.6f}S",
             },
-            "description": " ".join([f"{model or 'unknown model'} [{label}]", *verdict, *measured.reasons]),
+            "description": " ".join([f"{model or 'unknown model'} [{label}]", *verdict, *reasons]),
             "keywords": ["forebay", *verdict],
         },
         "scenario": {
@@ -114,8 +115,7 @@ def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
             **_observability(run.samples, began),
             "profiling": {
                 "forebay": {
-                    "valid": measured.valid,
-                    "reasons": list(measured.reasons),
+                    "verdict": verdict_document(measured.verdict),
                     "complete": run.complete,
                     "slo": None if measured.slo is None else asdict(measured.slo),
                     "goodput": figures.goodput,
