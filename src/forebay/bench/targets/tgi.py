@@ -37,6 +37,10 @@ class TgiTarget:
     def name(self) -> str:
         return f"{self.url}{PATH}"
 
+    @property
+    def model(self) -> None:
+        """It serves one, and requests do not name it."""
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._api_key), quote=self._quote)

@@ -61,6 +61,11 @@ class TritonTarget:
     def name(self) -> str:
         return f"{self.url}{self._path}"
 
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._options.model
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
