@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from benchmarks.cli.applications import applications
+from benchmarks.cli.client import client
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
 from benchmarks.cli.overhead import overhead
@@ -23,7 +24,7 @@ def application() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown):
+    for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown, client):
         app.command(cls=Command)(measure)
     app.command(name="gateway", cls=Command)(gateway_bench)
     return app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -22,6 +21,7 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import SettingError
+from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -414,10 +414,10 @@ def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) ->
 def _api_key(name: str | None) -> str | None:
     if name is None:
         return None
-    key = os.environ.get(name)
-    if not key:
-        raise SettingError(f"--api-key-env: the environment variable {name} is not set")
-    return key
+    try:
+        return read_secret(SecretRef(env=name))
+    except SettingError as error:
+        raise SettingError(f"--api-key-env: {error}") from None
 
 
 def _extra(text: str | None) -> dict[str, Any]:

@@ -221,6 +221,21 @@ def test_a_model_that_cannot_be_found_out(
         ask(OpenAiTarget(server.url), REQUEST)
 
 
+def test_a_server_that_is_overloaded_at_first_is_measured_all_the_same(ask: Ask) -> None:
+    refusals = [whole({"error": "full"}, 503)]
+    answer = at_once(completion("a", "length"), DONE)
+
+    def first_refuse(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return MODELS
+        return refusals.pop() if refusals else answer
+
+    with StreamServer(first_refuse) as server:
+        assert contents(ask(OpenAiTarget(server.url), REQUEST)) == [None]
+    with StreamServer(answers(whole({"error": "no key"}, 401))) as server, pytest.raises(Unauthorized):
+        ask(OpenAiTarget(server.url), REQUEST)
+
+
 def test_chat_takes_no_tokens(ask: Ask) -> None:
     options = OpenAiOptions(model="m", chat=True, extensions=True)
     with (

@@ -145,6 +145,10 @@ class OpenAiTarget:
         except BadRequest:
             self._extensions = False
             await self.answer(probe, lambda _: None)
+        except EngineError as error:
+            # What may pass is for the run to tell.
+            if not error.retryable:
+                raise
         return self._extensions
 
 

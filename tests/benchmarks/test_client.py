@@ -1,0 +1,59 @@
+"""`python -m benchmarks client`: what it measures, and what it takes to be VALID."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import orjson
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.client import ClientOptions, measure_client, on_core
+from typer.testing import CliRunner
+
+from benchmarks import client as module
+from forebay.errors import SetupError
+
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+@two_cores
+def test_a_run_has_its_figures_and_frees_its_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 60.0)
+    cores = os.sched_getaffinity(0)
+    options = ClientOptions(rates=(50.0,), seconds=2.0, tokens=4)
+    found = orjson.loads(orjson.dumps(measure_client(options)))
+    (run,) = found["runs"]
+    assert (run["requests"], run["answered"]) == (100, 100)
+    assert run["verdict"] == "VALID", run["reasons"]
+    for name in ("schedule_delay_ms", "added_ttft_ms", "added_e2el_ms"):
+        # Nothing comes sooner than the script has it; the event loop's clock has a resolution of its own.
+        assert -1 < run[name]["p50"] <= run[name]["p99"] <= run[name]["max"]
+    assert run["client_cores"] > 0
+    assert os.sched_getaffinity(0) == cores
+
+
+@two_cores
+def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 0.0)
+    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_OF_TTFT", 0.0)
+    words = ["client", "--rate", "50", "--seconds", "1", "--tokens", "2"]
+    result = CliRunner().invoke(application(), words)
+    assert result.exit_code == 1
+    assert "INVALID" in result.output
+    assert "could not keep its schedule" in result.output
+
+
+def test_one_core_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0})
+    with pytest.raises(SetupError, match="a core each"):
+        measure_client(ClientOptions())
+
+
+@two_cores
+def test_the_core_is_given_back_after_an_error() -> None:
+    cores = os.sched_getaffinity(0)
+    with suppress(ZeroDivisionError), on_core(min(cores)):
+        assert os.sched_getaffinity(0) == {min(cores)}
+        raise ZeroDivisionError
+    assert os.sched_getaffinity(0) == cores

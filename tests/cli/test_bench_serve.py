@@ -1,0 +1,118 @@
+"""`forebay bench serve` from the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.errors import ForebayError, SettingError, Unreachable
+from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
+from forebay.testing.script import Faults, Fixed
+from forebay.testing.stream_server import StreamServer, completion
+from forebay.testing.waiting import wait_until
+
+SMALL = ["--prompt-tokens", "8", "--output-tokens", "4", "--requests", "20", "--concurrency", "4"]
+
+
+def run(*words: str, status: int = 0) -> str:
+    result = CliRunner().invoke(application(), ["bench", "serve", *words])
+    if isinstance(result.exception, ForebayError):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine any request may be."""
+    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 60.0)
+
+
+def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
+    report, records, page = tmp_path / "a.json", tmp_path / "a.jsonl", tmp_path / "a.html"
+    with StreamServer(completion(4, 0.01, 0.001)) as server:
+        output = run(
+            server.url, *SMALL[:-2], "--concurrency", "1", "--concurrency", "4", "--slo-e2el-ms", "10000",
+            "--prompt-tokens", "16", "--json", str(report), "--records", str(records), "--html", str(page),
+        )  # fmt: skip
+    assert output.count("VALID") == 2
+    assert "INVALID" not in output
+    assert "20 of 20 requests answered" in output
+    assert "goodput 100.0%" in output
+    found = orjson.loads(report.read_bytes())
+    assert [one["asked"]["schedule"]["concurrency"] for one in found["runs"]] == [1, 4]
+    assert found["runs"][0]["provenance"]["model"] == "scripted"
+    assert len(records.read_bytes().splitlines()) == 40
+    assert page.read_text().lower().startswith("<!doctype html>")
+
+
+def test_standard_output_may_have_the_document() -> None:
+    with StreamServer(completion(4, 0.0, 0.0)) as server:
+        output = run(server.url, *SMALL, "--prompt-tokens", "16", "--json", "-")
+    (found,) = orjson.loads(output)["runs"]
+    assert found["figures"]["answered"] == 20
+
+
+def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
+    """The server ends after half of what was asked for, and some requests fail."""
+    with StreamServer(completion(2, 0.0, 0.0)) as server:
+        output = run(server.url, *SMALL, "--prompt-tokens", "16", status=1)
+    assert "INVALID" in output
+    assert "other lengths than asked for" in output
+    script = ReplicaScript(delay=Fixed(0.0), faults=Faults((("503", 0.3),), seed=1))
+    with ReplicaThread(script) as replica:
+        output = run(replica.url, *SMALL, "--model", "fake", "--seed", "1", status=1)
+    assert "× overloaded: " in output
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(Unreachable, match="is it there"):
+        run("http://127.0.0.1:9", *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rate", "0"], "--rate: expected requests per second"),
+        (["--timeout", "0"], "--timeout: expected more than 0 seconds"),
+        (["--timeout", "nan"], "--timeout"),
+        (["--extra", "[1]"], "--extra: expected a JSON object"),
+        (["--api-key-env", "NOT_THERE"], "--api-key-env: .*NOT_THERE"),
+        (["--slo-ttft-ms", "0"], "--slo-ttft-ms: expected more than 0"),
+        (["--records", "/none/a"], "--records: there is no folder"),
+        (["--html", "/none/a"], "--html: there is no folder"),
+        (["--json", "/none/a"], "--json: there is no folder"),
+        (["--data", "/none"], "/none cannot be read"),
+        (["--protocol", "triton"], "name the model"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_sent(words: list[str], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        run("http://127.0.0.1:9", *words)
+
+
+def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
+    report = tmp_path / "a.json"
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        words = ["bench", "serve", replica.url, "--rate", "50", "--requests", "100000", "--json", str(report)]
+        words += ["--prompt-tokens", "8", "--output-tokens", "4"]
+        command = [sys.executable, "-m", "forebay", *words]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+        ) as process:
+            wait_until(lambda: fetch_work(replica.url).answers > 10 or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Interrupted" in output.decode()
+    (found,) = orjson.loads(report.read_bytes())["runs"]
+    assert found["complete"] is False
+    assert found["figures"]["answered"] >= 10
