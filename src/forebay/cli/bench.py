@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forebay.cli.bench_compare import compare_runs
+from forebay.cli.bench_report import report_run
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -31,6 +33,10 @@ bench = typer.Typer(help="Measure an engine, and what a run costs, on this machi
 @bench.callback()
 def _bench() -> None:
     """Measure an engine, and what a run costs, on this machine."""
+
+
+bench.command(name="report")(report_run)
+bench.command(name="compare", cls=Command)(compare_runs)
 
 
 @bench.command(name="engine", cls=Command)
