@@ -1,11 +1,16 @@
-"""The figures of a run, each defined once; docs/reference/metrics.md has the formulas and who differs."""
+"""The figures of a run, each defined once; docs/reference/measures.md has the formulas and who differs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from forebay.bench.records import LoadRun, RequestRecord
+from forebay.bench.statistics import can_tell, percentile
+
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +19,20 @@ class RequestFigures:
 
     *Response* times count from when it was due, *service* times from when it was sent. None where it cannot
     be told: no content, one token only, or no count of tokens.
+
+    `schedule_delay_s`: from when it was due to when it was sent. `ttft_s`, `service_ttft_s`: to its first
+    content. `e2el_s`, `service_e2el_s`: to its last content; without any, to its end. `tpot_s`: (last −
+    first content) / (n − 1), with n tokens. `itl_mean_s`: the same over the tokens that came after the
+    first chunk, where it tells how many it held. `chunk_gaps_s`: between chunks with content.
+    `token_gaps_s`: between tokens, each there when its chunk is: a chunk of k tokens gives one gap and
+    k − 1 of nothing; empty where it is not known how many tokens each chunk held.
     """
 
     schedule_delay_s: float
     ttft_s: float | None
     service_ttft_s: float | None
     tpot_s: float | None
+    itl_mean_s: float | None
     e2el_s: float
     service_e2el_s: float
     token_gaps_s: tuple[float, ...]
@@ -28,7 +41,8 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`percentiles`: by their number (50, 90, 95, 99), only those that so many samples can give."""
+    """`std`: of these samples (over their number). `percentiles`: by their number, those of `PERCENTILES`
+    that so many samples can give; see `can_tell`."""
 
     count: int
     mean: float
@@ -49,17 +63,24 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """`distributions`: by name: schedule_delay, ttft, service_ttft, tpot, itl_mean, token_gap, chunk_gap,
-    e2el, service_e2el (seconds), prompt_tokens, output_tokens. `goodput`: share of all offered requests that
-    kept the objectives, failures counted against it; None without objectives."""
+    """The figures of a run.
+
+    `distributions`: by name: schedule_delay, ttft, service_ttft, tpot, itl_mean, token_gap, chunk_gap,
+    longest_gap, e2el, service_e2el (seconds), prompt_tokens, output_tokens; those without a sample are not
+    there. `token_gap` and `chunk_gap` are those of all requests together, `longest_gap` has the longest
+    between two chunks of each. `requests_per_s`: answered ones. `output_tokens_per_s`,
+    `total_tokens_per_s`: of answered requests; None where one of them has no count. `goodput`: share of all
+    offered requests that kept the objectives, failures counted against it, and `good_requests_per_s` their
+    rate; None without objectives. All rates are over `duration_s`.
+    """
 
     offered: int
     answered: int
     failed: int
     duration_s: float
     requests_per_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
     goodput: float | None
     good_requests_per_s: float | None
     distributions: Mapping[str, Distribution]
@@ -67,9 +88,149 @@ class RunFigures:
 
 def request_figures(record: RequestRecord) -> RequestFigures | None:
     """The figures of one request; None if it was not answered."""
-    raise NotImplementedError
+    if not record.answered or record.sent_s is None:
+        return None
+    at_s = [chunk.at_s for chunk in record.chunks]
+    first_s = at_s[0] if at_s else None
+    last_s = at_s[-1] if at_s else record.ended_s
+    tpot_s = itl_mean_s = None
+    n = output_tokens(record)
+    if first_s is not None and n is not None and n > 1:
+        tpot_s = (last_s - first_s) / (n - 1)
+        later = n - (record.chunks[0].tokens or 1)
+        itl_mean_s = (last_s - first_s) / later if later > 0 else None
+    return RequestFigures(
+        schedule_delay_s=record.sent_s - record.due_s,
+        ttft_s=None if first_s is None else first_s - record.due_s,
+        service_ttft_s=None if first_s is None else first_s - record.sent_s,
+        tpot_s=tpot_s,
+        itl_mean_s=itl_mean_s,
+        e2el_s=last_s - record.due_s,
+        service_e2el_s=last_s - record.sent_s,
+        token_gaps_s=_gaps(token_times(record)),
+        chunk_gaps_s=_gaps(at_s),
+    )
+
+
+def output_tokens(record: RequestRecord) -> int | None:
+    """How many tokens the answer has: what the server's usage says, else the sum of its chunks; None where
+    neither tells. Chunks are not counted instead: one may hold several tokens."""
+    if record.output_tokens is not None:
+        return record.output_tokens
+    return _chunk_tokens(record)
+
+
+def prompt_tokens(record: RequestRecord) -> int | None:
+    """How many tokens the prompt has: what the server's usage says, else how many were sent."""
+    return record.asked_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
+
+
+def token_times(record: RequestRecord) -> list[float]:
+    """When each token of the answer was there, which is when its chunk was; empty where it is not known how
+    many each chunk held. Without word of that, as many chunks as tokens hold one each."""
+    if _chunk_tokens(record) is not None:
+        return [chunk.at_s for chunk in record.chunks for _ in range(chunk.tokens or 0)]
+    if record.output_tokens == len(record.chunks):
+        return [chunk.at_s for chunk in record.chunks]
+    return []
+
+
+def is_good(record: RequestRecord, slo: Slo) -> bool:
+    """Whether a request was answered and kept all objectives. What cannot be told was not kept; but an
+    answer of one token has no time per token to keep."""
+    figures = request_figures(record)
+    return figures is not None and _keeps(figures, output_tokens(record), slo)
 
 
 def run_figures(run: LoadRun, slo: Slo | None = None) -> RunFigures:
     """The figures of all requests of a run."""
-    raise NotImplementedError
+    pairs = [(record, request_figures(record)) for record in run.records]
+    answered = [record for record, each in pairs if each is not None]
+    figures = [each for _, each in pairs if each is not None]
+    outputs = [output_tokens(record) for record in answered]
+    prompts = [prompt_tokens(record) for record in answered]
+    good = None
+    if slo is not None and slo != Slo():
+        good = sum(_keeps(each, n, slo) for each, n in zip(figures, outputs, strict=True))
+    samples: dict[str, Iterable[float | None]] = {
+        "schedule_delay": [
+            record.sent_s - record.due_s for record in run.records if record.sent_s is not None
+        ],
+        "ttft": [each.ttft_s for each in figures],
+        "service_ttft": [each.service_ttft_s for each in figures],
+        "tpot": [each.tpot_s for each in figures],
+        "itl_mean": [each.itl_mean_s for each in figures],
+        "token_gap": [gap_s for each in figures for gap_s in each.token_gaps_s],
+        "chunk_gap": [gap_s for each in figures for gap_s in each.chunk_gaps_s],
+        "longest_gap": [max(each.chunk_gaps_s, default=None) for each in figures],
+        "e2el": [each.e2el_s for each in figures],
+        "service_e2el": [each.service_e2el_s for each in figures],
+        "prompt_tokens": prompts,
+        "output_tokens": outputs,
+    }
+    found = {name: distribution(_told(values)) for name, values in samples.items()}
+    return RunFigures(
+        offered=len(run.records),
+        answered=len(answered),
+        failed=len(run.records) - len(answered),
+        duration_s=run.duration_s,
+        requests_per_s=_per_second(len(answered), run),
+        output_tokens_per_s=_tokens_per_s(outputs, run),
+        total_tokens_per_s=_tokens_per_s([*prompts, *outputs], run),
+        goodput=good / len(run.records) if good is not None and run.records else None,
+        good_requests_per_s=None if good is None else _per_second(good, run),
+        distributions={name: each for name, each in found.items() if each is not None},
+    )
+
+
+def distribution(values: Sequence[float]) -> Distribution | None:
+    """The distribution of these samples; None without any."""
+    if not values:
+        return None
+    ordered, count = sorted(values), len(values)
+    low, high = ordered[0], ordered[-1]
+    # Rounding must not take a mean out of the bounds of what it is a mean of.
+    mean = min(max(math.fsum(ordered) / count, low), high)
+    return Distribution(
+        count=count,
+        mean=mean,
+        std=math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / count),
+        minimum=low,
+        maximum=high,
+        percentiles={
+            percent: percentile(ordered, percent) for percent in PERCENTILES if can_tell(count, percent)
+        },
+    )
+
+
+def _keeps(figures: RequestFigures, n: int | None, slo: Slo) -> bool:
+    tpot_s = 0.0 if n is not None and n <= 1 else figures.tpot_s
+    felt = ((slo.ttft_s, figures.ttft_s), (slo.tpot_s, tpot_s), (slo.e2el_s, figures.e2el_s))
+    return all(bound_s is None or (felt_s is not None and felt_s <= bound_s) for bound_s, felt_s in felt)
+
+
+def _chunk_tokens(record: RequestRecord) -> int | None:
+    total = 0
+    for chunk in record.chunks:
+        if chunk.tokens is None:
+            return None
+        total += chunk.tokens
+    return total if record.chunks else None
+
+
+def _gaps(times_s: Sequence[float]) -> tuple[float, ...]:
+    return tuple(after - before for before, after in pairwise(times_s))
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _tokens_per_s(counts: Sequence[int | None], run: LoadRun) -> float | None:
+    if any(count is None for count in counts):
+        return None
+    return _per_second(sum(filter(None, counts)), run)
+
+
+def _per_second(count: int, run: LoadRun) -> float:
+    return count / run.duration_s if run.duration_s > 0 else 0.0

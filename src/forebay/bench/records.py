@@ -25,8 +25,9 @@ class RequestRecord:
     `due_s`: when it was to be sent; in a closed loop, when its place became free. `sent_s`: just before its
     first byte was written; None: never sent. `first_byte_s`: the first bytes of the answer's body, whether or
     not they held content. `chunks`: the pieces with content, in the order in which they came. `ended_s`: the
-    end of the answer, or of the attempt. The counts of tokens are the server's own; None where it gave none.
-    `error`: what went wrong, without anything secret; None: answered in full.
+    end of the answer, or of the attempt. `asked_exact`: whether as many tokens were to be generated as asked,
+    and not at most as many. The counts of tokens are the server's own; None where it gave none. `error`: what
+    went wrong, without anything secret; None: answered in full.
     """
 
     index: int
@@ -37,6 +38,7 @@ class RequestRecord:
     chunks: tuple[Chunk, ...] = ()
     asked_prompt_tokens: int | None = None
     asked_output_tokens: int | None = None
+    asked_exact: bool = True
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
