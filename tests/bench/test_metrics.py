@@ -84,6 +84,13 @@ def test_chunks_that_do_not_say_how_much_they_hold() -> None:
     assert figures_of(one_says).token_gaps_s == ()
 
 
+def test_a_chunk_that_says_it_holds_more_than_can_be() -> None:
+    found = figures_of(record_of(Chunk(2.0, 1), Chunk(3.0, 2**40), output_tokens=2**40 + 1))
+    assert found.token_gaps_s == ()
+    assert found.chunk_gaps_s == (1.0,)
+    assert found.tpot_s == pytest.approx(1 / 2**40)
+
+
 def test_an_answer_without_usage() -> None:
     without = record_of(Chunk(2.0), Chunk(3.0))
     assert output_tokens(without) is None

@@ -11,6 +11,9 @@ from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import can_tell, percentile
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+MAX_TOKENS = 100_000
+"""Of an answer whose chunks say that they hold more than this, no token gaps are made: it is the server that
+says so, in few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,12 @@ def prompt_tokens(record: RequestRecord) -> int | None:
 
 def token_times(record: RequestRecord) -> list[float]:
     """When each token of the answer was there, which is when its chunk was; empty where it is not known how
-    many each chunk held. Without word of that, as many chunks as tokens hold one each."""
-    if _chunk_tokens(record) is not None:
+    many each chunk held, or that is more than `MAX_TOKENS`. Without word of that, as many chunks as tokens
+    hold one each."""
+    told = _chunk_tokens(record)
+    if told is not None and told > MAX_TOKENS:
+        return []
+    if told is not None:
         return [chunk.at_s for chunk in record.chunks for _ in range(chunk.tokens or 0)]
     if record.output_tokens == len(record.chunks):
         return [chunk.at_s for chunk in record.chunks]

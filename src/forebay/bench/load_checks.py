@@ -1,0 +1,202 @@
+"""Whether a load was sent as it was asked for, and the server kept up with it.
+
+Each check gives the reason why not, or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from forebay.bench.records import LoadRun
+from forebay.bench.statistics import percentile
+
+MAX_LATE_S = 0.005
+"""A request is late that was sent more than this after it was due: the client's fault, not the server's."""
+MAX_LATE_OF_TTFT = 0.01
+"""But a delay below this share of the median service time to first token changes no figure that is read."""
+MAX_LATE_SHARE = 0.01
+"""So many may be late: the p99 of the schedule delay is then within the bound."""
+MAX_RATE_ERROR = 0.01
+"""How far the rate at which requests were sent may be from that at which they were due: as far as repeats of
+a run differ."""
+MAX_MOVED = 0.05
+"""How far the rate at which requests were due may be from the one asked for: a schedule that is moved when it
+cannot be kept is another one."""
+MAX_BURST_ERROR = 0.1
+"""How far the index of dispersion of the requests sent may be from that of those due, over the larger of it
+and 1, which is a Poisson process's. A tenth more variance of arrivals is about a tenth more queueing
+(Kingman's formula)."""
+LEAST_WINDOWS = 100
+WINDOW_REQUESTS = 2.5
+LEAST_WINDOW_S = 0.05
+"""Windows in which requests are counted for the index of dispersion: short, since bursts within one are not
+seen, but so long that what is within the bound of late requests does not matter. No whole number of
+requests: bursts of n, evenly spaced, put as many into each window of n. Of few windows, one request that
+falls into another would decide."""
+MAX_BEHIND = 0.05
+"""How much faster than answers came requests may have been sent. With more, latencies grow for as long as the
+run lasts, and their distribution says how long that was."""
+LEAST_REQUESTS = 100
+LEAST_SERVICE_TIMES = 5.0
+"""Fewer requests than that, or a run of fewer service times, do not tell a queue that grows from one that
+fills."""
+NOISE = 4.0
+"""Standard deviations by which a number in flight may grow by chance."""
+STEADY = ("constant", "gamma", "poisson")
+"""Kinds of schedules whose rate is the same all the time."""
+
+
+def _was_on_time(run: LoadRun) -> str | None:
+    waits_s, delays_s = [], []
+    for record in run.records:
+        if record.sent_s is not None:
+            delays_s.append(record.sent_s - record.due_s)
+            if record.answered and record.chunks:
+                waits_s.append(record.chunks[0].at_s - record.sent_s)
+    bound_s = MAX_LATE_S
+    if waits_s:
+        bound_s = max(bound_s, MAX_LATE_OF_TTFT * percentile(sorted(waits_s), 50))
+    late = sum(delay_s > bound_s for delay_s in delays_s)
+    if late <= MAX_LATE_SHARE * len(delays_s):
+        return None
+    return (
+        f"the client could not keep its schedule: {late} of {len(delays_s)} requests were sent more than "
+        f"{bound_s * 1000:.3g} ms late, and at most {MAX_LATE_SHARE:.0%} may be"
+    )
+
+
+def _was_due_as_asked(run: LoadRun) -> str | None:
+    rate_per_s = _schedule(run).get("rate_per_s")
+    due_s = [record.due_s for record in run.records]
+    # A part of a random schedule has another rate than the whole, which is scaled to meet it.
+    if not _is_steady(run) or rate_per_s is None or len(due_s) < LEAST_REQUESTS or not run.complete:
+        return None
+    found = len(due_s) / max(due_s) if max(due_s) > 0 else math.inf
+    if abs(found / rate_per_s - 1) <= MAX_MOVED:
+        return None
+    return f"requests were due at {found:.3g}/s, and {rate_per_s:g}/s were asked for"
+
+
+def _was_sent_as_due(run: LoadRun) -> str | None:
+    """The rate of what was sent against that of what was due."""
+    due_s, sent_s = _due_and_sent(run)
+    if len(due_s) < 2 or due_s[-1] <= due_s[0]:
+        return None
+    if sent_s[-1] <= sent_s[0]:
+        return f"all {len(sent_s)} requests were sent at once, and not over {due_s[-1] - due_s[0]:.3g} s"
+    ratio = (due_s[-1] - due_s[0]) / (sent_s[-1] - sent_s[0])
+    # The ends alone move the rate of a short run; those are late requests, which are counted as such.
+    if abs(ratio - 1) <= MAX_RATE_ERROR + MAX_LATE_S / (due_s[-1] - due_s[0]):
+        return None
+    asked = (len(due_s) - 1) / (due_s[-1] - due_s[0])
+    return f"requests were sent at {asked * ratio:.4g}/s, and {asked:.4g}/s were due"
+
+
+def _had_its_bursts(run: LoadRun) -> str | None:
+    """The index of dispersion for counts: the variance of the number of requests in a window over its mean
+    (Cox and Lewis, "The Statistical Analysis of Series of Events", 1966). 0 is even, 1 a Poisson process."""
+    due_s, sent_s = _due_and_sent(run)
+    if len(due_s) < 2 or due_s[-1] <= due_s[0]:
+        return None
+    span_s = due_s[-1] - due_s[0]
+    window_s = max(LEAST_WINDOW_S, WINDOW_REQUESTS * span_s / len(due_s))
+    if span_s / window_s < LEAST_WINDOWS:
+        return None
+    due, sent = (_dispersion(times_s, due_s[0], span_s, window_s) for times_s in (due_s, sent_s))
+    if abs(sent - due) <= MAX_BURST_ERROR * max(1.0, due):
+        return None
+    return (
+        f"requests were sent in other bursts than they were due: their index of dispersion over "
+        f"{window_s * 1000:.0f} ms is {sent:.2f}, and {due:.2f} was asked for"
+    )
+
+
+def _dispersion(times_s: Sequence[float], begin_s: float, span_s: float, window_s: float) -> float:
+    # Half a window off: even schedules have requests due at whole windows, where rounding would decide.
+    counts = [0] * (int(span_s / window_s) + 2)
+    for at_s in times_s:
+        place = int((at_s - begin_s) / window_s + 0.5)
+        counts[min(max(place, 0), len(counts) - 1)] += 1
+    counts = counts[1:-2]
+    mean = sum(counts) / len(counts)
+    return sum((count - mean) ** 2 for count in counts) / len(counts) / mean if mean else 0.0
+
+
+def _had_its_concurrency(run: LoadRun) -> str | None:
+    concurrency = _schedule(run).get("concurrency")
+    if concurrency is None or any(record.session is not None for record in run.records):
+        return None
+    moves = [(record.sent_s, 1) for record in run.records if record.sent_s is not None]
+    moves += [(record.ended_s, -1) for record in run.records if record.sent_s is not None]
+    most = now = 0
+    for _, move in sorted(moves):
+        now += move
+        most = max(most, now)
+    wanted = min(concurrency, len(run.records))
+    if most >= wanted:
+        return None
+    return f"at most {most} requests were in flight, and {wanted} were asked for"
+
+
+def _kept_up(run: LoadRun) -> str | None:
+    """Whether answers came as fast as requests were sent: whether as many were in flight in the last fifth of
+    them as in the second."""
+    records = sorted(
+        (record for record in run.records if record.sent_s is not None), key=lambda record: record.due_s
+    )
+    n = len(records)
+    if not _is_steady(run) or n < LEAST_REQUESTS:
+        return None
+    sent_s = [record.sent_s or 0.0 for record in records]
+    early_s = sorted(record.ended_s - (record.sent_s or 0.0) for record in records[: n // 10])
+    if sent_s[-1] - sent_s[0] < LEAST_SERVICE_TIMES * percentile(early_s, 50):
+        return None
+    ends_s = sorted(record.ended_s for record in records)
+    in_flight, ended = [], 0
+    for place, at_s in enumerate(sorted(sent_s)):
+        while ended < n and ends_s[ended] <= at_s:
+            ended += 1
+        in_flight.append(place + 1 - ended)
+    fifth = n // 5
+    before = sum(in_flight[fifth : 2 * fifth]) / fifth
+    after = sum(in_flight[-fifth:]) / fifth
+    # Between the middles of the two, three fifths of the requests were sent.
+    behind = (after - before) / (3 * fifth)
+    if behind <= MAX_BEHIND or after - before <= NOISE * math.sqrt(before):
+        return None
+    rate_per_s = (n - 1) / (sent_s[-1] - sent_s[0])
+    return (
+        f"the answers fell behind: {rate_per_s:.3g} requests/s were sent and about "
+        f"{rate_per_s * (1 - behind):.3g}/s answered; {before:.0f} were in flight at first and {after:.0f} "
+        f"in the end, so latencies depend on how long the run was"
+    )
+
+
+LOAD_CHECKS: tuple[Callable[[LoadRun], str | None], ...] = (
+    _was_on_time,
+    _was_due_as_asked,
+    _was_sent_as_due,
+    _had_its_bursts,
+    _had_its_concurrency,
+    _kept_up,
+)
+
+
+def _schedule(run: LoadRun) -> Mapping[str, Any]:
+    schedule = run.asked.get("schedule")
+    return schedule if isinstance(schedule, Mapping) else {}
+
+
+def _is_steady(run: LoadRun) -> bool:
+    """Whether requests were to come at one rate all the time. Turns of a session wait for one another."""
+    return _schedule(run).get("kind") in STEADY and all(record.session is None for record in run.records)
+
+
+def _due_and_sent(run: LoadRun) -> tuple[list[float], list[float]]:
+    """When requests of an open loop were due and were sent, each in order; empty for a closed one."""
+    if _schedule(run).get("concurrency") is not None:
+        return [], []
+    records = [record for record in run.records if record.sent_s is not None]
+    return sorted(record.due_s for record in records), sorted(record.sent_s or 0.0 for record in records)
