@@ -86,7 +86,10 @@ class TransformersWorker:
         self._buffer = bytearray()
 
     def __enter__(self) -> TransformersWorker:
-        """Start it; blocks until the model is loaded. Raises `LaunchError` with the end of its log."""
+        """Start it, unless it runs; blocks until the model is loaded. Raises `LaunchError` with the end of
+        its log."""
+        if self.alive:
+            return self
         options = self.options
         told = {
             "model": options.model,
@@ -218,6 +221,12 @@ class TransformersWorker:
         return Unreachable(f"transformers: the process ended with status {status}{why}; log: {self._log}")
 
 
+def check_batch_size(size: int) -> None:
+    """Raise `SettingError` unless it is 1 to 4096."""
+    if not 1 <= size <= MOST_REQUESTS:
+        raise SettingError(f"batch size: expected 1 to {MOST_REQUESTS}, found {size}")
+
+
 @dataclass(slots=True)
 class _Waiting:
     request: LoadRequest
@@ -234,8 +243,7 @@ class StaticBatchTarget:
     """
 
     def __init__(self, worker: TransformersWorker, batch_size: int, *, least_steps: int = 0) -> None:
-        if not 1 <= batch_size <= MOST_REQUESTS:
-            raise SettingError(f"batch size: expected 1 to {MOST_REQUESTS}, found {batch_size}")
+        check_batch_size(batch_size)
         self._worker = worker
         self._batch_size = batch_size
         self._least_steps = least_steps
