@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.bench_presets import batching
+from forebay.cli.bench_presets import batching, burst
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -35,6 +35,7 @@ def _bench() -> None:
 
 
 bench.command(cls=Command)(batching)
+bench.command(cls=Command)(burst)
 
 
 @bench.command(name="engine", cls=Command)

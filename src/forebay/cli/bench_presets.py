@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -161,6 +161,68 @@ def batching(
         raise typer.Exit(INTERRUPTED)
     if not document["valid"]:
         raise typer.Exit(1)
+
+
+def burst(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="100 requests.")] = False,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests in the batch; default: 5000 with a GPU, else 500.")
+    ] = None,
+    url: Url = None,
+    model: Annotated[
+        str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME, for a vLLM started here.")
+    ] = "default",
+    dtype: Dtype = None,
+    cores: Cores = None,
+    seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Send many short requests as one batch, and one alone."""
+    from forebay.bench.presets.burst import REQUESTS, BurstOptions, burst_document, measure_burst
+    from forebay.bench.presets.systems import Systems
+    from forebay.engine.launch import ConsoleProgress, parse_cores
+
+    check_json(json)
+    if quick and requests is not None:
+        raise SettingError("--quick and --requests: expected one of them")
+    if requests is None:
+        requests = 100 if quick else REQUESTS if GPU.exists() else 500
+    options = BurstOptions(requests=requests, seed=seed)
+    systems = Systems(
+        settings=load_settings(),
+        progress=ConsoleProgress(errors_console()),
+        url=url,
+        model=model,
+        dtype=dtype,
+        cores=parse_cores(cores) if cores is not None else (),
+    )
+    with systems.continuous() as target:
+        found = measure_burst(target.url, None, options)
+    document = burst_document(found, provenance={})
+    write_json(json, document)
+    if shows_text(json):
+        show_burst(document, results_console())
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if document["apart"]["failed"]:
+        raise typer.Exit(1)
+
+
+def show_burst(document: dict[str, Any], console: Console) -> None:
+    """What each took, as lines."""
+    from rich.table import Table
+
+    table = Table("", "s", "requests/s", box=None)
+    alone, count = document["alone"]["p50_s"], document["requests"]
+    if alone:
+        table.add_row("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")
+    for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
+        if one := document.get(name):
+            table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
+    console.print(table)
+    if gain := document.get("gain"):
+        say(console, f"In the batch a request takes {gain:.1f} times less of the engine's time than alone.")
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
