@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forebay.cli.bench_presets import batching, burst
+from forebay.cli.bench_serve import serve
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -36,6 +37,7 @@ def _bench() -> None:
 
 bench.command(cls=Command)(batching)
 bench.command(cls=Command)(burst)
+bench.command(cls=Command)(serve)
 
 
 @bench.command(name="engine", cls=Command)

