@@ -15,7 +15,7 @@ from forebay.bench.presets.systems import Systems
 from forebay.bench.report.document import read_report
 from forebay.bench.targets.transformers import TransformersWorker, WorkerOptions
 from forebay.cli import application
-from forebay.errors import SettingError
+from forebay.errors import LaunchError, SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -86,6 +86,26 @@ def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> Non
     assert "continuous over static" in result.stdout
     assert "p50 at" in result.stdout
     assert result.exit_code == (0 if document["valid"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [(KeyboardInterrupt(), 130), (LaunchError("no room for the model"), 1)]
+)
+def test_what_was_measured_before_an_end_is_kept_and_marked(
+    ends: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(systems: Systems, attention: str) -> None:
+        raise ends
+
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    monkeypatch.setattr(Systems, "transformers", end)
+    args = ["--scale", "0.003", "--limit", "4", "--no-latency", "--json", str(tmp_path / "report.json")]
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
+        result = run("--url", replica.url, *args)
+    document = orjson.loads((tmp_path / "report.json").read_bytes())
+    assert (document["complete"], document["valid"]) == (False, False)
+    assert set(document["throughput"]["4"]) == {"continuous"}
+    assert result.exit_code == status
 
 
 @pytest.mark.usefixtures("scripted")

@@ -18,7 +18,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.errors import SettingError
+from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
@@ -141,13 +141,22 @@ def batching(
         cells.append(cell)
         say(console, cell_line(cell))
 
-    if CONTINUOUS in wanted:
-        with systems.continuous() as target:
-            for cell in measurement.continuous(target):
+    failure: ForebayError | None = None
+    try:
+        if CONTINUOUS in wanted:
+            with systems.continuous() as target:
+                for cell in measurement.continuous(target):
+                    note(cell)
+        if STATIC in wanted and measurement.complete:
+            for cell in measurement.static(systems.transformers, costs):
                 note(cell)
-    if STATIC in wanted and measurement.complete:
-        for cell in measurement.static(systems.transformers, costs):
-            note(cell)
+    except KeyboardInterrupt:
+        measurement.complete = False
+    except ForebayError as error:
+        if not cells:
+            raise
+        # What was measured until then took long: it is written, and then the error told.
+        failure, measurement.complete = error, False
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
     document = batching_document(
         found, held_equal=systems.held_equal(), provenance=systems.provenance(seed=seed)
@@ -159,6 +168,8 @@ def batching(
         draw_batching(plot, found, f"{systems.held_equal()['model']}, {systems.number_type()}")
     if shows_text(json):
         show_batching(found, results_console())
+    if failure is not None:
+        raise failure
     if not found.complete:
         raise typer.Exit(INTERRUPTED)
     if not document["valid"]:

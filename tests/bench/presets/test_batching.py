@@ -21,10 +21,12 @@ from forebay.bench.presets.batching import (
 from forebay.bench.presets.batching_document import batching_document, ratio
 from forebay.bench.presets.batching_picture import draw_batching
 from forebay.bench.presets.static_sweep import BatchCost
+from forebay.bench.presets.systems import Systems
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.bench.targets.transformers import TransformersWorker, WorkerOptions
+from forebay.engine.launch import Silent
 from forebay.errors import SettingError
-from forebay.settings import Settings
+from forebay.settings import Settings, load_settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -155,3 +157,21 @@ def test_options_that_measure_nothing_are_refused() -> None:
         BatchingOptions(limits=())
     with pytest.raises(SettingError, match="expected requests"):
         BatchingOptions(requests=0)
+
+
+@pytest.mark.vllm
+def test_both_systems_are_measured(tmp_path: Path) -> None:
+    options = replace(SMALL, requests=4, latency_requests=2, prompt_tokens=32, longest_of_all=False)
+    silent, costs = Silent(), list[BatchCost]()
+    systems = Systems(settings=load_settings(), progress=silent, max_model_len=512)
+    measurement = Measurement(options, lambda words: None)
+    with systems.continuous() as target:
+        cells = list(measurement.continuous(target))
+    cells += measurement.static(systems.transformers, costs)
+    found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
+    document = batching_document(found, held_equal=systems.held_equal(), provenance={})
+    assert document["complete"] is True
+    assert all(not cell.figures.failed for cell in found.cells)
+    assert document["ratio"]["16"] > 0
+    assert set(document["latency"]["4"]) == {STATIC, CONTINUOUS}
+    assert set(systems.provenance(seed=0)["engine_versions"]) >= {"torch", "transformers"}

@@ -136,14 +136,14 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one system after the other, so that none takes anything of the other's machine. Interrupted
-    with Ctrl-C, it keeps what it has and measures no more."""
+    """Measures one system after the other, so that none takes anything of the other's machine. `complete`:
+    False from the first load on that was interrupted; it measures no more then."""
 
     options: BatchingOptions
     tell: Tell = print
     on_progress: OnProgress | None = None
+    complete: bool = True
     _capacity_per_s: float | None = None
-    _complete: bool = True
 
     def continuous(self, target: Target) -> Iterator[Cell]:
         """The cells of continuous batching; to be measured before those of static batching, which are given
@@ -190,13 +190,10 @@ class Measurement:
         if not options.relative_rates:
             return [(rate, rate) for rate in options.rates_per_s]
         if self._capacity_per_s is None:
+            self.tell("no latency: its rates are relative to the throughput of continuous batching")
             return []
         scale = self._capacity_per_s / STUDY_SATURATION_PER_S
         return [(rate, round(rate * scale, 4)) for rate in options.rates_per_s]
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
 
     def _static_cell(
         self,
@@ -226,10 +223,10 @@ class Measurement:
         rate_per_s: float | None = None,
         cost: BatchCost | None = None,
     ) -> Iterator[Cell]:
-        if not self._complete:
+        if not self.complete:
             return
         run = measure(target, load, timeout_s=TIMEOUT_S, on_progress=self.on_progress)
-        self._complete = run.complete
+        self.complete = run.complete
         measured = measured_run(run)
         if system == CONTINUOUS and limit == max(self.options.limits):
             self._capacity_per_s = measured.figures.requests_per_s

@@ -101,7 +101,12 @@ class Systems:
         for the versions in it."""
         local = {"engine_versions": environment_versions(self.python or engine_python(self.settings))}
         return {
-            **provenance(command=sys.argv, target=self.url, model=self.model_directory()[1], seed=seed),
+            **provenance(
+                command=["forebay", *sys.argv[1:]],
+                target=self.url,
+                model=self.model_directory()[1],
+                seed=seed,
+            ),
             **local,
         }
 
