@@ -8,7 +8,7 @@ from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import make_load
 from forebay.bench.load.schedules import Bursts, ClosedLoop, Gamma
 from forebay.bench.load.workloads import RandomTokens
-from forebay.bench.report.loads import burstiness, concurrency, kind, load_name, loads, rate_per_s
+from forebay.bench.report.loads import burstiness, concurrency, flattened, kind, load_name, loads, rate_per_s
 
 
 def test_repeats_are_put_together_by_their_load() -> None:
@@ -37,3 +37,8 @@ def test_a_load_says_what_it_was() -> None:
     ]
     assert kind(burst, "workload") == "random tokens"
     assert load_name({}) == "unknown"
+
+
+def test_settings_within_settings() -> None:
+    found = list(flattened({"versions": {"vllm": "0.32", "python": None}, "flags": ["a", 1], "seed": 0}))
+    assert found == [("versions vllm", "0.32"), ("flags", "a, 1"), ("seed", "0")]

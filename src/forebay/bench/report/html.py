@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from statistics import fmean
-from typing import Any
 
 from forebay.apps.page import Child, Html, counted, element, joined, page, section
-from forebay.bench.metrics import Distribution, RunFigures, output_tokens, request_figures
+from forebay.bench.metrics import RunFigures, output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report import charts
 from forebay.bench.report.aiperf import wall_clock_ns
@@ -28,7 +27,8 @@ from forebay.bench.report.curves import (
     waterfall,
 )
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.loads import kind, load_name, loads
+from forebay.bench.report.figures_table import HEADER, figure_rows, headline, or_dash
+from forebay.bench.report.loads import flattened, kind, load_name, loads
 from forebay.bench.statistics import mean_interval, percentile
 
 MOST_DETAILED = 8
@@ -61,7 +61,7 @@ border-radius:0 8px 8px 0}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:9px 13px}
 .tile b{display:block;font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;line-height:1.25}
 .tile span{display:block;color:var(--soft);font-size:13px;line-height:1.35}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px;margin:6px 0}
+table{border-collapse:separate;border-spacing:0;font-variant-numeric:tabular-nums;font-size:14px;margin:6px 0}
 th,td{padding:4px 12px 4px 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child{text-align:left;position:sticky;left:0;background:var(--back)}
 td.words,th.words{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:220px}
@@ -76,20 +76,6 @@ tbody th{vertical-align:top}h3{margin-top:22px}.bad{color:var(--b)}
 """
 )
 
-FIGURES = (
-    ("ttft", "TTFT, response", True),
-    ("service_ttft", "TTFT, service", True),
-    ("tpot", "TPOT", True),
-    ("itl_mean", "ITL, mean of a request", True),
-    ("token_gap", "gap between tokens", True),
-    ("chunk_gap", "gap between chunks", True),
-    ("longest_gap", "longest gap of a request", True),
-    ("e2el", "E2EL, response", True),
-    ("service_e2el", "E2EL, service", True),
-    ("schedule_delay", "schedule delay", True),
-    ("prompt_tokens", "prompt, tokens", False),
-    ("output_tokens", "output, tokens", False),
-)
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
@@ -167,28 +153,11 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
 
 def _tiles(figures: RunFigures) -> Html:
     """The figures that are asked for first."""
-    tiles = [
-        ("requests answered", f"{figures.answered:,} of {figures.offered:,}"),
-        ("requests/s answered", shown(figures.requests_per_s)),
-        ("output tokens/s", _or_dash(figures.output_tokens_per_s)),
-    ]
-    for name, words in LATENCIES:
-        found = figures.distributions.get(name)
-        if found is not None:
-            unit = time_unit(found.percentiles.get(50, found.mean))
-            tail = max(percentages(found.count))
-            beyond = f", p{tail:g} {shown(found.percentiles[tail], unit)}" if tail > 50 else ""
-            tiles.append((f"{words} median{beyond}", shown(found.percentiles[50], unit)))
-    if figures.goodput is not None:
-        tiles.append(("goodput: share within the objectives", f"{figures.goodput:.1%}"))
     made = (
-        element("div", element("b", value), element("span", name), class_="tile") for name, value in tiles
+        element("div", element("b", value), element("span", name), class_="tile")
+        for name, value in headline(figures)
     )
     return element("div", *made, class_="tiles")
-
-
-def _or_dash(value: float | None, unit: Unit | None = None) -> str:
-    return "–" if value is None else shown(value, unit)
 
 
 def _run(measured: MeasuredRun, heading: str) -> Iterator[Html]:
@@ -217,24 +186,8 @@ def _run(measured: MeasuredRun, heading: str) -> Iterator[Html]:
 
 
 def _figures_table(measured: MeasuredRun) -> Html:
-    rows = []
-    for name, words, timed in FIGURES:
-        found = measured.figures.distributions.get(name)
-        if found is not None:
-            rows.append((words, *_distribution_row(found, timed=timed)))
-    header = ("", "count", "mean", "std", "min", "p50", "p90", "p95", "p99", "max")
-    few = element(
-        "p",
-        "A percentile is left out where fewer than ten samples lie beyond it: a p99 needs 1,000.",
-        class_="soft",
-    )
-    return joined([table(header, rows), few])
-
-
-def _distribution_row(found: Distribution, *, timed: bool) -> list[str]:
-    unit = time_unit(found.maximum / 4) if timed else NUMBER
-    values = [found.mean, found.std, found.minimum, *(found.percentiles.get(p) for p in (50, 90, 95, 99))]
-    return [f"{found.count:,}", *(_or_dash(value, unit) for value in (*values, found.maximum))]
+    few = "A percentile is left out where fewer than ten samples lie beyond it: a p99 needs 1,000."
+    return joined([table(HEADER, figure_rows(measured.figures)), element("p", few, class_="soft")])
 
 
 def _failures(run: LoadRun) -> Html | None:
@@ -384,7 +337,7 @@ def _course(
     if lines:
         every = [run.duration_s * i / TIMES for i in range(TIMES)]
         told = [
-            (shown(at_s, SECONDS), *(_or_dash(_at(line.points, at_s), unit) for line in lines))
+            (shown(at_s, SECONDS), *(or_dash(_at(line.points, at_s), unit) for line in lines))
             for at_s in every
         ]
         data = table(("at", *(line.name for line in lines)), told)
@@ -399,7 +352,7 @@ def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:
     for at_s, value in dots:
         parts[min(int(at_s / end_s * TIMES), TIMES - 1)].append(value)
     return [
-        (shown(end_s * number / TIMES, SECONDS), _or_dash(percentile(sorted(own), 50) if own else None, unit))
+        (shown(end_s * number / TIMES, SECONDS), or_dash(percentile(sorted(own), 50) if own else None, unit))
         for number, own in enumerate(parts)
     ]
 
@@ -462,9 +415,9 @@ def _request_row(record: RequestRecord) -> list[str]:
         str(record.index),
         shown(record.due_s, SECONDS),
         shown(figures.schedule_delay_s, small),
-        _or_dash(figures.ttft_s, unit),
-        _or_dash(figures.tpot_s, small),
-        _or_dash(max(figures.chunk_gaps_s, default=None), small),
+        or_dash(figures.ttft_s, unit),
+        or_dash(figures.tpot_s, small),
+        or_dash(max(figures.chunk_gaps_s, default=None), small),
         shown(figures.e2el_s, unit),
         "–" if count is None else str(count),
     ]
@@ -620,18 +573,6 @@ def _provenance(runs: Sequence[MeasuredRun]) -> Html:
         else element("p", "Of the first run; the document has those of each.", class_="soft")
     )
     return section("Provenance", of, element("div", listed, class_="scroll", tabindex="0", role="group"))
-
-
-def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Settings within settings in rows: `versions vllm`, `0.32.0`."""
-    for name, value in values.items():
-        words = f"{before}{name}".replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from flattened(value, f"{words} ")
-        elif isinstance(value, list | tuple):
-            yield words, ", ".join(map(str, value))
-        elif value is not None:
-            yield words, str(value)
 
 
 def _meanings() -> Html:

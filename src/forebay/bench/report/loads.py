@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -56,6 +56,18 @@ def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
 def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What repeats of a load have in common."""
     return {name: value for name, value in asked.items() if name not in CHANGES_IN_REPEATS}
+
+
+def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Settings within settings in rows: `versions vllm`, `0.32.0`."""
+    for name, value in values.items():
+        words = f"{before}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{words} ")
+        elif isinstance(value, list | tuple):
+            yield words, ", ".join(map(str, value))
+        elif value is not None:
+            yield words, str(value)
 
 
 def _number(asked: Mapping[str, Any], name: str) -> float | None:

@@ -1,0 +1,252 @@
+"""What differs between two benchmarks, how sure that is, and whether they can be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import repeat
+from statistics import fmean
+from typing import Any
+
+from forebay.bench.bootstrap import bootstrap_difference
+from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
+from forebay.bench.records import RequestRecord
+from forebay.bench.report.document import MeasuredRun, Report
+from forebay.bench.report.loads import flattened, load_name, load_of, loads
+from forebay.bench.statistics import difference_interval
+from forebay.errors import SettingError
+
+WELCH = "Welch's interval over repeats"
+BOOTSTRAP = "block bootstrap over requests"
+SAME_NEEDED = ("model", "tokenizer")
+Runs = Sequence[MeasuredRun]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of both: `before`, `after`, and the 95 % interval of `after` − `before`.
+
+    `unit`: s, /s or share. `low`, `high`: None where nothing tells how sure it is, as of the throughput of
+    one run each; `method`: where the interval comes from.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    before: float
+    after: float
+    low: float | None = None
+    high: float | None = None
+    method: str | None = None
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of `before`; None where that is 0."""
+        return (self.after - self.before) / abs(self.before) if self.before else None
+
+    @property
+    def beyond_noise(self) -> bool | None:
+        """Whether the interval leaves out 0; None without one."""
+        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
+
+    @property
+    def better(self) -> bool | None:
+        """Whether `after` is better, beyond noise; None where they cannot be told apart."""
+        return (self.after > self.before) == self.higher_is_better if self.beyond_noise else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadComparison:
+    """Both under one load."""
+
+    name: str
+    before: tuple[MeasuredRun, ...]
+    after: tuple[MeasuredRun, ...]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`obstacles`: why the two should not be compared, where that was overruled. `changes`: what else differs
+    between them: (setting, before, after)."""
+
+    loads: tuple[LoadComparison, ...]
+    obstacles: tuple[str, ...]
+    changes: tuple[tuple[str, str, str], ...]
+
+
+def compare(before: Report, after: Report, *, anyway: bool = False) -> Comparison:
+    """Compare two reports load by load; blocks for some seconds where they hold many requests.
+
+    Raises `SettingError` with all that stands against it: another model or workload, invalid or interrupted
+    runs; not with `anyway`, unless they share no load at all and have more than one each.
+    """
+    pairs, obstacles = _pairs(loads(before.runs), loads(after.runs))
+    obstacles += _other_settings(before.runs, after.runs)
+    obstacles += [*_bad_runs(before.runs, "A"), *_bad_runs(after.runs, "B")]
+    if obstacles and not (anyway and pairs):
+        listed = "".join(f"\n- {reason}" for reason in obstacles)
+        mend = "--anyway compares them all the same" if pairs else "they share no load"
+        raise SettingError(f"these two cannot be compared ({mend}):{listed}")
+    return Comparison(
+        loads=tuple(
+            LoadComparison(name, tuple(a), tuple(b), tuple(differences(a, b))) for name, a, b in pairs
+        ),
+        obstacles=tuple(obstacles),
+        changes=tuple(_unlike(before.runs[0].run.provenance, after.runs[0].run.provenance)),
+    )
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """The comparison as a JSON value."""
+    return {
+        "obstacles": list(found.obstacles),
+        "loads": [
+            {
+                "load": load.name,
+                "runs": [len(load.before), len(load.after)],
+                "differences": [_difference_document(one) for one in load.differences],
+            }
+            for load in found.loads
+        ],
+        "changes": [{"setting": name, "before": old, "after": new} for name, old, new in found.changes],
+    }
+
+
+def _difference_document(one: Difference) -> dict[str, Any]:
+    derived = {"relative": one.relative, "beyond_noise": one.beyond_noise, "better": one.better}
+    return {**asdict(one), **derived}
+
+
+def differences(before: Runs, after: Runs) -> Iterator[Difference]:
+    """Each figure that both have. With at least two repeats of both, its interval is one over repeats; with
+    fewer, one over the requests."""
+    for figure in FIGURES:
+        a, b = _told(map(figure.of_run, before)), _told(map(figure.of_run, after))
+        if len(a) == len(before) and len(b) == len(after):
+            low, high, method = _interval(figure, before, after, a, b)
+            unit, higher = figure.unit, figure.higher_is_better
+            yield Difference(figure.name, unit, higher, fmean(a), fmean(b), low, high, method)
+
+
+def _interval(
+    figure: Figure, before: Runs, after: Runs, a: Sequence[float], b: Sequence[float]
+) -> tuple[float | None, float | None, str | None]:
+    interval = difference_interval(a, b)
+    if interval is not None:
+        return interval.low, interval.high, WELCH
+    if figure.of_request is None:
+        return None, None, None
+    samples = [
+        [value for one in runs for value in _told(map(figure.of_request, _by_due(one), repeat(one.slo)))]
+        for runs in (before, after)
+    ]
+    if not all(samples):
+        return None, None, None
+    return *bootstrap_difference(samples[0], samples[1], figure.percent), BOOTSTRAP
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`of_run`: of a whole run; None where it has none. `of_request`: what it is a statistic of, the
+    `percent`-th percentile or the mean; None: not of requests."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    of_run: Callable[[MeasuredRun], float | None]
+    of_request: Callable[[RequestRecord, Slo | None], float | None] | None = None
+    percent: float | None = None
+
+
+def _times(name: str, key: str, of_request: Callable[[RequestFigures], float | None]) -> Iterator[Figure]:
+    """The mean and the percentiles of a time of each request."""
+
+    def told(record: RequestRecord, slo: Slo | None) -> float | None:
+        figures = request_figures(record)
+        return None if figures is None else of_request(figures)
+
+    def of_run(measured: MeasuredRun, percent: float | None) -> float | None:
+        found = measured.figures.distributions.get(key)
+        return None if found is None else found.mean if percent is None else found.percentiles.get(percent)
+
+    for percent in (None, 50, 90, 99):
+        words = f"{name} mean" if percent is None else f"{name} p{percent}"
+        yield Figure(words, "s", False, partial(of_run, percent=percent), told, percent)
+
+
+FIGURES: tuple[Figure, ...] = (
+    Figure("requests/s", "/s", True, lambda one: one.figures.requests_per_s),
+    Figure("output tokens/s", "/s", True, lambda one: one.figures.output_tokens_per_s),
+    *_times("TTFT", "ttft", lambda one: one.ttft_s),
+    *_times("TPOT", "tpot", lambda one: one.tpot_s),
+    *_times("longest gap", "longest_gap", lambda one: max(one.chunk_gaps_s, default=None)),
+    *_times("E2EL", "e2el", lambda one: one.e2el_s),
+    Figure(
+        "goodput",
+        "share",
+        True,
+        lambda one: one.figures.goodput,
+        lambda record, slo: None if slo is None else float(is_good(record, slo)),
+    ),
+)
+"""Times are response times: from when a request was due."""
+
+
+def _pairs(
+    before: Sequence[tuple[str, Runs]], after: Sequence[tuple[str, Runs]]
+) -> tuple[list[tuple[str, Runs, Runs]], list[str]]:
+    """Both by load, and which loads only one of them has. One load each is a pair whatever they are."""
+    others = {_key(runs): runs for _, runs in after}
+    pairs = [(name, runs, others.pop(_key(runs))) for name, runs in before if _key(runs) in others]
+    paired = {_key(runs) for _, runs, _ in pairs}
+    if not pairs and len(before) == len(after) == 1:
+        (name, a), (other, b) = before[0], after[0]
+        said = [
+            f"{setting}: {old} in A, {new} in B"
+            for setting, old, new in _unlike(load_of(a[0].run.asked), load_of(b[0].run.asked))
+        ]
+        return [(name if name == other else f"{name}, {other}", a, b)], said
+    alone = [f"{name}: only in A" for name, runs in before if _key(runs) not in paired]
+    return pairs, alone + [f"{load_name(runs[0].run.asked)}: only in B" for runs in others.values()]
+
+
+def _key(runs: Runs) -> str:
+    return repr(sorted(flattened(load_of(runs[0].run.asked))))
+
+
+def _other_settings(before: Runs, after: Runs) -> Iterator[str]:
+    """What the same work needs and is not the same: another model is other work."""
+    for setting in SAME_NEEDED:
+        found = [sorted({str(one.run.provenance.get(setting)) for one in runs}) for runs in (before, after)]
+        if found[0] != found[1]:
+            yield f"{setting}: {', '.join(found[0])} in A, {', '.join(found[1])} in B"
+    objectives = [{one.slo for one in runs} for runs in (before, after)]
+    if None not in (objectives[0] | objectives[1]) and objectives[0] != objectives[1]:
+        yield "objectives: others in A than in B"
+
+
+def _bad_runs(runs: Runs, where: str) -> Iterator[str]:
+    for measured in runs:
+        name = load_name(measured.run.asked)
+        if measured.word == "INVALID" and measured.verdict is not None:
+            yield f"{name}, {where}: INVALID: {'; '.join(measured.verdict.reasons)}"
+        if not measured.run.complete:
+            yield f"{name}, {where}: interrupted"
+
+
+def _unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    a, b = dict(flattened(before)), dict(flattened(after))
+    for setting in {**a, **b}:
+        old, new = a.get(setting, "–"), b.get(setting, "–")
+        if old != new:
+            yield setting, old, new
+
+
+def _by_due(measured: MeasuredRun) -> list[RequestRecord]:
+    return sorted(measured.run.records, key=lambda record: (record.due_s, record.index))
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

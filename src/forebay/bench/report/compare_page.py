@@ -1,0 +1,171 @@
+"""The page of a comparison: what differs, how sure that is, and both distributions in one drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from forebay.apps.page import Child, Html, counted, element, page, section, svg
+from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison
+from forebay.bench.report import charts
+from forebay.bench.report.charts import Line, Unit, chart, figure, key, shown, table, time_unit
+from forebay.bench.report.curves import cumulative, response_and_service, tokens_and_gaps
+from forebay.bench.report.document import MeasuredRun
+from forebay.bench.report.html import STYLE
+from forebay.bench.statistics import percentile
+
+HEADER = ("", "A", "B", "B − A", "95 % interval", "")
+MOST_LOADS = 20
+MOST_CHANGES = 100
+WORDS = {True: "better", False: "worse"}
+SHARE = Unit("%", 100.0)
+
+
+def comparison_page(found: Comparison, before: str, after: str) -> str:
+    """The whole page. `before`, `after`: what the two are called."""
+    lead = f"A is {before}, B is {after}"
+    body: list[Child] = [_obstacles(found.obstacles)]
+    for load in found.loads[:MOST_LOADS]:
+        body.append(section(f"At {load.name}", *_load(load)))
+    if len(found.loads) > MOST_LOADS:
+        body.append(element("p", f"The first {MOST_LOADS} of {len(found.loads)} loads.", class_="soft"))
+    body.append(_changes(found.changes))
+    body.append(_reading(found))
+    return page("Comparison of two benchmarks", lead, *body, style=STYLE)
+
+
+def difference_row(one: Difference) -> tuple[str, ...]:
+    """A row of `HEADER`: B against A, in per cent of A."""
+    unit = unit_of(one)
+    change, interval = "–", "–"
+    if one.relative is not None:
+        change = f"{one.relative:+.1%}"
+        if one.low is not None and one.high is not None:
+            interval = f"{one.low / abs(one.before):+.1%} to {one.high / abs(one.before):+.1%}"
+    return one.name, shown(one.before, unit), shown(one.after, unit), change, interval, said(one)
+
+
+def said(one: Difference) -> str:
+    """Whether B is better, as far as can be told."""
+    if one.better is not None:
+        return WORDS[one.better]
+    return "" if one.beyond_noise is None else "within noise"
+
+
+def unit_of(one: Difference) -> Unit:
+    if one.unit == "s":
+        return time_unit(max(abs(one.before), abs(one.after)))
+    return SHARE if one.unit == "share" else Unit("")
+
+
+def _obstacles(obstacles: Sequence[str]) -> Html | None:
+    if not obstacles:
+        return None
+    listed = element("ul", *(element("li", reason) for reason in obstacles))
+    return element(
+        "div", element("b", "✕ Not comparable, compared all the same"), listed, class_="verdict invalid"
+    )
+
+
+def _load(load: LoadComparison) -> Iterator[Html]:
+    runs = f"{counted(len(load.before), 'run')} of A, {counted(len(load.after), 'run')} of B"
+    yield element("p", runs, class_="soft")
+    yield table(HEADER, (difference_row(one) for one in load.differences))
+    drawings = [_intervals(load.differences), *_curves(load)]
+    yield element("div", *drawings, class_="charts")
+
+
+def _intervals(differences: Sequence[Difference]) -> Html | None:
+    """Each difference as a share of A, with its interval: what crosses the middle is within noise."""
+    told = [
+        (one, one.relative, one.low / abs(one.before), one.high / abs(one.before))
+        for one in differences
+        if one.relative is not None and one.low is not None and one.high is not None
+    ]
+    if not told:
+        return None
+    most = max(max(abs(low), abs(high)) for _, _, low, high in told) * 100
+    left, row = 186.0, 24.0
+    bottom = charts.TOP + row * len(told)
+    axis = charts.Axis(-most, most, left, charts.WIDTH - charts.RIGHT)
+    drawn: list[Html] = []
+    for number, (one, relative, low, high) in enumerate(told):
+        y = round(charts.TOP + (number + 0.5) * row, 1)
+        colour = {True: "var(--c)", False: "var(--b)", None: "var(--soft)"}[one.better]
+        ends = {"x1": round(axis.at(low * 100), 1), "x2": round(axis.at(high * 100), 1)}
+        drawn += [
+            element("text", one.name, x=left - 10, y=y + 4, text_anchor="end"),
+            element("line", **ends, y1=y, y2=y, stroke=colour, stroke_width=4, stroke_linecap="round"),
+            element("circle", cx=round(axis.at(relative * 100), 1), cy=y, r=4, stroke=colour, class_="mark"),
+        ]
+    middle = round(axis.at(0.0), 1)
+    drawing = svg(
+        charts.WIDTH,
+        bottom + charts.BOTTOM,
+        element("line", x1=middle, x2=middle, y1=charts.TOP, y2=bottom, class_="axis"),
+        *drawn,
+        *charts.below(axis, bottom, "difference of B from A, % of A"),
+        label="Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in told),
+    )
+    keys = [key("better", "c"), key("worse", "b"), key("within noise", "s")]
+    return figure("Differences", drawing, keys=keys)
+
+
+def _curves(load: LoadComparison) -> Iterator[Html]:
+    for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2EL", "e2el")):
+        both = [sorted(_values(runs, name)) for runs in (load.before, load.after)]
+        if not all(both):
+            continue
+        unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
+        medians = [shown(percentile(values, 50), unit) for values in both]
+        drawing = chart(
+            [Line("A", cumulative(both[0]), "s", dashed=True), Line("B", cumulative(both[1]), "a")],
+            label=f"Share of requests by {title}: median {medians[0]} of A, {medians[1]} of B",
+            x_name=title,
+            x_unit=unit,
+            y_unit=SHARE,
+            log_x=True,
+            y_high=1.0,
+        )
+        keys = [key(f"A, median {medians[0]}", "s", dashed=True), key(f"B, median {medians[1]}", "a")]
+        yield figure(title, drawing, keys=keys)
+
+
+def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:
+    """A time of all requests of repeats."""
+    found = []
+    for one in runs:
+        found += tokens_and_gaps(one.run)[0] if name == "tpot" else response_and_service(one.run, name)[0]
+    return [value for value in found if math.isfinite(value)]
+
+
+def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
+    if not changes:
+        return None
+    head = element("tr", *(element("th", name, scope="col", class_="words") for name in ("", "A", "B")))
+    rows = [
+        element("tr", element("th", name, scope="row"), element("td", old), element("td", new))
+        for name, old, new in changes[:MOST_CHANGES]
+    ]
+    listed = element("table", element("thead", head), element("tbody", *rows), class_="settings")
+    folded = element("div", listed, class_="scroll", tabindex="0", role="group")
+    return section("What else differs", folded)
+
+
+def _reading(found: Comparison) -> Html:
+    """How the intervals came about."""
+    methods = {one.method for load in found.loads for one in load.differences}
+    lines = [
+        "Differences and intervals are in per cent of A.",
+        "Times are response times: from when a request was due.",
+        "An interval that leaves out 0 is a difference beyond noise, at 95 %: of twenty figures that do not "
+        "differ, one is expected to look as if it did.",
+    ]
+    if WELCH in methods:
+        lines.append("Intervals over repeats are Welch's, for means with unequal variances (1947).")
+    if BOOTSTRAP in methods:
+        lines.append(
+            "Intervals over the requests of one run each come from a circular block bootstrap (Politis and "
+            "Romano, 1992). They do not tell what another run would give; repeats of both do."
+        )
+    return section("How to read this", element("ul", *(element("li", line) for line in lines)))

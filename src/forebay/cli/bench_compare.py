@@ -1,0 +1,89 @@
+"""`forebay bench compare`: what differs between two benchmarks, beyond noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+from forebay.untrusted_text import replace_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.bench.compare import Comparison
+
+ONE_EACH = (
+    "One run each: the intervals come from its requests, and do not tell what another run would give. With "
+    "repeats of both, they do."
+)
+
+
+def compare_runs(
+    before: Annotated[Path, typer.Argument(metavar="A.json", help="What to compare with.")],
+    after: Annotated[Path, typer.Argument(metavar="B.json", help="What is compared with it.")],
+    *,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare other models, other loads, invalid runs all the same.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the comparison.")] = None,
+    json: JsonFile = None,
+) -> None:
+    """Compare two recorded benchmarks: differences with intervals, and which are beyond noise.
+
+    Refuses what cannot be compared: another model, load or objectives, invalid or interrupted runs.
+    """
+    from forebay.bench.compare import compare, comparison_document
+    from forebay.bench.report.compare_page import comparison_page
+    from forebay.bench.report.document import read_report
+
+    check_json(json)
+    if html is not None:
+        check_writable("--html", html)
+    found = compare(read_report(before), read_report(after), anyway=anyway)
+    write_json(json, comparison_document(found))
+    if html is not None:
+        write_page(html, comparison_page(found, before.name, after.name))
+    if shows_text(json):
+        show(found, results_console())
+        if any(len(load.before) < 2 or len(load.after) < 2 for load in found.loads):
+            say(errors_console(), ONE_EACH)
+    for obstacle in found.obstacles:
+        say(errors_console(), f"not comparable: {obstacle}", style="yellow")
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page; raises `SettingError` where it cannot be."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"--html: {path} cannot be written: {error.strerror}") from None
+
+
+def show(found: Comparison, console: Console) -> None:
+    """A table for each load."""
+    from rich.table import Table
+
+    from forebay.bench.report.compare_page import HEADER, difference_row
+
+    for load in found.loads:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column(replace_controls(f"at {load.name}"), no_wrap=True)
+        for column in HEADER[1:]:
+            table.add_column(column, justify="right", no_wrap=True)
+        for one in load.differences:
+            table.add_row(*difference_row(one))
+        console.print(table)
+        say(console, "")

@@ -1,0 +1,116 @@
+"""`forebay bench report`: a recorded benchmark as a page, or in the form of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from forebay.cli.bench_compare import write_page
+from forebay.cli.output import STDOUT, check_writable, results_console, say
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from forebay.bench.report.document import MeasuredRun, Report
+
+
+class Format(str, Enum):
+    """Forms of other tools."""
+
+    vllm = "vllm"
+    aiperf = "aiperf"
+    br = "br"
+
+
+def report_run(
+    recorded: Annotated[Path, typer.Argument(metavar="RUN.json", help="What forebay bench wrote.")],
+    *,
+    html: Annotated[Path | None, typer.Option(help="Write a page: tables, curves, every request.")] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="Write it in the form of vllm bench serve, AIPerf, or llm-d's Benchmark Report (br)."
+        ),
+    ] = None,
+    output: Annotated[
+        str, typer.Option(help="Where --format writes to: a file, or - for standard output.")
+    ] = STDOUT,
+    run: Annotated[int, typer.Option(min=1, help="Which run --format takes, where there are several.")] = 1,
+) -> None:
+    """Show a recorded benchmark, draw its page, or write it in the form of another tool."""
+    from forebay.bench.report.document import read_report
+
+    if html is not None:
+        check_writable("--html", html)
+    if format is not None and output != STDOUT:
+        check_writable("--output", Path(output))
+    report = read_report(recorded)
+    if run > len(report.runs):
+        raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
+    if html is not None:
+        from forebay.bench.report.html import report_page
+
+        write_page(html, report_page(report))
+    if format is not None:
+        if not report.runs[run - 1].run.records:
+            raise SettingError(f"--format {format.value}: the requests of {recorded} are not beside it")
+        write_lines(output, in_format(format, report.runs[run - 1]))
+    if html is None and format is None:
+        show(report)
+
+
+def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
+    """The run in a form of another tool, line by line."""
+    if format is Format.aiperf:
+        from forebay.bench.report.aiperf import aiperf_records
+
+        yield from map(orjson.dumps, aiperf_records(measured.run))
+    elif format is Format.vllm:
+        from forebay.bench.report.vllm import vllm_result
+
+        yield orjson.dumps(vllm_result(measured.run, measured.slo))
+    else:
+        from importlib.metadata import version
+
+        from forebay.bench.report.llmd import benchmark_report
+
+        yield orjson.dumps(benchmark_report(measured, version("forebay")), option=orjson.OPT_INDENT_2)
+
+
+def write_lines(output: str, lines: Iterator[bytes]) -> None:
+    """Write lines to a file or to standard output; raises `SettingError` where they cannot be."""
+    if output == STDOUT:
+        for line in lines:
+            typer.echo(line)
+        return
+    try:
+        Path(output).write_bytes(b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise SettingError(f"--output: {output} cannot be written: {error.strerror}") from None
+
+
+def show(report: Report) -> None:
+    """The figures of each run in the terminal."""
+    from rich.table import Table
+
+    from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows, headline
+    from forebay.bench.report.loads import load_name
+
+    console = results_console()
+    for measured in report.runs:
+        say(console, f"{load_name(measured.run.asked)}: {measured.word or 'not judged'}")
+        if measured.verdict is not None:
+            for words in (*measured.verdict.reasons, *measured.verdict.notes):
+                say(console, f"  {words}")
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        for place in NARROW:
+            table.add_column(HEADER[place], justify="right" if place else "left", no_wrap=True)
+        for row in figure_rows(measured.figures):
+            table.add_row(*(row[place] for place in NARROW))
+        console.print(table)
+        say(console, ", ".join(f"{value} {name}" for name, value in headline(measured.figures)))
+        say(console, "")
