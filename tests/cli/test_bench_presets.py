@@ -82,7 +82,10 @@ def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> Non
     assert document["ratio"]["8"] > 0
     assert set(document["latency"]) == {"1", "4"}
     assert document["held_equal"]["model"] == "smollm2-135m-instruct"
-    assert len(read_report(requests).runs) == 8
+    runs = read_report(requests).runs
+    assert len(runs) == 8
+    assert {len(one.run.records) for one in runs} == {5}
+    assert "transformers, static batches of 2" in {one.run.provenance["target"] for one in runs}
     assert "continuous over static" in result.stdout
     assert "p50 at" in result.stdout
     assert result.exit_code == (0 if document["valid"] else 1)

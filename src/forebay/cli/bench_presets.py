@@ -158,12 +158,18 @@ def batching(
         # What was measured until then took long: it is written, and then the error told.
         failure, measurement.complete = error, False
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
-    document = batching_document(
-        found, held_equal=systems.held_equal(), provenance=systems.provenance(seed=seed)
-    )
+    origin = systems.provenance(seed=seed)
+    document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
     write_json(json, document)
     if requests is not None:
-        write_report(requests, Report("batching", tuple(cell.measured for cell in found.cells)))
+        runs = (
+            replace(
+                cell.measured,
+                run=replace(cell.run, provenance={**origin, "target": cell.run.asked["target"]}),
+            )
+            for cell in found.cells
+        )
+        write_report(requests, Report("batching", tuple(runs)))
     if plot is not None:
         draw_batching(plot, found, f"{systems.held_equal()['model']}, {systems.number_type()}")
     if shows_text(json):
