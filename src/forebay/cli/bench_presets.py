@@ -64,7 +64,7 @@ def batching(
     ] = None,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(help="A size to try for static batching; may be repeated; default: 1 to 32."),
+        typer.Option(help="A size to try for static batching; may be repeated; default: powers of 2."),
     ] = None,
     attention: Annotated[
         list[str] | None,
@@ -249,12 +249,13 @@ def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
 
     if quick and scale is not None:
         raise SettingError("--quick and --scale: expected one of them")
+    whole = BatchingOptions() if GPU.exists() else PROCESSOR
     if scale is None:
-        return QUICK if quick else BatchingOptions() if GPU.exists() else PROCESSOR
+        return QUICK if quick else whole
     if not 0 < scale <= 1:
         raise SettingError(f"--scale: expected more than 0 and at most 1, found {scale:g}")
     count = max(1, round(scale * BatchingOptions().requests))
-    return BatchingOptions(requests=count, latency_requests=count, relative_rates=scale < 1)
+    return replace(whole, requests=count, latency_requests=count, relative_rates=scale < 1)
 
 
 def cell_line(cell: Cell) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.bench.client import OnProgress, measure
 from forebay.bench.load.lengths import CappedExponential, Exactly, Uniform
@@ -61,7 +61,7 @@ class BatchingOptions:
     mean_tokens: float = MEAN_TOKENS
     rates_per_s: tuple[float, ...] = STUDY_RATES_PER_S
     relative_rates: bool = False
-    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
     attentions: tuple[str, ...] = ATTENTIONS
     longest_of_all: bool = False
     seed: int = 0
@@ -81,9 +81,11 @@ class BatchingOptions:
             )
 
 
-PROCESSOR = BatchingOptions(requests=64, latency_requests=48, relative_rates=True)
+PROCESSOR = BatchingOptions(
+    requests=64, latency_requests=48, relative_rates=True, batch_sizes=(1, 2, 4, 8, 16, 32)
+)
 """For a model on a few processor cores: half an hour."""
-QUICK = BatchingOptions(requests=20, latency_requests=12, relative_rates=True, batch_sizes=(4, 8, 16))
+QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 16))
 """Some minutes; differences of a fifth mean nothing."""
 
 
