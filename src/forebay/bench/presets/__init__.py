@@ -1,0 +1,1 @@
+"""Measurements that were published elsewhere, each as one command."""

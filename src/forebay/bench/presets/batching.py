@@ -1,0 +1,252 @@
+"""Static against continuous batching: the two tables of the study that made continuous batching known.
+
+Throughput: all requests at once, prompts of exactly 512 tokens, answers of exactly as many tokens as drawn
+from an exponential distribution with mean 128, cut by rejection at 32, 128, 512 or 1536. Latency: requests at
+1 and 4 per second, Poisson, prompts of 128 to 384 tokens, answers with the largest limit. (Anyscale, "How
+continuous batching enables 23x throughput in LLM inference while reducing p50 latency", 2023, and the scripts
+published with it.) As there, throughput counts the tokens of prompts and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+
+from forebay.bench.client import OnProgress, measure
+from forebay.bench.load.lengths import CappedExponential, Exactly, Uniform
+from forebay.bench.load.plan import Load, make_load
+from forebay.bench.load.schedules import Bursts, Poisson
+from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.metrics import RunFigures
+from forebay.bench.presets.static_sweep import BatchCost, batch_cost, fastest
+from forebay.bench.records import LoadRun
+from forebay.bench.report.document import MeasuredRun, measured_run
+from forebay.bench.targets.base import Target
+from forebay.bench.targets.transformers import (
+    ATTENTIONS,
+    StaticBatchTarget,
+    TransformersWorker,
+    check_batch_size,
+)
+from forebay.errors import SettingError
+
+LIMITS = (32, 128, 512, 1536)
+PROMPT_TOKENS = 512
+MEAN_TOKENS = 128.0
+REQUESTS = 1000
+STUDY_RATES_PER_S = (1.0, 4.0)
+STUDY_SATURATION_PER_S = 8.0
+"""The rate at which vLLM was saturated in the study, by its own words."""
+STATIC, LONGEST_OF_ALL, CONTINUOUS = "static", "static_longest_of_all", "continuous"
+SYSTEMS = (STATIC, LONGEST_OF_ALL, CONTINUOUS)
+TIMEOUT_S = 4 * 3600.0
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingOptions:
+    """Sizes of the measurement; those of the study unless told otherwise.
+
+    `requests`: of each throughput cell; `latency_requests`: of each latency cell, 0: none are measured.
+    `relative_rates`: the rates are those of the study in relation to what the engine can do: its 1 and 4
+    requests per second are an eighth and a half of what saturated it. `batch_sizes`, `attentions`: what is
+    tried for static batching. `longest_of_all`: measure also the study's form of it.
+    """
+
+    limits: tuple[int, ...] = LIMITS
+    requests: int = REQUESTS
+    latency_requests: int = REQUESTS
+    prompt_tokens: int = PROMPT_TOKENS
+    mean_tokens: float = MEAN_TOKENS
+    rates_per_s: tuple[float, ...] = STUDY_RATES_PER_S
+    relative_rates: bool = False
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    attentions: tuple[str, ...] = ATTENTIONS
+    longest_of_all: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.limits or not self.batch_sizes or not self.attentions:
+            raise SettingError("batching: expected at least one limit, one batch size and one attention")
+        if self.requests < 1 or self.latency_requests < 0 or self.prompt_tokens < 4:
+            raise SettingError("batching: expected requests, and prompts of at least 4 tokens")
+        for limit in self.limits:
+            CappedExponential(self.mean_tokens, limit)
+        for size in self.batch_sizes:
+            check_batch_size(size)
+        if unknown := set(self.attentions) - set(ATTENTIONS):
+            raise SettingError(
+                f"attention: expected {' or '.join(ATTENTIONS)}, found {', '.join(sorted(unknown))[:80]}"
+            )
+
+
+PROCESSOR = BatchingOptions(
+    requests=64, latency_requests=48, relative_rates=True, batch_sizes=(1, 2, 4, 8, 16, 32)
+)
+"""For a model on a few processor cores: half an hour."""
+QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 16))
+"""Some minutes; differences of a fifth mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load on one system. `limit` of a throughput cell, `rate` (the study's) of a latency cell, at which
+    `rate_per_s` were sent. `batch_size`, `attention`: of static batching."""
+
+    system: str
+    measured: MeasuredRun
+    limit: int | None = None
+    rate: float | None = None
+    rate_per_s: float | None = None
+    batch_size: int | None = None
+    attention: str | None = None
+
+    @property
+    def run(self) -> LoadRun:
+        return self.measured.run
+
+    @property
+    def figures(self) -> RunFigures:
+        return self.measured.figures
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not valid."""
+        return () if self.measured.verdict is None else self.measured.verdict.reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What was measured. `costs`: those from which static batching's settings were chosen. `complete`: False
+    where it was interrupted."""
+
+    options: BatchingOptions
+    cells: tuple[Cell, ...]
+    costs: tuple[BatchCost, ...] = ()
+    complete: bool = True
+
+    def cell(self, system: str, *, limit: int | None = None, rate: float | None = None) -> Cell | None:
+        found = (one for one in self.cells if one.system == system)
+        return next((one for one in found if (one.limit, one.rate) == (limit, rate)), None)
+
+
+StartWorker = Callable[[str], AbstractContextManager[TransformersWorker]]
+"""Starts transformers with an attention."""
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Measurement:
+    """Measures one system after the other, so that none takes anything of the other's machine. `complete`:
+    False from the first load on that was interrupted; it measures no more then."""
+
+    options: BatchingOptions
+    tell: Tell = print
+    on_progress: OnProgress | None = None
+    complete: bool = True
+    _capacity_per_s: float | None = None
+
+    def continuous(self, target: Target) -> Iterator[Cell]:
+        """The cells of continuous batching; to be measured before those of static batching, which are given
+        the same rates."""
+        measure(target, self._warm_up())
+        for limit in self.options.limits:
+            yield from self._cell(CONTINUOUS, target, self._burst(limit), limit=limit)
+        for rate, rate_per_s in self.rates():
+            load = self._arrivals(rate_per_s)
+            yield from self._cell(CONTINUOUS, target, load, rate=rate, rate_per_s=rate_per_s)
+
+    def static(self, start: StartWorker, costs: list[BatchCost]) -> Iterator[Cell]:
+        """The cells of static batching, each with the settings that make it fastest; `costs` gets what these
+        were chosen from."""
+        options = self.options
+        with ExitStack() as running:
+            workers = {name: running.enter_context(start(name)) for name in options.attentions}
+            for name, worker in workers.items():
+                worker.answer([[1] * WARM_UP_TOKENS], WARM_UP_TOKENS)
+                for size in options.batch_sizes:
+                    found = batch_cost(worker, size, options.prompt_tokens)
+                    if found is None:
+                        self.tell(f"static batching, {name}: a batch of {size} failed")
+                        continue
+                    costs.append(found)
+                    self.tell(
+                        f"static batching, {name}: {size} prompts {found.prefill_s:.2f} s, "
+                        f"a token of each {found.step_s * 1000:.0f} ms"
+                    )
+            for limit in options.limits:
+                load = self._burst(limit)
+                yield from self._static_cell(STATIC, workers, costs, load, limit=limit)
+                if options.longest_of_all:
+                    yield from self._static_cell(LONGEST_OF_ALL, workers, costs, load, limit=limit)
+            for rate, rate_per_s in self.rates():
+                load = self._arrivals(rate_per_s)
+                yield from self._static_cell(STATIC, workers, costs, load, rate=rate, rate_per_s=rate_per_s)
+
+    def rates(self) -> list[tuple[float, float]]:
+        """The study's rates, and those that are sent for them."""
+        options = self.options
+        if not options.latency_requests:
+            return []
+        if not options.relative_rates:
+            return [(rate, rate) for rate in options.rates_per_s]
+        if self._capacity_per_s is None:
+            self.tell("no latency: its rates are relative to the throughput of continuous batching")
+            return []
+        scale = self._capacity_per_s / STUDY_SATURATION_PER_S
+        return [(rate, round(rate * scale, 4)) for rate in options.rates_per_s]
+
+    def _static_cell(
+        self,
+        system: str,
+        workers: dict[str, TransformersWorker],
+        costs: Sequence[BatchCost],
+        load: Load,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        rate_per_s: float | None = None,
+    ) -> Iterator[Cell]:
+        lengths = [request.output_tokens for request in load.requests]
+        least = max(lengths) if system == LONGEST_OF_ALL else 0
+        cost = fastest(costs, [least] * len(lengths) if least else lengths)
+        target = StaticBatchTarget(workers[cost.attention], cost.batch_size, least_steps=least)
+        yield from self._cell(system, target, load, limit=limit, rate=rate, rate_per_s=rate_per_s, cost=cost)
+
+    def _cell(
+        self,
+        system: str,
+        target: Target,
+        load: Load,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        rate_per_s: float | None = None,
+        cost: BatchCost | None = None,
+    ) -> Iterator[Cell]:
+        if not self.complete:
+            return
+        run = measure(target, load, timeout_s=TIMEOUT_S, on_progress=self.on_progress)
+        self.complete = run.complete
+        measured = measured_run(run)
+        if system == CONTINUOUS and limit == max(self.options.limits):
+            self._capacity_per_s = measured.figures.requests_per_s
+        size, attention = (None, None) if cost is None else (cost.batch_size, cost.attention)
+        yield Cell(system, measured, limit, rate, rate_per_s, size, attention)
+
+    def _burst(self, limit: int) -> Load:
+        options = self.options
+        workload = RandomTokens(Exactly(options.prompt_tokens), CappedExponential(options.mean_tokens, limit))
+        return make_load(Bursts(), workload, options.requests, seed=options.seed)
+
+    def _arrivals(self, rate_per_s: float) -> Load:
+        options = self.options
+        quarter = options.prompt_tokens // 4
+        lengths = CappedExponential(options.mean_tokens, max(options.limits))
+        workload = RandomTokens(Uniform(quarter, 3 * quarter), lengths)
+        return make_load(Poisson(rate_per_s), workload, options.latency_requests, seed=options.seed)
+
+    def _warm_up(self) -> Load:
+        workload = RandomTokens(Exactly(self.options.prompt_tokens), Exactly(WARM_UP_TOKENS))
+        return make_load(Bursts(), workload, 2, seed=self.options.seed)

@@ -1,0 +1,313 @@
+"""`forebay bench batching` and `burst`: measurements that were published elsewhere, each as one command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import ForebayError, SettingError
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.bench.presets.batching import Batching, BatchingOptions, Cell
+    from forebay.bench.presets.static_sweep import BatchCost
+
+GPU = Path("/dev/nvidiactl")
+INTERRUPTED = 130
+
+Url = Annotated[
+    str | None,
+    typer.Option(help="A server with continuous batching that runs already; else a vLLM is started here."),
+]
+Python = Annotated[
+    Path | None, typer.Option(help="A Python with torch and transformers; default: that of the local engine.")
+]
+Model = Annotated[
+    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, what it serves.")
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="Number type of both systems; by default the processor's fastest.")
+]
+Cores = Annotated[str | None, typer.Option(help="Cores that each system may use, such as 0-3.")]
+
+
+def batching(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, and less exact.")] = False,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
+            "rates are those of the study relative to what the engine can do."
+        ),
+    ] = None,
+    limit: Annotated[
+        list[int] | None, typer.Option(help="A limit to measure; may be repeated; default: all four.")
+    ] = None,
+    system: Annotated[
+        list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="A size to try for static batching; may be repeated; default: powers of 2."),
+    ] = None,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(help="An attention of transformers to try; may be repeated; default: sdpa and eager."),
+    ] = None,
+    longest_of_all: Annotated[
+        bool,
+        typer.Option("--longest-of-all", help="Measure the study's stricter form of static batching, too."),
+    ] = False,
+    latency: Annotated[bool, typer.Option(help="Measure latency at two rates, too.")] = True,
+    url: Url = None,
+    model: Model = "default",
+    python: Python = None,
+    dtype: Dtype = None,
+    cores: Cores = None,
+    seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw both tables to this PNG, SVG or PDF; needs the extra `plot`.")
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="Write every run to this JSON, and its requests beside it.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Compare static batching (transformers) with continuous batching (vLLM), as the study of 2023 did."""
+    from forebay.bench.presets.batching import CONTINUOUS, STATIC, Batching, Measurement
+    from forebay.bench.presets.batching_document import batching_document
+    from forebay.bench.presets.batching_picture import draw_batching
+    from forebay.bench.presets.systems import Systems
+    from forebay.bench.report.document import Report, write_report
+    from forebay.engine.launch import ConsoleProgress, parse_cores
+    from forebay.simulate.figures import check_drawing
+
+    check_json(json)
+    if plot is not None:
+        check_drawing(plot)
+        check_writable("--plot", plot)
+    if requests is not None:
+        check_writable("--requests", requests)
+    wanted = set(system or (STATIC, CONTINUOUS))
+    if unknown := wanted - {STATIC, CONTINUOUS}:
+        raise SettingError(
+            f"--system: expected {STATIC} or {CONTINUOUS}, found {', '.join(sorted(unknown))[:80]}"
+        )
+    sizes = _sizes(quick=quick, scale=scale)
+    options = replace(
+        sizes,
+        limits=tuple(limit or sizes.limits),
+        latency_requests=sizes.latency_requests if latency else 0,
+        batch_sizes=tuple(batch_size or sizes.batch_sizes),
+        attentions=tuple(attention or sizes.attentions),
+        longest_of_all=longest_of_all,
+        seed=seed,
+    )
+    console = errors_console()
+    progress = ConsoleProgress(console)
+    systems = Systems(
+        settings=load_settings(),
+        progress=progress,
+        url=url,
+        python=python,
+        model=model,
+        dtype=dtype,
+        cores=parse_cores(cores) if cores is not None else (),
+        max_model_len=max(2048, options.prompt_tokens + max(options.limits)),
+    )
+    # A wrong name is told before anything starts.
+    systems.model_directory()
+    measurement = Measurement(options, lambda words: say(console, words))
+    cells: list[Cell] = []
+    costs: list[BatchCost] = []
+
+    def note(cell: Cell) -> None:
+        cells.append(cell)
+        say(console, cell_line(cell))
+
+    failure: ForebayError | None = None
+    try:
+        if CONTINUOUS in wanted:
+            with systems.continuous() as target:
+                for cell in measurement.continuous(target):
+                    note(cell)
+        if STATIC in wanted and measurement.complete:
+            for cell in measurement.static(systems.transformers, costs):
+                note(cell)
+    except KeyboardInterrupt:
+        measurement.complete = False
+    except ForebayError as error:
+        if not cells:
+            raise
+        # What was measured until then took long: it is written, and then the error told.
+        failure, measurement.complete = error, False
+    found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
+    origin = systems.provenance(seed=seed)
+    document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
+    write_json(json, document)
+    if requests is not None:
+        runs = (
+            replace(
+                cell.measured,
+                run=replace(cell.run, provenance={**origin, "target": cell.run.asked["target"]}),
+            )
+            for cell in found.cells
+        )
+        write_report(requests, Report("batching", tuple(runs)))
+    if plot is not None:
+        draw_batching(plot, found, f"{systems.held_equal()['model']}, {systems.number_type()}")
+    if shows_text(json):
+        show_batching(found, results_console())
+    if failure is not None:
+        raise failure
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if not document["valid"]:
+        raise typer.Exit(1)
+
+
+def burst(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="100 requests.")] = False,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests in the batch; default: 5000 with a GPU, else 500.")
+    ] = None,
+    url: Url = None,
+    model: Annotated[
+        str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME, for a vLLM started here.")
+    ] = "default",
+    dtype: Dtype = None,
+    cores: Cores = None,
+    seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Send many short requests as one batch, and one alone."""
+    from forebay.bench.presets.burst import REQUESTS, BurstOptions, burst_document, measure_burst
+    from forebay.bench.presets.systems import Systems
+    from forebay.engine.launch import ConsoleProgress, parse_cores
+
+    check_json(json)
+    if quick and requests is not None:
+        raise SettingError("--quick and --requests: expected one of them")
+    if requests is None:
+        requests = 100 if quick else REQUESTS if GPU.exists() else 500
+    options = BurstOptions(requests=requests, seed=seed)
+    systems = Systems(
+        settings=load_settings(),
+        progress=ConsoleProgress(errors_console()),
+        url=url,
+        model=model,
+        dtype=dtype,
+        cores=parse_cores(cores) if cores is not None else (),
+    )
+    with systems.continuous() as target:
+        found = measure_burst(target.url, None, options)
+    document = burst_document(found, provenance=systems.provenance(seed=seed))
+    write_json(json, document)
+    if shows_text(json):
+        show_burst(document, results_console())
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if document["apart"]["failed"]:
+        raise typer.Exit(1)
+
+
+def show_burst(document: dict[str, Any], console: Console) -> None:
+    """What each took, as lines."""
+    from rich.table import Table
+
+    table = Table("", "s", "requests/s", box=None)
+    alone, count = document["alone"]["p50_s"], document["requests"]
+    if alone:
+        table.add_row("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")
+    for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
+        if one := document.get(name):
+            table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
+    console.print(table)
+    if gain := document.get("gain"):
+        say(console, f"In the batch a request takes {gain:.1f} times less of the engine's time than alone.")
+
+
+def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
+    from forebay.bench.presets.batching import PROCESSOR, QUICK, BatchingOptions
+
+    if quick and scale is not None:
+        raise SettingError("--quick and --scale: expected one of them")
+    whole = BatchingOptions() if GPU.exists() else PROCESSOR
+    if scale is None:
+        return QUICK if quick else whole
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale: expected more than 0 and at most 1, found {scale:g}")
+    count = max(1, round(scale * BatchingOptions().requests))
+    return replace(whole, requests=count, latency_requests=count, relative_rates=scale < 1)
+
+
+def cell_line(cell: Cell) -> str:
+    """A cell as a line for those who wait."""
+    where = f"limit {cell.limit}" if cell.limit else f"{cell.rate_per_s:.3g} requests/s"
+    how = f" (batches of {cell.batch_size}, {cell.attention})" if cell.batch_size else ""
+    tokens = cell.figures.total_tokens_per_s
+    rate = "no figure" if tokens is None else f"{tokens:.0f} tokens/s"
+    invalid = f"; INVALID: {'; '.join(cell.reasons)}" if cell.reasons else ""
+    return f"{cell.system}{how}, {where}: {rate}, {cell.run.duration_s:.1f} s{invalid}"
+
+
+def show_batching(found: Batching, console: Console) -> None:
+    """Both tables of the study."""
+    from rich.table import Table
+
+    from forebay.bench.presets.batching import CONTINUOUS, STATIC, SYSTEMS
+    from forebay.bench.presets.batching_document import latencies_s, ratio
+    from forebay.bench.presets.batching_picture import NAMES
+    from forebay.bench.statistics import percentile
+
+    systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
+    limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
+    table = Table("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits), box=None)
+    for system in systems:
+        row = []
+        for limit in limits:
+            cell = found.cell(system, limit=limit)
+            tokens = None if cell is None else cell.figures.total_tokens_per_s
+            row.append("" if tokens is None else f"{tokens:,.0f}")
+        table.add_row(NAMES[system], *row)
+    for system in systems:
+        if system != CONTINUOUS:
+            multiples = [ratio(found, limit, system) for limit in limits]
+            table.add_row(
+                "continuous over " + system.replace("_", " "),
+                *("" if each is None else f"{each:.1f} x" for each in multiples),
+            )
+    console.print(table)
+    rates = [rate for rate in found.options.rates_per_s if any(cell.rate == rate for cell in found.cells)]
+    if not rates:
+        return
+    table = Table("latency, s", box=None)
+    for rate in rates:
+        sent = next(cell.rate_per_s for cell in found.cells if cell.rate == rate)
+        table.add_column(f"p50 at {sent:.3g}/s")
+        table.add_column("p90")
+    for system in (STATIC, CONTINUOUS):
+        row = []
+        for rate in rates:
+            cell = found.cell(system, rate=rate)
+            ordered = [] if cell is None else latencies_s(cell)
+            row += [f"{percentile(ordered, percent):.2f}" if ordered else "" for percent in (50, 90)]
+        table.add_row(NAMES[system], *row)
+    console.print(table)

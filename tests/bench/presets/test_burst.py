@@ -1,0 +1,61 @@
+"""Many short requests in one batch, and one alone."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from forebay.bench.presets.burst import BurstOptions, burst_document, latencies_s, measure_burst
+from forebay.cli import application
+from forebay.errors import EngineError, SettingError
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+OPTIONS = BurstOptions(requests=7, repeats=3, output_tokens=2)
+
+
+def test_all_three_are_measured() -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        found = measure_burst(replica.url, None, OPTIONS)
+    assert found.complete
+    assert len(found.alone.run.records) == 3
+    assert found.batch is not None
+    assert found.apart is not None
+    assert len(found.batch.run.records) == 1
+    assert len(found.apart.run.records) == 7
+    # All prompts are in the one request.
+    (whole,), alone = found.batch.run.records, found.alone.run.records[0]
+    assert (whole.prompt_tokens or 0) > 5 * (alone.prompt_tokens or 0)
+    document = burst_document(found, provenance={})
+    (took,) = latencies_s(found.batch)
+    assert document["batch"]["requests_per_s"] == pytest.approx(7 / took)
+    assert document["gain"] == pytest.approx(7 * document["alone"]["p50_s"] / took)
+    assert document["alone"]["p99_s"] is None
+    assert document["apart"]["failed"] == 0
+
+
+def test_a_batch_that_the_server_refuses_is_told() -> None:
+    # Longer than what is asked for alone, so that only the batch is refused.
+    with ReplicaThread(ReplicaScript(max_model_len=20)) as replica, pytest.raises(EngineError):
+        measure_burst(replica.url, None, BurstOptions(requests=3, output_tokens=40))
+
+
+def test_the_command_shows_what_each_took() -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        shown = CliRunner().invoke(application(), ["bench", "burst", "--quick", "--url", replica.url])
+        told = CliRunner().invoke(
+            application(), ["bench", "burst", "--quick", "--url", replica.url, "--json"]
+        )
+    assert shown.exit_code == 0, shown.output
+    assert "one alone (median)" in shown.stdout
+    assert "100 prompts, one HTTP request" in shown.stdout
+    assert orjson.loads(told.stdout)["requests"] == 100
+
+
+def test_sizes_are_bounded() -> None:
+    for wrong in ({"requests": 0}, {"requests": 10**6}, {"repeats": 0}):
+        with pytest.raises(SettingError, match="expected 1 to"):
+            BurstOptions(**wrong)
+    error = CliRunner().invoke(application(), ["bench", "burst", "--quick", "--requests", "5"]).exception
+    assert "--quick and --requests" in str(error)
