@@ -274,8 +274,10 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, *, usable: bool) -> None:
         ended, self._ended, self._reader = self._ended, None, None
+        if ended is None:
+            return
         self.usable = usable
-        if ended is not None and not ended.done():
+        if not ended.done():
             ended.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
