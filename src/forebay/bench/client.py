@@ -191,6 +191,7 @@ class _Flight:
             ),
             asked_prompt_tokens=request.prompt_tokens,
             asked_output_tokens=request.output_tokens,
+            asked_exact=request.exact,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
             cached_tokens=self.cached_tokens,
