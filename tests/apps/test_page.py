@@ -15,6 +15,7 @@ from forebay.apps.page import (
     link,
     moment,
     page,
+    path,
     quotes,
     section,
     svg,
@@ -143,3 +144,16 @@ def test_moments() -> None:
     assert moment(1_503_793_148_000) == "2017-08-27 00:19:08"
     assert moment(1_503_793_148_000, seconds=False) == "2017-08-27 00:19"
     assert moment(None) == moment(10**20) == "–"
+
+
+def test_a_path_has_room_for_any_number_of_points() -> None:
+    found = path([("M", (0, 0.04)), *(("L", (x, 1.25)) for x in range(5000))], stroke="red", class_="line")
+    assert found.startswith('<path d="M0 0L0 1.2L1 1.2')
+    assert found.endswith('L4999 1.2" stroke="red" class="line"></path>')
+    with pytest.raises(ValueError, match="no command"):
+        path([('"/><script>', (1.0,))])
+
+
+def test_rules_of_a_page_of_its_own_come_after_those_of_all() -> None:
+    found = page("title", "lead", style="b{color:red}")
+    assert found.index("b{color:red}</style>") > found.index("body{")

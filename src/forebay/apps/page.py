@@ -22,6 +22,7 @@ NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 FORBIDDEN_TAGS = frozenset(("script", "style", "iframe", "object", "embed", "base", "meta", "link", "form"))
 URL_ATTRIBUTES = frozenset(("href", "src", "action", "formaction", "xlink:href", "srcdoc", "style"))
 VOID_TAGS = frozenset(("br", "hr", "img", "input", "wbr"))
+PATH_COMMANDS = frozenset("MLHVZmlhvz")
 MAX_TEXT_CHARS = 2000
 """No more of one text is shown."""
 
@@ -153,8 +154,20 @@ def svg(width: float, height: float, *children: Child, label: str) -> Html:
     return element("div", drawing, class_="scroll")
 
 
-def page(title: str, lead: Child, *children: Child) -> Html:
-    """The whole document; its script is there only where a `filter_box` needs it."""
+def path(steps: Iterable[tuple[str, tuple[float, ...]]], **attributes: object) -> Html:
+    """A line of a drawing, however long: commands of SVG's `d`, such as `("M", (0, 10))`."""
+    parts = []
+    for command, numbers in steps:
+        if command not in PATH_COMMANDS:
+            raise ValueError(f"no command {command!r} of a path")
+        parts.append(command + " ".join(f"{number:.1f}".removesuffix(".0") for number in numbers))
+    # Made of letters and numbers alone, so nothing in it can end the attribute.
+    return Html(element("path", **attributes).replace("<path", f'<path d="{"".join(parts)}"', 1))
+
+
+def page(title: str, lead: Child, *children: Child, style: str = "") -> Html:
+    """The whole document; its script is there only where a `filter_box` needs it. `style`: rules of our own,
+    after those that all pages have."""
     body = joined(children)
     digest = base64.b64encode(sha256(SCRIPT.encode()).digest()).decode()
     filters = 'class="filter"' in body
@@ -164,7 +177,7 @@ def page(title: str, lead: Child, *children: Child) -> Html:
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy, quote=True)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>"
+        f"<title>{text(title)}</title><style>{STYLE}{style}</style></head><body>"
         f"<h1>{text(title)}</h1>{element('p', lead, class_='lead')}{body}"
         f"{f'<script>{SCRIPT}</script>' if filters else ''}</body></html>\n"
     )

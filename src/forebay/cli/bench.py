@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forebay.cli.bench_serve import serve
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -31,6 +32,9 @@ bench = typer.Typer(help="Measure an engine, and what a run costs, on this machi
 @bench.callback()
 def _bench() -> None:
     """Measure an engine, and what a run costs, on this machine."""
+
+
+bench.command(cls=Command)(serve)
 
 
 @bench.command(name="engine", cls=Command)

@@ -1,0 +1,170 @@
+"""What the drawings of a report show, as numbers: distributions, courses over time, the knee of a sweep.
+
+Everything is thinned out to what can be seen, so that a page has a bounded size however long the run was.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from forebay.bench.metrics import output_tokens, request_figures
+from forebay.bench.records import LoadRun, RequestRecord
+
+CURVE_POINTS = 200
+LEAST_BINS, MOST_BINS = 10, 120
+REQUESTS_PER_BIN = 8
+MOST_ROWS = 120
+ROWS_AROUND = 80
+MOST_DOTS = 1500
+KNEE_LEAST = 0.1
+"""A knee lies at least so far from the straight line, as a share of the drawing's height."""
+
+Points = list[tuple[float, float]]
+
+
+def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
+    """(value, share of the samples that are no larger), from the smallest to the largest sample."""
+    ordered = sorted(values)
+    if not ordered:
+        return []
+    count = len(ordered)
+    # Each sample of few; of many, evenly spread ones with both ends.
+    places = (
+        range(count) if count <= points else [round(i * (count - 1) / (points - 1)) for i in range(points)]
+    )
+    return [(ordered[0], 0.0), *((ordered[place], (place + 1) / count) for place in places)]
+
+
+def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[float]]:
+    """The response and the service times of a figure: `ttft` or `e2el`; the answered requests alone."""
+    figures = [each for each in map(request_figures, run.records) if each is not None]
+    response = [getattr(each, f"{name}_s") for each in figures]
+    service = [getattr(each, f"service_{name}_s") for each in figures]
+    return _told(response), _told(service)
+
+
+def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]]:
+    """TPOT of each request, and of all together the gaps between tokens and between chunks."""
+    figures = [each for each in map(request_figures, run.records) if each is not None]
+    return (
+        _told(each.tpot_s for each in figures),
+        [gap for each in figures for gap in each.token_gaps_s],
+        [gap for each in figures for gap in each.chunk_gaps_s],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Courses:
+    """A run over time, in bins of one width; (start of the bin, value), and the last once more at its end.
+
+    Per second: requests that were due, answers that ended, tokens that came. `in_flight`: the mean over the
+    bin of requests sent and not ended.
+    """
+
+    width_s: float
+    due_per_s: Points
+    answered_per_s: Points
+    tokens_per_s: Points
+    in_flight: Points
+
+
+def courses(run: LoadRun) -> Courses | None:
+    """None of a run without a request or without a length."""
+    if run.duration_s <= 0 or not run.records:
+        return None
+    bins = min(max(len(run.records) // REQUESTS_PER_BIN, LEAST_BINS), MOST_BINS)
+    width_s = run.duration_s / bins
+    due, answered, tokens, busy_s = ([0.0] * bins for _ in range(4))
+
+    def place(at_s: float) -> int:
+        return min(max(int(at_s / width_s), 0), bins - 1)
+
+    for record in run.records:
+        due[place(record.due_s)] += 1
+        if record.answered:
+            answered[place(record.ended_s)] += 1
+        _count_tokens(record, tokens, place)
+        if record.sent_s is not None:
+            for one in range(place(record.sent_s), place(record.ended_s) + 1):
+                shared = min(record.ended_s, (one + 1) * width_s) - max(record.sent_s, one * width_s)
+                busy_s[one] += max(shared, 0.0)
+
+    def course(totals: Sequence[float]) -> Points:
+        values = [total / width_s for total in totals]
+        return [(i * width_s, value) for i, value in enumerate((*values, values[-1]))]
+
+    return Courses(width_s, course(due), course(answered), course(tokens), course(busy_s))
+
+
+def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> None:
+    """Add the record's tokens where its chunks came; spread evenly over them where they tell none."""
+    assert callable(place)
+    known = all(chunk.tokens is not None for chunk in record.chunks)
+    each = (output_tokens(record) or len(record.chunks)) / max(len(record.chunks), 1)
+    for chunk in record.chunks:
+        tokens[place(chunk.at_s)] += (chunk.tokens or 0) if known else each
+
+
+def signals(run: LoadRun) -> dict[str, Points]:
+    """The engine's samples by name, thinned out; those that are numbers."""
+    names = list(dict.fromkeys(name for sample in run.samples for name in sample.values))
+    found = {}
+    for name in names:
+        told = [(sample.at_s, sample.values.get(name, math.nan)) for sample in run.samples]
+        found[name] = thinned([(at_s, value) for at_s, value in told if math.isfinite(value)], 2 * MOST_BINS)
+    return found
+
+
+def first_tokens(run: LoadRun) -> Points:
+    """(when it was due, its TTFT) of each answered request, thinned out."""
+    found = [(record.due_s, figures.ttft_s) for record in run.records if (figures := request_figures(record))]
+    return thinned([(due_s, ttft_s) for due_s, ttft_s in found if ttft_s is not None], MOST_DOTS)
+
+
+def waterfall(run: LoadRun) -> list[RequestRecord]:
+    """Requests by when they were due: all of few; of many, those due around the one that took longest."""
+    ordered = sorted(run.records, key=lambda record: (record.due_s, record.index))
+    if len(ordered) <= MOST_ROWS:
+        return ordered
+    slowest = max(range(len(ordered)), key=lambda place: ordered[place].ended_s - ordered[place].due_s)
+    first = min(max(slowest - ROWS_AROUND // 2, 0), len(ordered) - ROWS_AROUND)
+    return ordered[first : first + ROWS_AROUND]
+
+
+def thinned(points: Points, most: int) -> Points:
+    """Every so-many-th point, so that `most` are left at most."""
+    return points[:: -(-len(points) // most) or 1]
+
+
+def knee(points: Sequence[tuple[float, float]]) -> int | None:
+    """The place of the knee of a rising curve: where more of x begins to cost much of y.
+
+    The point farthest below the straight line from the first to the last, both axes scaled to 0..1
+    ("Finding a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing). None of fewer than four
+    points, and where no point lies `KNEE_LEAST` below the line: the curve has no knee.
+    """
+    if len(points) < 4:
+        return None
+    (first_x, first_y), (last_x, last_y) = min(points), max(points)
+    if last_x <= first_x or last_y <= first_y:
+        return None
+    below = [(x - first_x) / (last_x - first_x) - (y - first_y) / (last_y - first_y) for x, y in points]
+    place = max(range(len(points)), key=below.__getitem__)
+    return place if below[place] >= KNEE_LEAST else None
+
+
+def share_within(values: Sequence[float], bound: float) -> float:
+    """The share of sorted `values` that are no larger than `bound`."""
+    return bisect_right(values, bound) / len(values) if values else 0.0
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def percentages(count: int) -> Iterator[float]:
+    """Those that a drawing names."""
+    yield from (50.0, 90.0, 99.0) if count >= 1000 else (50.0, 90.0) if count >= 100 else (50.0,)

@@ -1,0 +1,236 @@
+"""The document of a benchmark: one JSON file, and its requests beside it, one line each.
+
+`NAME.json` has what was asked, the figures, the verdict, the samples and the provenance of each run;
+`NAME.requests.jsonl` has every request of every run. Both are written whole or not at all. The figures are
+read as they were written, so that a document without its requests still shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from forebay.bench.metrics import RunFigures, Slo, run_figures
+from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
+from forebay.bench.verdict import Verdict, judge
+from forebay.errors import SettingError
+from forebay.files import read_bytes, write_atomic
+
+FORMAT = "forebay-bench/1"
+MOST_DOCUMENT_BYTES = 256 << 20
+MOST_REQUEST_BYTES = 2 << 30
+MOST_RUNS = 10_000
+DIGITS = 6
+"""Times are written to the microsecond: less than the clock's own noise, and half the size."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run and what was computed from it. `slo`: what the figures' goodput was counted by. `verdict`: None
+    where nobody judged it."""
+
+    run: LoadRun
+    figures: RunFigures
+    slo: Slo | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def word(self) -> str:
+        """VALID, INVALID or, where nobody judged it, nothing."""
+        return "" if self.verdict is None else self.verdict.word
+
+
+def measured_run(run: LoadRun, slo: Slo | None = None) -> MeasuredRun:
+    """The run with its figures and its verdict."""
+    return MeasuredRun(run, run_figures(run, slo), slo, judge(run))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one command measured: one run, the runs of a sweep, or repeats of them, in the order in which they
+    were made. `command`: its name, such as `serve`."""
+
+    command: str
+    runs: tuple[MeasuredRun, ...]
+
+
+def requests_path(path: Path) -> Path:
+    """Where the requests of the document at `path` are."""
+    return path.with_name(f"{path.stem}.requests.jsonl")
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as a JSON value, without its requests."""
+    return {
+        "format": FORMAT,
+        "command": report.command,
+        "runs": [_run_document(measured) for measured in report.runs],
+    }
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the document to `path` and its requests beside it; blocks.
+
+    Raises `SettingError` where they cannot be written.
+    """
+    # The requests first: a document never stands without those it tells of.
+    lines = (
+        orjson.dumps({"run": number, **request_document(record)})
+        for number, measured in enumerate(report.runs)
+        for record in measured.run.records
+    )
+    data = orjson.dumps(document(report), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    try:
+        write_atomic(requests_path(path), b"".join(line + b"\n" for line in lines))
+        write_atomic(path, data)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_report(path: Path) -> Report:
+    """The report that `write_report` wrote to `path`; runs without their requests where these are not there.
+
+    Raises `SettingError` where it is no such document, is damaged, or is too large.
+    """
+    try:
+        found = orjson.loads(read_bytes(path, MOST_DOCUMENT_BYTES, str(path)))
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise SettingError(f'{path}: not a document of forebay bench: expected "format": "{FORMAT}"')
+    listed = found.get("runs")
+    if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
+        raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')
+    runs = [_read_run(path, number, run) for number, run in enumerate(listed)]
+    requests = requests_path(path)
+    if requests.exists():
+        records: list[list[RequestRecord]] = [[] for _ in runs]
+        for number, record in _read_requests(requests, len(runs)):
+            records[number].append(record)
+        runs = [
+            replace(measured, run=replace(measured.run, records=tuple(own)))
+            for measured, own in zip(runs, records, strict=True)
+        ]
+    return Report(str(found.get("command", "")), tuple(runs))
+
+
+def request_document(record: RequestRecord) -> dict[str, Any]:
+    """A request as a JSON value; what is None is left out, a chunk is `[at_s]` or `[at_s, tokens]`."""
+    found: dict[str, Any] = {}
+    for name in RequestRecord.__slots__:
+        value = getattr(record, name)
+        if name == "chunks":
+            if value:
+                found[name] = [_chunk_document(chunk) for chunk in value]
+        elif value is not None:
+            found[name] = round(value, DIGITS) if isinstance(value, float) else value
+    return found
+
+
+def _chunk_document(chunk: Chunk) -> list[float]:
+    at_s = round(chunk.at_s, DIGITS)
+    return [at_s] if chunk.tokens is None else [at_s, chunk.tokens]
+
+
+def _run_document(measured: MeasuredRun) -> dict[str, Any]:
+    run = measured.run
+    return {
+        "began_at": run.began_at,
+        "duration_s": run.duration_s,
+        "complete": run.complete,
+        "verdict": verdict_document(measured.verdict),
+        "asked": dict(run.asked),
+        "slo": None if measured.slo is None else asdict(measured.slo),
+        "figures": _figures_document(measured.figures),
+        "samples": [_sample_document(sample) for sample in run.samples],
+        "provenance": dict(run.provenance),
+    }
+
+
+def verdict_document(verdict: Verdict | None) -> dict[str, Any] | None:
+    """The verdict as a JSON value, its word in front."""
+    return None if verdict is None else {"word": verdict.word, **asdict(verdict)}
+
+
+def _sample_document(sample: EngineSample) -> dict[str, Any]:
+    """JSON has no word for what is not a number: that is left out."""
+    values = {name: value for name, value in sample.values.items() if math.isfinite(value)}
+    return {"at_s": round(sample.at_s, DIGITS), "values": values}
+
+
+def _figures_document(figures: RunFigures) -> dict[str, Any]:
+    found = asdict(figures)
+    for distribution in found["distributions"].values():
+        percentiles = distribution["percentiles"]
+        distribution["percentiles"] = {f"{number:g}": value for number, value in percentiles.items()}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _RunDocument:
+    """One entry of "runs", as it is read."""
+
+    began_at: str
+    duration_s: float
+    asked: dict[str, Any]
+    figures: RunFigures
+    complete: bool
+    samples: tuple[EngineSample, ...]
+    provenance: dict[str, Any]
+    slo: Slo | None = None
+    verdict: Verdict | None = None
+
+
+_RUN = TypeAdapter(_RunDocument)
+_REQUEST = TypeAdapter(RequestRecord)
+
+
+def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
+    try:
+        one = _RUN.validate_python(found)
+    except ValidationError as error:
+        raise SettingError(f"{path}: runs[{number}]{_first(error)}") from None
+    run = LoadRun(
+        began_at=one.began_at,
+        duration_s=one.duration_s,
+        asked=one.asked,
+        records=(),
+        complete=one.complete,
+        samples=one.samples,
+        provenance=one.provenance,
+    )
+    return MeasuredRun(run, one.figures, one.slo, one.verdict)
+
+
+def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]:
+    data = read_bytes(path, MOST_REQUEST_BYTES, str(path))
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            found = orjson.loads(line)
+            run = found.pop("run")
+            if not isinstance(run, int) or not 0 <= run < runs:
+                raise SettingError(f"{path}: line {number}: there is no run {run!r} in the document")
+            found.setdefault("sent_s")
+            found["chunks"] = [
+                dict(zip(("at_s", "tokens"), each, strict=False)) for each in found.get("chunks", ())
+            ]
+            yield run, _REQUEST.validate_python(found)
+        except orjson.JSONDecodeError as error:
+            raise SettingError(f"{path}: line {number}: not JSON: {error}") from None
+        except ValidationError as error:
+            raise SettingError(f"{path}: line {number}{_first(error)}") from None
+        except (AttributeError, KeyError, TypeError):
+            raise SettingError(f"{path}: line {number}: not a request of a run") from None
+
+
+def _first(error: ValidationError) -> str:
+    """Where the first of the faults is, and what it is."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+    return f"{place}: {fault['msg']}"

@@ -1,0 +1,64 @@
+"""What a load was, read from what was asked for: its rate or concurrency, its name, what repeats share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from forebay.bench.report.document import MeasuredRun
+
+CHANGES_IN_REPEATS = ("seed", "nonce")
+
+
+def rate_per_s(asked: Mapping[str, Any]) -> float | None:
+    """The mean rate of an open loop; None where the load has no single one."""
+    return _number(asked, "rate_per_s")
+
+
+def concurrency(asked: Mapping[str, Any]) -> int | None:
+    """How many requests a closed loop has in flight; None for an open one."""
+    found = _number(asked, "concurrency")
+    return None if found is None else int(found)
+
+
+def burstiness(asked: Mapping[str, Any]) -> float:
+    """As vLLM has it: 1 for a Poisson process."""
+    return _number(asked, "burstiness") or 1.0
+
+
+def kind(asked: Mapping[str, Any], of: str) -> str:
+    """The kind of the load's `schedule` or `workload`, as a word."""
+    part = asked.get(of)
+    named = part.get("kind") if isinstance(part, Mapping) else part
+    return "unknown" if named is None else str(named).replace("_", " ")
+
+
+def load_name(asked: Mapping[str, Any]) -> str:
+    """What a load is called in tables: its rate or its concurrency, else the kind of its schedule."""
+    rate, in_flight = rate_per_s(asked), concurrency(asked)
+    if rate is not None:
+        return f"{rate:.4g} requests/s"
+    return kind(asked, "schedule") if in_flight is None else f"concurrency {in_flight}"
+
+
+def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
+    """Runs by load, repeats of one load together, in the order of the first of each."""
+    found: dict[bytes, tuple[str, list[MeasuredRun]]] = {}
+    for measured in runs:
+        asked = measured.run.asked
+        key = orjson.dumps(load_of(asked), option=orjson.OPT_SORT_KEYS)
+        found.setdefault(key, (load_name(asked), []))[1].append(measured)
+    return list(found.values())
+
+
+def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What repeats of a load have in common."""
+    return {name: value for name, value in asked.items() if name not in CHANGES_IN_REPEATS}
+
+
+def _number(asked: Mapping[str, Any], name: str) -> float | None:
+    schedule = asked.get("schedule")
+    found = schedule.get(name) if isinstance(schedule, Mapping) else None
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None

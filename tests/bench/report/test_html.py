@@ -1,0 +1,202 @@
+"""The page: it says what is true, loads nothing, lets nothing through, and stays small."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import pytest
+from tests.apps.test_page import ATTACKS, seen
+from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
+
+from forebay.bench.metrics import Slo
+from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
+from forebay.bench.report.document import MeasuredRun, Report
+from forebay.bench.report.html import MOST_DETAILED, flattened, report_page
+
+ONE = measured(made_run(requests=300), verdict=VALID)
+MOST_BYTES = 2_000_000
+
+
+def page(*runs: MeasuredRun) -> str:
+    return report_page(Report("serve", runs))
+
+
+def words(document: str) -> str:
+    """The text that is shown."""
+    return " ".join(" ".join(seen(re.sub(r"<style>.*?</style>", "", document, flags=re.S)).words).split())
+
+
+def titles(document: str) -> list[str]:
+    return [unescape(found) for found in re.findall(r"<(?:h2|h3|figcaption><b)>(.*?)</", document)]
+
+
+def test_a_run_has_all_its_parts() -> None:
+    assert titles(page(ONE)) == [
+        "Figures",
+        "Failures",
+        "Distributions",
+        "TTFT",
+        "TPOT",
+        "Gaps between tokens",
+        "E2EL",
+        "Over time",
+        "Requests",
+        "Requests per second",
+        "Output tokens per second",
+        "TTFT of each request, ms, by when it was due",
+        "Engine: KV-cache usage",
+        "Requests",
+        "From due to done: the 80 around the slowest",
+        "The slowest",
+        "Provenance",
+        "Words",
+    ]
+
+
+def test_the_figures_are_those_of_the_run() -> None:
+    run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 1.75, 2.25), failed(1, 2.0)), duration_s=4.0)
+    found = words(page(measured(run, Slo(e2el_s=1.0))))
+    for said in (
+        "1 of 2 requests answered",
+        "0.25 requests/s answered",
+        "0.75 output tokens/s",
+        "500 ms TTFT median",
+        "375 ms TPOT median",
+        "1,250 ms E2EL median",
+        "0.0% goodput",
+        "1 503: overloaded",
+        "TTFT, service 1 250 ms 0 ms 250 ms 250 ms – – – 250 ms",
+    ):
+        assert said in found, said
+
+
+def test_the_verdict_comes_first_with_its_reasons() -> None:
+    found = words(page(replace(ONE, verdict=invalid("the client was late", "12 requests failed"))))
+    assert found.index("✕ INVALID the client was late 12 requests failed") < found.index("requests answered")
+    assert "✓ VALID schedule delay: at most 2.1 ms" in words(page(ONE))
+    assert "not judged" in words(page(replace(ONE, verdict=None)))
+
+
+def test_an_interrupted_run_says_so() -> None:
+    assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
+    assert "interrupted" not in words(page(ONE))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(made_run(records=()), id="no requests"),
+        pytest.param(made_run(records=(failed(0, 1.0), failed(1, 1.0, sent_s=None))), id="all failed"),
+        pytest.param(made_run(records=(RequestRecord(0, 1.0, 1.0, 2.0),), samples=()), id="no content"),
+        pytest.param(made_run(records=(answered(),), duration_s=0.0), id="no length"),
+        pytest.param(
+            made_run(records=(RequestRecord(0, 0.0, 0.0, 0.0, chunks=(Chunk(0.0),)),), duration_s=0.0),
+            id="zeros",
+        ),
+        pytest.param(made_run(asked={}, provenance={}, began_at="yesterday"), id="nothing told"),
+        pytest.param(made_run(samples=(EngineSample(0.0, {"x": float("nan")}),)), id="not a number"),
+    ],
+)
+def test_a_page_of_whatever_came(run: LoadRun) -> None:
+    found = page(measured(run))
+    assert "nan" not in found.lower().replace("provenance", "")
+    assert "Words" in titles(found)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_from_outside_becomes_markup(attack: str) -> None:
+    """In every place where a server, a file or a user may write a text."""
+
+    def told(by: str) -> Report:
+        records = (
+            answered(0, 1.0, 1.25, group=by, session=by, finish_reason=by),
+            failed(1, 2.0, by),
+        )
+        run = made_run(
+            records=records,
+            samples=(EngineSample(0.0, {by: 1.0}), EngineSample(1.0, {by: 2.0})),
+            provenance={by: by, "model": by, "versions": {by: [by]}, "command": by},
+            asked={by: by, "schedule": {"kind": by}, "workload": by},
+            began_at=by,
+        )
+        one = measured(run, verdict=invalid(by))
+        return Report(by, (one, one))
+
+    found, plain = seen(report_page(told(attack))), seen(report_page(told("harmless")))
+    assert found.tags == plain.tags
+    assert found.names == plain.names
+    assert found.addresses == []
+    assert attack.split(maxsplit=1)[0] in " ".join(found.words)
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    found = page(ONE, ONE)
+    assert "default-src 'none'" in unescape(found)
+    assert "script-src 'none'" in unescape(found)
+    assert "<script" not in found
+    assert not re.search(r"""(?:src|href)=|url\(|@import|https?://(?!127\.0\.0\.1)""", found)
+
+
+def test_every_drawing_says_what_it_shows() -> None:
+    found = page(ONE)
+    drawings = re.findall(r"<svg[^>]*>", found)
+    assert len(drawings) > 8
+    assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
+    # And its numbers are there for who does not see it: of all but the requests one by one.
+    assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
+
+
+def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
+    runs = [
+        measured(made_run(requests=150, rate_per_s=rate, seed=seed), verdict=VALID)
+        for rate in (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+        for seed in (0, 1)
+    ]
+    runs[-1] = replace(runs[-1], verdict=invalid("the rate fell short"))
+    found = page(*runs)
+    said = words(found)
+    assert "✕ INVALID — 1 of 12 runs 60 requests/s: the rate fell short" in said
+    assert re.search(r"60 requests/s 2 1 INVALID [\d.,]+ ± ", said)
+    assert "knee:" in said
+    assert found.count('<details class="run">') == 6 <= MOST_DETAILED
+    assert [title for title in titles(found) if "throughput" in title] == [
+        "TTFT, ms, by throughput",
+        "TPOT, ms, by throughput",
+        "E2EL, ms, by throughput",
+    ]
+
+
+def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
+    long = measured(made_run(requests=10_000, rate_per_s=30, tokens=3))
+    assert len(page(long).encode()) < 200_000
+    many: Any = [measured(made_run(requests=200, rate_per_s=1.0 + n)) for n in range(60)]
+    assert len(page(*many).encode()) < MOST_BYTES
+
+
+def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
+    assert "from when sent the same" in words(page(ONE))
+    records = tuple(answered(n, n * 1.0, n + 0.5, n + 0.75, n + 1.0) for n in range(20))
+    late = words(page(measured(made_run(records=records))))
+    assert "from when sent the same" not in late
+    assert "from when it was sent" in late
+
+
+def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
+    near, far = page(measured(ONE.run, Slo(ttft_s=0.1))), page(measured(ONE.run, Slo(ttft_s=60.0)))
+    assert re.search(r"objective: [\d.]+% within 100 ms", words(near))
+    assert "objective: 100.0% within 60,000 ms" in words(far)
+    assert near.count("line dash") == far.count("line dash") + 1
+
+
+def test_settings_within_settings() -> None:
+    found = list(flattened({"versions": {"vllm": "0.32", "python": None}, "flags": ["a", 1], "seed": 0}))
+    assert found == [("versions vllm", "0.32"), ("flags", "a, 1"), ("seed", "0")]
+
+
+def test_without_the_requests_the_figures_stand() -> None:
+    found = page(MeasuredRun(replace(ONE.run, records=(), samples=()), ONE.figures, SLO, VALID))
+    assert "The requests themselves are not beside the document." in words(found)
+    assert "Figures" in titles(found)

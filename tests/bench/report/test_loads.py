@@ -1,0 +1,39 @@
+"""What a load was, from what was asked for."""
+
+from __future__ import annotations
+
+from tests.bench.report.made_runs import made_run, measured
+
+from forebay.bench.load.lengths import Exactly
+from forebay.bench.load.plan import make_load
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Gamma
+from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.report.loads import burstiness, concurrency, kind, load_name, loads, rate_per_s
+
+
+def test_repeats_are_put_together_by_their_load() -> None:
+    runs = [
+        measured(made_run(requests=3, rate_per_s=rate, seed=seed)) for seed in (0, 1) for rate in (5.0, 9.0)
+    ]
+    found = loads(runs)
+    assert [(name, [one.run.asked["seed"] for one in own]) for name, own in found] == [
+        ("5 requests/s", [0, 1]),
+        ("9 requests/s", [0, 1]),
+    ]
+
+
+def test_a_load_says_what_it_was() -> None:
+    """Of loads as they are really made."""
+    workload = RandomTokens(Exactly(3), Exactly(2))
+    gamma, closed, burst = (
+        make_load(schedule, workload, 2).asked for schedule in (Gamma(5, 0.25), ClosedLoop(8), Bursts())
+    )
+    assert (rate_per_s(gamma), burstiness(gamma), concurrency(gamma)) == (5, 0.25, None)
+    assert (rate_per_s(closed), burstiness(closed), concurrency(closed)) == (None, 1.0, 8)
+    assert [load_name(asked) for asked in (gamma, closed, burst)] == [
+        "5 requests/s",
+        "concurrency 8",
+        "burst",
+    ]
+    assert kind(burst, "workload") == "random tokens"
+    assert load_name({}) == "unknown"
