@@ -29,11 +29,11 @@ from benchmarks.tools_agreement import (
 from forebay.errors import LaunchError, SettingError, SetupError
 
 SHAPE = Shape(requests=4, concurrency=1, prompt_tokens=8, output_tokens=5)
-SAME = ToolFigures(100.0, 20.0, 50.0, 4, 20)
+SAME = ToolFigures(100.0, 20.0, 50.0, 4, 32, 20)
 
 
 def test_the_figures_that_each_tool_writes() -> None:
-    expected = ToolFigures(101.5, 20.5, 48.0, 4, 20)
+    expected = ToolFigures(101.5, 20.5, 48.0, 4, 33, 20)
     assert (
         read_vllm(
             {
@@ -41,6 +41,7 @@ def test_the_figures_that_each_tool_writes() -> None:
                 "mean_tpot_ms": 20.5,
                 "output_throughput": 48.0,
                 "completed": 4,
+                "total_input_tokens": 33,
                 "total_output_tokens": 20,
             }
         )
@@ -52,6 +53,7 @@ def test_the_figures_that_each_tool_writes() -> None:
         "output_token_throughput": 48.0,
         "request_count": 4.0,
         "output_sequence_length": 5.0,
+        "usage_prompt_tokens": 8.25,
     }
     assert read_aiperf({name: {"avg": value} for name, value in averages.items()}) == expected
     means = {
@@ -59,6 +61,7 @@ def test_the_figures_that_each_tool_writes() -> None:
         "inter_token_latency_ms": 20.5,
         "output_tokens_per_second": 48.0,
         "output_token_count": 5.0,
+        "prompt_token_count": 8.25,
     }
     metrics = {name: {"successful": {"mean": value}} for name, value in means.items()}
     totals = {"request_totals": {"successful": 4}}
@@ -84,8 +87,12 @@ def test_a_difference_is_a_share_of_ours_with_its_bounds() -> None:
 
 def test_a_tool_that_asked_for_something_else_is_not_compared() -> None:
     check("other", SAME, SHAPE)
-    with pytest.raises(LaunchError, match="other: 4 answers with 19 tokens, and 4 with 20 were asked for"):
+    with pytest.raises(
+        LaunchError, match="other: 4 answers with 19 tokens to prompts of 32, and 4 with 20 to 32"
+    ):
         check("other", replace(SAME, output_tokens=19), SHAPE)
+    with pytest.raises(LaunchError, match="prompts of 30"):
+        check("other", replace(SAME, prompt_tokens=30), SHAPE)
     with pytest.raises(LaunchError, match="3 answers"):
         check("other", replace(SAME, requests=3), SHAPE)
 
