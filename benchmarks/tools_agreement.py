@@ -306,8 +306,8 @@ def measure_agreement(
 
 
 def check(name: str, found: ToolFigures, shape: Shape) -> None:
-    """Raise `LaunchError` where a tool did not send what it was asked for: as many requests and tokens. Prompts
-    that were made as texts may have a few more or less when the engine counts them."""
+    """Raise `LaunchError` where a tool did not send what it was asked for: as many requests and tokens.
+    Prompts that were made as texts may have a few more or less when the engine counts them."""
     asked = (shape.requests, shape.requests * shape.output_tokens)
     prompts = shape.requests * shape.prompt_tokens
     if (found.requests, found.output_tokens) != asked or (
