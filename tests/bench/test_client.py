@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -135,7 +136,7 @@ async def test_turns_of_a_session_come_one_after_the_other(schedule: Bursts | Cl
         turns.setdefault(record.session, []).append(record)
     assert len(turns) == 8
     for session in turns.values():
-        for before, after in zip(session, session[1:], strict=False):
+        for before, after in pairwise(session):
             assert after.due_s >= before.ended_s
 
 
@@ -197,12 +198,16 @@ async def test_a_defect_of_a_target_is_no_measurement() -> None:
 
 async def test_progress_is_told() -> None:
     seen: list[Progress] = []
+    told = asyncio.Event()
 
     async def wait(request: LoadRequest) -> None:
-        while len(seen) < 2:
-            await asyncio.sleep(0.01)
+        await told.wait()
 
-    await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=seen.append)
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        told.set()
+
+    await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=tell)
     assert (seen[0].requests, seen[0].sent, seen[0].ended) == (3, 3, 0)
 
 
@@ -231,7 +236,7 @@ def test_a_server_that_dies_half_way() -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(Unreachable, match="no connection .*is it there"):
+    with pytest.raises(Unreachable, match=r"no connection .*is it there"):
         measure(OpenAiTarget("http://127.0.0.1:9"), make_load(Bursts(), SHORT, 1))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from forebay.cli.bench_compare import compare_runs
 from forebay.cli.bench_report import report_run
+from forebay.cli.bench_serve import serve
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -37,6 +38,7 @@ def _bench() -> None:
 
 bench.command(name="report")(report_run)
 bench.command(name="compare", cls=Command)(compare_runs)
+bench.command(cls=Command)(serve)
 
 
 @bench.command(name="engine", cls=Command)

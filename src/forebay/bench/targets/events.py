@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 
+from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.engine.failures import Quoter, error_from_status
 from forebay.engine.protocol import DONE, SseParser
-from forebay.errors import ProtocolViolation, Unreachable
+from forebay.errors import BadRequest, ProtocolViolation, Unreachable
 
 MAX_REFUSAL_BYTES = 64 << 10
 ONE_TOKEN = Piece(content=True, tokens=1)
@@ -25,11 +26,13 @@ TakeEvent = Callable[[Any], Piece]
 class EventReader:
     """Reads one answer and calls `on_piece`: with its status, at its first byte, and for each event.
 
-    `finish_reason` is the last one told; `ended` by the protocol's own end, where it has one.
+    An answer is complete with the event `[DONE]`, or where its body ends after a `finish_reason`; with
+    `ends_with_body` for a protocol that has neither, where its body ends.
     """
 
     __slots__ = (
         "_begun",
+        "_ends_with_body",
         "_model",
         "_on_piece",
         "_parser",
@@ -42,7 +45,17 @@ class EventReader:
         "finish_reason",
     )
 
-    def __init__(self, url: str, model: str, quote: Quoter, take: TakeEvent, on_piece: OnPiece) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        quote: Quoter,
+        take: TakeEvent,
+        on_piece: OnPiece,
+        *,
+        ends_with_body: bool = False,
+    ) -> None:
+        self._ends_with_body = ends_with_body
         self._url = url
         self._model = model
         self._quote = quote
@@ -86,7 +99,7 @@ class EventReader:
             )
         if not self.done:
             self._parser.end()
-            if self.finish_reason is None:
+            if self.finish_reason is None and not self._ends_with_body:
                 raise Unreachable(f"{self._url} ended its answer before it was complete")
 
     def _read(self, event: bytes) -> None:
@@ -126,3 +139,10 @@ def count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError("not a count")
     return value
+
+
+def text_prompt(request: LoadRequest, server: str) -> str:
+    """The prompt, where it is a text. Raises `BadRequest` where it is tokens."""
+    if isinstance(request.prompt, str):
+        return request.prompt
+    raise BadRequest(f"{server} takes no prompts of tokens: take a workload of texts")

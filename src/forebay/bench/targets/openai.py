@@ -17,7 +17,15 @@ import orjson
 
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
-from forebay.bench.targets.events import CONTENT, NOTHING, ONE_TOKEN, Collector, EventReader, count
+from forebay.bench.targets.events import (
+    CONTENT,
+    NOTHING,
+    ONE_TOKEN,
+    Collector,
+    EventReader,
+    count,
+    text_prompt,
+)
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
 from forebay.engine.failures import Quoter, error_from_object, error_from_status
@@ -95,12 +103,8 @@ class OpenAiTarget:
         body: dict[str, Any] = {"model": self._model}
         if not self._options.chat:
             body["prompt"] = prompt.tolist() if isinstance(prompt, array) else prompt
-        elif isinstance(prompt, str):
-            body["messages"] = [{"role": "user", "content": prompt}]
         else:
-            raise BadRequest(
-                "chat completions take no prompts of tokens: use completions, or a text workload"
-            )
+            body["messages"] = [{"role": "user", "content": text_prompt(request, "a chat completion")}]
         body["max_tokens"] = request.output_tokens
         body["temperature"] = 0
         body["stream"] = True

@@ -1,0 +1,90 @@
+"""`python -m benchmarks tools-agreement`: `forebay bench` beside independent tools."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+
+
+def tools_agreement(
+    *,
+    engine: Annotated[
+        str, typer.Option(metavar="URL", help="The engine to measure.")
+    ] = "http://127.0.0.1:8100",
+    tokenizer: Annotated[Path, typer.Option(help="Folder with the model's tokenizer.")],
+    vllm: Annotated[
+        Path | None, typer.Option(metavar="PYTHON", help="The Python of an environment with vLLM.")
+    ] = None,
+    aiperf: Annotated[Path | None, typer.Option(metavar="COMMAND", help="AIPerf's command.")] = None,
+    guidellm: Annotated[Path | None, typer.Option(metavar="COMMAND", help="guidellm's command.")] = None,
+    requests: Annotated[int, typer.Option(min=2, help="Requests of each tool in each turn.")] = 24,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 32,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 4,
+    seed: Annotated[int, typer.Option(help="Each turn has the next.")] = 0,
+    core: Annotated[
+        list[int] | None, typer.Option(min=0, help="A core for the tools; repeatable. Default: all.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Compare TTFT, TPOT and throughput with other tools; status 1 where fewer than two agree within 3 %."""
+    from benchmarks import tools_agreement as agreement
+
+    check_json(json)
+    tools = {}
+    if vllm is not None:
+        tools["vllm bench serve"] = agreement.vllm_bench(vllm)
+    if aiperf is not None:
+        tools["aiperf"] = agreement.aiperf(aiperf)
+    if guidellm is not None:
+        tools["guidellm"] = agreement.guidellm(guidellm)
+    if not tools:
+        raise SettingError("name at least one tool: --vllm, --aiperf or --guidellm")
+    if core:
+        os.sched_setaffinity(0, core)
+    console = errors_console()
+    found = agreement.measure_agreement(
+        tools,
+        agreement.server_at(engine, tokenizer),
+        agreement.Shape(requests, concurrency, prompt_tokens, output_tokens),
+        turns=turns,
+        seed=seed,
+        note=lambda words: say(console, words),
+    )
+    write_json(json, found)
+    if shows_text(json):
+        _show(found)
+    if not found["passed"]:
+        raise typer.Exit(1)
+
+
+def _show(found: dict[str, Any]) -> None:
+    table = Table("tool", "figure", "forebay", "tool's", "difference", "95 %", "agrees", box=None)
+    for each in found["comparison"]:
+        ours, theirs = (each[side]["mean"] if each[side] else None for side in ("ours", "theirs"))
+        table.add_row(
+            each["tool"],
+            each["figure"],
+            "" if ours is None else f"{ours:.2f}",
+            "" if theirs is None else f"{theirs:.2f}",
+            f"{each['difference']:+.1%}",
+            f"{each['low']:+.1%} to {each['high']:+.1%}",
+            "yes" if each["agrees"] else "no",
+        )
+    results_console().print(table)

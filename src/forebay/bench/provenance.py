@@ -1,0 +1,149 @@
+"""Where figures come from: machine, versions, model, data and command. Nothing secret is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+
+from forebay.bench.resources import gpus
+from forebay.engine.launch.dtype import read_processor
+
+HIDDEN = "[hidden]"
+PACKAGES = ("forebay", "aiohttp", "httptools", "orjson", "uvloop")
+HASHED_AT_ONCE = 1 << 20
+MAX_WORD_CHARS = 500
+
+SECRET_OPTION = re.compile(
+    r"^-(?:H$|-?[\w-]*(?:api[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
+    re.IGNORECASE,
+)
+"""Options whose value is hidden. `--output-tokens` and `--tokenizer` are none of them."""
+SECRET_SETTING = re.compile(
+    r"^[\w.-]*(?:api_?key|secret|passw|auth|credential|token(?!s|iz))[\w.-]*[=:]", re.IGNORECASE
+)
+"""`NAME=VALUE` of which the value is hidden."""
+SECRET_TEXT = re.compile(
+    r"\b(?:sk-|hf_|nvapi-|gh[pousr]_|xox[abp]-|AKIA)[\w-]{8,}|\bBearer\s+\S+", re.IGNORECASE
+)
+"""Keys by their looks, wherever they are."""
+URL = re.compile(r"[a-zA-Z][\w+.-]*://\S+")
+
+
+def provenance(
+    *,
+    command: Sequence[str],
+    target: str | None = None,
+    model: str | None = None,
+    tokenizer: str | None = None,
+    engine_version: str | None = None,
+    engine_command: Sequence[str] | None = None,
+    seed: int | None = None,
+    data: Path | None = None,
+    secrets: Iterable[str] = (),
+) -> dict[str, Any]:
+    """What a report says of a run's origin, as JSON values; what is None is left out.
+
+    `command` and `engine_command` are words of command lines: secrets in them are hidden as `hidden` does.
+    `data`: a file of which name and SHA-256 are told. Of the environment nothing is told. Raises `OSError`
+    where `data` cannot be read.
+    """
+    known = tuple(secrets)
+    found: dict[str, Any] = {
+        "command": hidden_command(command, known),
+        "target": None if target is None else hidden(target, known),
+        "model": model,
+        "tokenizer": tokenizer,
+        "engine_version": engine_version,
+        "engine_command": None if engine_command is None else hidden_command(engine_command, known),
+        "seed": seed,
+        "data": None if data is None else data.name,
+        "data_sha256": None if data is None else file_hash(data),
+        "machine": machine(),
+        "versions": versions(),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory, GPUs, and the system."""
+    found = gpus()
+    return {
+        "processor": read_processor().name or platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpus": [gpu.name for gpu in found],
+        "gpu_driver": found[0].driver if found else None,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that the client is made of, those that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(HASHED_AT_ONCE):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
+    """A command line as one would type it, with its secrets hidden: values of options and settings that are
+    named like one, what looks like a key, users and queries of URLs, and all of `secrets`."""
+    found: list[str] = []
+    hide_next = False
+    known = tuple(secrets)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if hide_next and not word.startswith("--"):
+            found.append(HIDDEN)
+            hide_next = False
+            continue
+        hide_next = False
+        if SECRET_OPTION.match(option):
+            found.append(option + (f"={HIDDEN}" if equals else ""))
+            hide_next = not equals
+        else:
+            found.append(hidden(word, known))
+    return shlex.join(found)
+
+
+def hidden(text: str, secrets: Iterable[str] = ()) -> str:
+    """One word or address, cut, with its secrets hidden."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, HIDDEN)
+    if setting := SECRET_SETTING.match(text):
+        return setting[0] + HIDDEN
+    text = SECRET_TEXT.sub(HIDDEN, URL.sub(_plain_url, text))
+    return text if len(text) <= MAX_WORD_CHARS else text[:MAX_WORD_CHARS] + "…"
+
+
+def _plain_url(found: re.Match[str]) -> str:
+    try:
+        parts = urlsplit(found[0])
+    except ValueError:
+        return HIDDEN
+    place = parts.netloc.rpartition("@")
+    user = f"{HIDDEN}@" if place[1] else ""
+    return urlunsplit((parts.scheme, user + place[2], parts.path, HIDDEN if parts.query else "", ""))

@@ -1,0 +1,81 @@
+"""Hugging Face's Text Generation Inference: `/generate_stream`, one event a token.
+
+The protocol is that of its OpenAPI document: prompts are texts; the last event has `details` with the reason
+of the end and the number of tokens. It has no way to ask for an answer of exact length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, text_prompt
+from forebay.bench.targets.http import HttpServer
+from forebay.engine.client import replica_url, request_headers
+from forebay.engine.failures import Quoter, error_from_object
+from forebay.errors import Overloaded
+
+PATH = "/generate_stream"
+
+
+class TgiTarget:
+    """A `Target` that streams from Text Generation Inference."""
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        self.url = replica_url(url)
+        self._api_key = api_key
+        self._quote = Quoter(api_key)
+        self._server: HttpServer | None = None
+        self._post = b""
+
+    @property
+    def name(self) -> str:
+        return f"{self.url}{PATH}"
+
+    @property
+    def model(self) -> None:
+        """It serves one, and requests do not name it."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        self._server = HttpServer(self.url, headers=request_headers(self._api_key), quote=self._quote)
+        try:
+            await self._server.connect()
+            self._post = self._server.post(PATH)
+            yield
+        finally:
+            self._server.close()
+            self._server = None
+
+    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
+        assert self._server is not None, "the target is not open"
+        body = {
+            "inputs": text_prompt(request, "Text Generation Inference"),
+            "parameters": {"max_new_tokens": request.output_tokens, "details": True, "do_sample": False},
+        }
+        reader = EventReader(self.url, "", self._quote, self._take, on_piece)
+        await self._server.send(self._post, orjson.dumps(body), reader)
+        reader.finish()
+
+    def _take(self, event: Any) -> Piece:
+        if "error" in event:
+            if event.get("error_type") == "overloaded":
+                raise Overloaded(f"{self.url} broke off: {self._quote(str(event['error']))}")
+            raise error_from_object(event["error"], replica=self.url, model="", quote=self._quote)
+        count(event["token"]["id"])
+        details = event.get("details")
+        if details is None:
+            return ONE_TOKEN
+        prompt_tokens = details.get("input_length")
+        return Piece(
+            content=True,
+            tokens=1,
+            prompt_tokens=None if prompt_tokens is None else count(prompt_tokens),
+            output_tokens=count(details["generated_tokens"]),
+            finish_reason=str(details["finish_reason"]),
+        )

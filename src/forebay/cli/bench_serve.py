@@ -1,0 +1,469 @@
+"""`forebay bench serve`: a server under a load of one's choice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.bench.client import Progress
+    from forebay.bench.metrics import Distribution, Slo
+    from forebay.bench.report.document import MeasuredRun
+
+INTERRUPTED_STATUS = 130
+INVALID_STATUS = 1
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Protocol(str, Enum):
+    """How the server is spoken to."""
+
+    openai = "openai"
+    chat = "chat"
+    tgi = "tgi"
+    triton = "triton"
+    triton_trtllm = "triton-trtllm"
+
+
+SERVER, LOAD, REQUESTS, REPORT = "Server", "When to send", "What to send", "Report"
+
+TIMES = (
+    ("ttft", "TTFT"),
+    ("service_ttft", "TTFT, service"),
+    ("tpot", "TPOT"),
+    ("token_gap", "token gap"),
+    ("longest_gap", "longest gap of a request"),
+    ("e2el", "E2EL"),
+    ("service_e2el", "E2EL, service"),
+    ("schedule_delay", "schedule delay"),
+)
+"""The figures that are shown, in seconds, with their titles."""
+
+
+def serve(
+    url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8100.")],
+    *,
+    protocol: Annotated[
+        Protocol,
+        typer.Option(
+            help="openai: /v1/completions; chat: /v1/chat/completions; tgi; triton, with its vLLM or "
+            "TensorRT-LLM backend.",
+            rich_help_panel=SERVER,
+        ),
+    ] = Protocol.openai,
+    model: Annotated[
+        str | None, typer.Option(help="Model name, if the server has several.", rich_help_panel=SERVER)
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable that holds the server's API key.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    extra: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="Further fields of each request, such as '{\"top_p\": 0.9}'.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Longest time for one answer, in seconds.", rich_help_panel=SERVER)
+    ] = 600.0,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Requests per second, with exponential gaps (Poisson); inf: all at once. May be repeated: "
+            "one run each.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Closed loop: so many requests at a time (default: 8). May be repeated: one run each.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option(
+            help="With --rate: gaps from a gamma distribution of this shape; below 1 in bursts, above 1 "
+            "evener.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    constant: Annotated[
+        bool, typer.Option("--constant", help="With --rate: even gaps.", rich_help_panel=LOAD)
+    ] = False,
+    ramp: Annotated[
+        str | None,
+        typer.Option(metavar="FROM:TO:SECONDS", help="A rate that grows over so long.", rich_help_panel=LOAD),
+    ] = None,
+    bursts: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE:SECONDS", help="So many at once, every so often.", rich_help_panel=LOAD),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Arrivals, lengths and shared prefixes of a trace in Mooncake's or Azure's format.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(help="With --trace: so many times as fast.", rich_help_panel=LOAD)
+    ] = 1.0,
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Number of requests (default: 100, or all of a file).", rich_help_panel=LOAD),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="In place of --requests, with --rate: as many as are due in so long.", rich_help_panel=LOAD
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=100, help="Runs of each load, with other seeds.", rich_help_panel=LOAD)
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of times and lengths.", rich_help_panel=LOAD)] = 0,
+    prompt_tokens: Annotated[
+        str,
+        typer.Option(
+            metavar="LENGTHS",
+            help="Length of prompts: 512, 100-200 or exp:MEAN:LIMIT.",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = "512",
+    output_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LENGTHS",
+            help="Length of answers, in the same form (default: 128).",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--at-most",
+            help="Whether answers must have their length, or may end earlier.",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUPS:TOKENS",
+            help="Prompts begin with one of so many prefixes of so many tokens.",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
+    turns: Annotated[
+        int | None,
+        typer.Option(
+            help="Sessions of so many turns, each prompt holding those before it.", rich_help_panel=REQUESTS
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON lines with prompt and output_tokens.",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
+    sharegpt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Conversations in ShareGPT's format.", rich_help_panel=REQUESTS),
+    ] = None,
+    slo_ttft_ms: Annotated[
+        float | None,
+        typer.Option(help="Objective for goodput: time to the first token.", rich_help_panel=REPORT),
+    ] = None,
+    slo_tpot_ms: Annotated[
+        float | None,
+        typer.Option(help="Objective for goodput: time per further token.", rich_help_panel=REPORT),
+    ] = None,
+    slo_e2el_ms: Annotated[
+        float | None,
+        typer.Option(help="Objective for goodput: time to the whole answer.", rich_help_panel=REPORT),
+    ] = None,
+    process: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PID",
+            help="Sample processor and memory of a process on this machine, and of those it started. May be "
+            "repeated.",
+            rich_help_panel=REPORT,
+        ),
+    ] = None,
+    json: JsonFile = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a line of JSON for each request, in AIPerf's form.",
+            rich_help_panel=REPORT,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report as one page.", rich_help_panel=REPORT),
+    ] = None,
+) -> None:
+    """Measure a server under a load: when each token came, of every request.
+
+    Times count from when a request was due. The exit status is 1 where the figures cannot be believed, and
+    130 after Ctrl-C; what was measured until then is reported.
+    """
+    from forebay.bench.load.schedules import MAX_SECONDS
+    from forebay.bench.report.document import Report
+    from forebay.bench.serve import (
+        LoadOptions,
+        TargetOptions,
+        run_provenance,
+        run_sources,
+        serve_runs,
+    )
+
+    check_json(json)
+    for option, path in (("--records", records), ("--html", html)):
+        if path is not None:
+            check_writable(option, path)
+    if not 0 < timeout <= MAX_SECONDS:
+        raise SettingError(f"--timeout: expected more than 0 seconds, found {timeout:g}")
+    processes = _processes(process or ())
+    key = _api_key(api_key_env)
+    target = TargetOptions(
+        url=url,
+        protocol=protocol.value,
+        model=model,
+        api_key=key,
+        extra=_extra(extra),
+    ).target()
+    if protocol in (Protocol.tgi, Protocol.triton_trtllm):
+        # Neither has a way to ask for an answer of exact length.
+        exact = exact or False
+    plans = LoadOptions(
+        rates=rate or (),
+        concurrencies=concurrency or (),
+        burstiness=burstiness,
+        constant=constant,
+        ramp=ramp,
+        bursts=bursts,
+        trace=trace,
+        speed=speed,
+        requests=requests,
+        seconds=seconds,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        exact=exact,
+        prefix=prefix,
+        turns=turns,
+        data=data,
+        conversations=sharegpt,
+        seed=seed,
+        repeats=repeats,
+    ).plan(texts=protocol is not Protocol.openai)
+    slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_e2el_ms)
+    console = errors_console()
+    found: list[MeasuredRun] = []
+    with _progress(console, len(plans)) as on_progress:
+        for measured in serve_runs(
+            target,
+            plans,
+            slo=slo,
+            timeout_s=timeout,
+            on_progress=on_progress,
+            origin=run_provenance(url, key, data=trace or data or sharegpt),
+            sources=lambda: run_sources(url, key, processes),
+        ):
+            found.append(measured)
+    report = Report("serve", tuple(found))
+    _write(report, json, records, html)
+    if shows_text(json):
+        for measured in found:
+            show_run(measured, results_console())
+    if any(not measured.run.complete for measured in found):
+        raise typer.Exit(INTERRUPTED_STATUS)
+    if any(measured.verdict is not None and not measured.verdict.valid for measured in found):
+        raise typer.Exit(INVALID_STATUS)
+
+
+def show_run(measured: MeasuredRun, console: Console) -> None:
+    """One run: its verdict, its rates, and its times in milliseconds."""
+    from rich.table import Table
+
+    from forebay.bench.report.loads import load_name
+
+    figures, verdict = measured.figures, measured.verdict
+    say(console, "")
+    say(console, load_name(measured.run.asked), style="bold")
+    if verdict is not None:
+        say(console, verdict.word, style="green" if verdict.valid else "red")
+        for words in (*verdict.reasons, *verdict.notes):
+            say(console, f"  {words}")
+    if not measured.run.complete:
+        say(console, "Interrupted: the figures are those of what was measured until then.", style="red")
+    failed = f", {figures.failed} failed" if figures.failed else ""
+    say(
+        console,
+        f"{figures.answered} of {figures.offered} requests answered{failed}, {figures.duration_s:.1f} s",
+    )
+    rates = [f"{figures.requests_per_s:.2f} requests/s"]
+    if figures.output_tokens_per_s is not None:
+        rates.append(f"{figures.output_tokens_per_s:.1f} output tokens/s")
+    if figures.total_tokens_per_s is not None:
+        rates.append(f"{figures.total_tokens_per_s:.1f} tokens/s with prompts")
+    if figures.goodput is not None and figures.good_requests_per_s is not None:
+        rates.append(f"goodput {figures.goodput:.1%}, {figures.good_requests_per_s:.2f} requests/s")
+    say(console, "; ".join(rates))
+    for cause, count in _causes(measured):
+        say(console, f"  {count} × {cause}")
+    table = Table("ms", "mean", *(f"p{percentile:g}" for percentile in PERCENTILES), "max", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, title in TIMES:
+        distribution = figures.distributions.get(name)
+        if distribution is not None:
+            table.add_row(title, *_times(distribution))
+    if table.rows:
+        console.print(table)
+
+
+def _times(found: Distribution) -> Iterator[str]:
+    values = [found.mean, *(found.percentiles.get(number) for number in PERCENTILES), found.maximum]
+    for value_s in values:
+        yield "–" if value_s is None else f"{value_s * 1000:.2f}"
+
+
+def _causes(measured: MeasuredRun) -> list[tuple[str, int]]:
+    """What went wrong, one line a cause with the first of its messages; the most frequent first."""
+    first: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for record in measured.run.records:
+        if record.error is not None:
+            cause = record.error.partition(":")[0]
+            first.setdefault(cause, record.error)
+            counts[cause] = counts.get(cause, 0) + 1
+    return sorted(((first[cause], count) for cause, count in counts.items()), key=lambda pair: -pair[1])
+
+
+def _write(report: Any, json: str | None, records: Path | None, html: Path | None) -> None:
+    import orjson
+
+    from forebay.bench.report.aiperf import aiperf_records
+    from forebay.bench.report.document import document, write_report
+    from forebay.bench.report.html import report_page
+    from forebay.files import write_atomic
+
+    if json is not None and shows_text(json):
+        write_report(Path(json), report)
+    else:
+        write_json(json, document(report))
+    try:
+        if records is not None:
+            lines = (line for measured in report.runs for line in aiperf_records(measured.run))
+            write_atomic(records, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        if html is not None:
+            write_atomic(html, report_page(report).encode())
+    except OSError as error:
+        raise SettingError(f"the report cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _progress(console: Console, runs: int) -> Iterator[Callable[[Progress], None] | None]:
+    """A bar on a terminal, nothing elsewhere. Drawn when it is told, by the event loop itself: a thread that
+    draws would take the interpreter from it at any moment."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=console, auto_refresh=False, transient=True) as bar:
+        task, run, last = bar.add_task(""), 1, 0
+
+        def tell(progress: Progress) -> None:
+            nonlocal run, last
+            if progress.sent < last:
+                run += 1
+            last = progress.sent
+            in_flight = progress.sent - progress.ended
+            failed = f", {progress.failed} failed" if progress.failed else ""
+            words = f"{run}/{runs}: {progress.passed_s:.0f} s, {in_flight} in flight{failed}"
+            bar.update(task, description=words, total=progress.requests, completed=progress.ended)
+            bar.refresh()
+
+        yield tell
+
+
+def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> Slo | None:
+    from forebay.bench.metrics import Slo
+
+    given = {"--slo-ttft-ms": ttft_ms, "--slo-tpot-ms": tpot_ms, "--slo-e2el-ms": e2el_ms}
+    for option, value in given.items():
+        if value is not None and not 0 < value < 1e9:
+            raise SettingError(f"{option}: expected more than 0 milliseconds, found {value:g}")
+    seconds = [None if value is None else value / 1000 for value in given.values()]
+    return None if seconds == [None] * 3 else Slo(*seconds)
+
+
+def _processes(words: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        if not name.isidentifier() or not number.isdecimal() or not 0 < int(number) < 1 << 31:
+            raise SettingError(f"--process: expected NAME=PID, such as engine=1234, found {word[:80]!r}")
+        found[name] = int(number)
+    return found
+
+
+def _api_key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        raise SettingError(f"--api-key-env: the environment variable {name} is not set")
+    return key
+
+
+def _extra(text: str | None) -> dict[str, Any]:
+    import orjson
+
+    if text is None:
+        return {}
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise SettingError("--extra: expected a JSON object")
+    return found

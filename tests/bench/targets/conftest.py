@@ -1,0 +1,31 @@
+"""What the tests of all targets share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.targets.base import Piece, Target
+
+Ask = Callable[..., list[Piece]]
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """Opens a target, sends one request and gives the pieces of its answer; raises what it raises, and puts
+    what came before that into `seen`."""
+
+    def run(target: Target, request: LoadRequest, seen: list[Piece] | None = None) -> list[Piece]:
+        pieces: list[Piece] = [] if seen is None else seen
+
+        async def one() -> None:
+            async with target.open():
+                await asyncio.wait_for(target.answer(request, pieces.append), 20)
+
+        asyncio.run(one())
+        return pieces
+
+    return run
