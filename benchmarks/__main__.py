@@ -8,10 +8,12 @@ from benchmarks.cli.applications import applications
 from benchmarks.cli.client import client
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
+from benchmarks.cli.known_times import known_times
 from benchmarks.cli.overhead import overhead
 from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
 from benchmarks.cli.slowdown import slowdown
+from benchmarks.cli.tools_agreement import tools_agreement
 from forebay.cli import serve
 from forebay.cli.output import Command
 
@@ -27,6 +29,8 @@ def application() -> typer.Typer:
     for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown, client):
         app.command(cls=Command)(measure)
     app.command(name="gateway", cls=Command)(gateway_bench)
+    app.command(name="known-times", cls=Command)(known_times)
+    app.command(name="tools-agreement", cls=Command)(tools_agreement)
     return app
 
 

@@ -76,6 +76,7 @@ class TimedServer:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
         app.router.add_get("/_log", self._log)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -89,6 +90,9 @@ class TimedServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
 
     async def _log(self, request: web.Request) -> web.Response:
         return web.json_response([asdict(each) for each in self.sent])
@@ -124,7 +128,7 @@ class _Wire:
         self._answer = answer
         self._says = answer.usage and bool(options.get("include_usage"))
         self._says_in_each = self._says and bool(options.get("continuous_usage_stats"))
-        prompt = body.get("prompt") or ""
+        prompt = body["messages"][0]["content"] if chat else body["prompt"]
         self._prompt_tokens = len(prompt if isinstance(prompt, list) else str(prompt).split())
         self._left = sum(1 for step in answer.steps if step.tokens)
         self._tokens = 0
@@ -148,7 +152,9 @@ class _Wire:
         return (self._event([], total) if self._says else b"") + b"data: [DONE]\n\n"
 
     def _event(self, choices: list[Any], tokens: int | None) -> bytes:
-        document: dict[str, Any] = {"id": "timed", "model": MODEL, "created": 0, "choices": choices}
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        head = {"id": "timed", "object": kind, "model": MODEL, "created": 0}
+        document: dict[str, Any] = {**head, "choices": choices}
         if tokens is not None:
             document["usage"] = {
                 "prompt_tokens": self._prompt_tokens,

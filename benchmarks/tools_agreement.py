@@ -7,6 +7,7 @@ flight, and ask for prompts and answers of the same numbers of tokens, which the
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +28,13 @@ from forebay.bench.records import LoadRun
 from forebay.bench.statistics import Interval, difference_interval, mean_interval
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.bench.verdict import judge
-from forebay.errors import LaunchError, SetupError
+from forebay.engine.replica import list_models
+from forebay.errors import EngineError, LaunchError, SettingError, SetupError
 
 OURS = "forebay"
 FIGURES = ("ttft_ms", "tpot_ms", "output_tokens_per_s")
 MAX_DIFFERENCE = 0.03
+MAX_PROMPT_ERROR = 0.03
 LEAST_TOOLS = 2
 TOOL_TIMEOUT_S = 300.0
 VLLM_BENCH = (
@@ -41,12 +44,11 @@ VLLM_BENCH = (
     "add_cli_args(parser)\n"
     "main(parser.parse_args())\n"
 )
-"""`vllm bench serve` without the command `vllm`, which does not start where vLLM's package has another name."""
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+"""`vllm bench serve` without the command `vllm`, which does not start where vLLM's package has another
+name."""
+ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+"""Not for AIPerf, which then takes no folder for a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,20 @@ class Server:
     tokenizer: Path
 
 
+def server_at(url: str, tokenizer: Path) -> Server:
+    """The engine at `url`, which serves one model. Raises `SettingError` where it does not, or there is no
+    such folder."""
+    if not tokenizer.is_dir():
+        raise SettingError(f"--tokenizer: expected a folder, and {tokenizer} is none")
+    try:
+        names = [model.name for model in asyncio.run(list_models(url))]
+    except EngineError as error:
+        raise SettingError(f"--engine: {error}") from None
+    if len(names) != 1:
+        raise SettingError(f"--engine: expected an engine that serves one model, found {', '.join(names)}")
+    return Server(url.rstrip("/"), names[0], tokenizer.resolve())
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFigures:
     """What one tool found in one turn: means of the time from the send to the first token and of the time per
@@ -77,6 +93,7 @@ class ToolFigures:
     tpot_ms: float
     output_tokens_per_s: float
     requests: int
+    prompt_tokens: int
     output_tokens: int
 
 
@@ -122,6 +139,7 @@ def figures_of(run: LoadRun) -> ToolFigures:
         tpot_ms=found.distributions["tpot"].mean * 1000,
         output_tokens_per_s=found.output_tokens_per_s,
         requests=found.answered,
+        prompt_tokens=round(found.distributions["prompt_tokens"].mean * found.answered),
         output_tokens=round(found.distributions["output_tokens"].mean * found.answered),
     )
 
@@ -148,7 +166,7 @@ def vllm_bench(python: Path) -> Tool:
             "--result-filename": "vllm.json",
         }
         flags = ("--ignore-eos", "--save-result", "--disable-tqdm")
-        _run("vllm bench serve", [python, "-c", VLLM_BENCH, *_words(options), *flags], folder)
+        _run("vllm bench serve", [python, "-c", VLLM_BENCH, *_words(options), *flags], folder, OFFLINE)
         return read_vllm(_read(folder / "vllm.json"))
 
     return run
@@ -161,6 +179,7 @@ def read_vllm(found: Mapping[str, Any]) -> ToolFigures:
         tpot_ms=found["mean_tpot_ms"],
         output_tokens_per_s=found["output_throughput"],
         requests=found["completed"],
+        prompt_tokens=found["total_input_tokens"],
         output_tokens=found["total_output_tokens"],
     )
 
@@ -181,7 +200,9 @@ def aiperf(command: Path) -> Tool:
             "--isl-stddev": 0,
             "--osl": shape.output_tokens,
             "--osl-stddev": 0,
-            "--extra-inputs": f'{{"ignore_eos": true, "min_tokens": {shape.output_tokens}, "temperature": 0}}',
+            "--extra-inputs": orjson.dumps(
+                {"ignore_eos": True, "min_tokens": shape.output_tokens, "temperature": 0}
+            ).decode(),
             "--random-seed": seed,
             "--output-artifact-dir": folder,
             "--ui": "none",
@@ -201,6 +222,7 @@ def read_aiperf(found: Mapping[str, Any]) -> ToolFigures:
         tpot_ms=found["inter_token_latency"]["avg"],
         output_tokens_per_s=found["output_token_throughput"]["avg"],
         requests=requests,
+        prompt_tokens=round(found["usage_prompt_tokens"]["avg"] * requests),
         output_tokens=round(found["output_sequence_length"]["avg"] * requests),
     )
 
@@ -220,15 +242,15 @@ def guidellm(command: Path) -> Tool:
             "--seed": f"kind=static,value={seed}",
             "--output": f"kind=json,path={folder / 'guidellm.json'}",
         }
-        _run("guidellm", [command, "run", *_words(options), "--disable-console"], folder)
+        _run("guidellm", [command, "run", *_words(options), "--disable-console"], folder, OFFLINE)
         return read_guidellm(_read(folder / "guidellm.json"))
 
     return run
 
 
 def read_guidellm(found: Mapping[str, Any]) -> ToolFigures:
-    """From guidellm's JSON. Its inter-token latency is our time per output token; what it calls time per output
-    token includes the first."""
+    """From guidellm's JSON. Its inter-token latency is our time per output token; what it calls time per
+    output token includes the first."""
     metrics = found["benchmarks"][0]["metrics"]
     means = {name: metrics[name]["successful"]["mean"] for name in GUIDELLM}
     requests = metrics["request_totals"]["successful"]
@@ -237,6 +259,7 @@ def read_guidellm(found: Mapping[str, Any]) -> ToolFigures:
         tpot_ms=means["inter_token_latency_ms"],
         output_tokens_per_s=means["output_tokens_per_second"],
         requests=requests,
+        prompt_tokens=round(means["prompt_token_count"] * requests),
         output_tokens=round(means["output_token_count"] * requests),
     )
 
@@ -245,6 +268,7 @@ GUIDELLM = (
     "time_to_first_token_ms",
     "inter_token_latency_ms",
     "output_tokens_per_second",
+    "prompt_token_count",
     "output_token_count",
 )
 
@@ -282,12 +306,16 @@ def measure_agreement(
 
 
 def check(name: str, found: ToolFigures, shape: Shape) -> None:
-    """Raise `LaunchError` where a tool did not send what it was asked for."""
-    tokens = shape.requests * shape.output_tokens
-    if found.requests != shape.requests or found.output_tokens != tokens:
+    """Raise `LaunchError` where a tool did not send what it was asked for: as many requests and tokens.
+    Prompts that were made as texts may have a few more or less when the engine counts them."""
+    asked = (shape.requests, shape.requests * shape.output_tokens)
+    prompts = shape.requests * shape.prompt_tokens
+    if (found.requests, found.output_tokens) != asked or (
+        abs(found.prompt_tokens - prompts) > MAX_PROMPT_ERROR * prompts
+    ):
         raise LaunchError(
-            f"{name}: {found.requests} answers with {found.output_tokens} tokens, and {shape.requests} with "
-            f"{tokens} were asked for"
+            f"{name}: {found.requests} answers with {found.output_tokens} tokens to prompts of "
+            f"{found.prompt_tokens}, and {asked[0]} with {asked[1]} to {prompts} were asked for"
         )
 
 
@@ -337,12 +365,14 @@ def _words(options: Mapping[str, object]) -> list[str]:
     return [str(word) for pair in options.items() for word in pair]
 
 
-def _run(name: str, command: Sequence[str | Path], folder: Path) -> None:
+def _run(
+    name: str, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None
+) -> None:
     try:
         done = subprocess.run(
             list(map(str, command)),
             cwd=folder,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

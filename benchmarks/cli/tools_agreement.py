@@ -23,7 +23,9 @@ from forebay.errors import SettingError
 
 def tools_agreement(
     *,
-    engine: Annotated[str, typer.Option(metavar="URL", help="The engine to measure.")] = "http://127.0.0.1:8100",
+    engine: Annotated[
+        str, typer.Option(metavar="URL", help="The engine to measure.")
+    ] = "http://127.0.0.1:8100",
     tokenizer: Annotated[Path, typer.Option(help="Folder with the model's tokenizer.")],
     vllm: Annotated[
         Path | None, typer.Option(metavar="PYTHON", help="The Python of an environment with vLLM.")
@@ -43,7 +45,6 @@ def tools_agreement(
 ) -> None:
     """Compare TTFT, TPOT and throughput with other tools; status 1 where fewer than two agree within 3 %."""
     from benchmarks import tools_agreement as agreement
-    from forebay.runtime.ask import served_model  # noqa: F401
 
     check_json(json)
     tools = {}

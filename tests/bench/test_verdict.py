@@ -249,6 +249,7 @@ def test_the_engines_own_counters_are_believed() -> None:
     failed = changed(good, lambda i: i == 3, error="it broke")
     assert len(judge(run_of(failed, samples=samples(generation_tokens=7000.0))).reasons) == 1
     assert judge(run_of(good, samples=(right[0], EngineSample(5.0, {"generation_tokens": 9000.0})))).valid
+    assert judge(run_of(good, samples=(EngineSample(3.0, {"generation_tokens": 2000.0}), right[1]))).valid
     assert judge(run_of(good, samples=samples(generation_tokens=3.0))).valid
     assert judge(run_of(good, samples=right[:1])).valid
 

@@ -6,7 +6,7 @@ import inspect
 import re
 
 import pytest
-from tools.api_reference import FOLDER, METHODS, TYPES, pages
+from tools.api_reference import FOLDER, METHODS, NOTE, TYPES, pages
 
 import forebay as fb
 from forebay import testing
@@ -18,9 +18,11 @@ AS_READ_JSONL = {"read_text", "read_csv"}
 
 def test_the_reference_is_up_to_date() -> None:
     made = pages()
-    assert {path.name for path in FOLDER.iterdir()} == set(made)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    # Others there are written by hand.
+    assert {name for name, text in texts.items() if text.startswith(NOTE)} == set(made)
     for name, text in made.items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: make reference"
+        assert texts[name] == text, "run: make reference"
 
 
 def explained(name: str) -> set[str]:

@@ -4,13 +4,19 @@ names."""
 from __future__ import annotations
 
 import http.client
+import re
 import urllib.request
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
 
 from forebay.engine.client import replica_url, request_headers
 from forebay.engine.load import parse_metrics
 
-METRICS_PATH = "/metrics"
+METRICS_PATH, VERSION_PATH = "/metrics", "/version"
+MAX_VERSION_BYTES = 4096
+VERSION = re.compile(r"[\w.+-]{1,64}")
 TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
 
@@ -38,19 +44,8 @@ class EngineSignals:
     @classmethod
     def at(cls, url: str, *, api_key: str | None = None) -> EngineSignals:
         """Those of the engine at `url`. Raises `SettingError` for what is no URL of one."""
-        request = urllib.request.Request(replica_url(url) + METRICS_PATH, headers=request_headers(api_key))
-        # Neither a redirect nor a proxy gets the key.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-
-        def fetch() -> str:
-            try:
-                with opener.open(request, timeout=TIMEOUT_S) as answer:
-                    data: bytes = answer.read(MAX_BYTES)
-            except http.client.HTTPException as error:
-                raise OSError("the engine's answer is not HTTP") from error
-            return data.decode("utf-8", "replace")
-
-        return cls(fetch)
+        fetch = _fetcher(url, METRICS_PATH, api_key)
+        return cls(lambda: fetch(MAX_BYTES).decode("utf-8", "replace"))
 
     def __call__(self) -> Mapping[str, float]:
         load, counters = parse_metrics(self._fetch(), observed_s=0.0)
@@ -78,6 +73,35 @@ class EngineSignals:
             for name in ("prefix_cache_queries", "prefix_cache_hits")
         )
         return hits / queries if queries > 0 and hits >= 0 else None
+
+
+def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
+    """The version that the engine at `url` tells, as vLLM does; None where it tells none. Blocks for at most
+    some seconds. Raises `SettingError` for what is no URL of an engine."""
+    fetch = _fetcher(url, VERSION_PATH, api_key)
+    try:
+        document: Any = orjson.loads(fetch(MAX_VERSION_BYTES))
+        version = document["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, str) and VERSION.fullmatch(version) else None
+
+
+def _fetcher(url: str, path: str, api_key: str | None) -> Callable[[int], bytes]:
+    """A function that reads so many bytes of what is at `path`. It raises `OSError` where there is none."""
+    request = urllib.request.Request(replica_url(url) + path, headers=request_headers(api_key))
+    # Neither a redirect nor a proxy gets the key.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+    def fetch(most: int) -> bytes:
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                data: bytes = answer.read(most)
+                return data
+        except http.client.HTTPException as error:
+            raise OSError("the engine's answer is not HTTP") from error
+
+    return fetch
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

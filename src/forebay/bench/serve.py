@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from forebay.bench.client import TIMEOUT_S, OnProgress, measure
+from forebay.bench.engine_signals import EngineSignals, fetch_version
 from forebay.bench.load.files import FilePrompts, read_conversations, read_prompts
 from forebay.bench.load.lengths import read_lengths
 from forebay.bench.load.plan import Load, make_load
@@ -32,7 +34,10 @@ from forebay.bench.load.workloads import (
     Workload,
 )
 from forebay.bench.metrics import Slo
+from forebay.bench.provenance import provenance
 from forebay.bench.report.document import MeasuredRun, measured_run
+from forebay.bench.resources import GpuResources, ProcessResources
+from forebay.bench.sampling import Sampler, Source
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.bench.targets.tgi import TgiTarget
 from forebay.bench.targets.triton import TENSORRT_LLM, VLLM, TritonOptions, TritonTarget
@@ -226,15 +231,38 @@ def serve_runs(
     slo: Slo | None = None,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress | None = None,
-    provenance: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
+    sources: Callable[[], Sequence[Source]] = tuple,
 ) -> Iterator[MeasuredRun]:
-    """Make the runs one after the other, and give each when it is there. Ends after an interrupted one."""
+    """Make the runs one after the other, and give each when it is there. Ends after an interrupted one.
+
+    `sources` are made anew for each run, and sampled while it lasts.
+    """
     for plan in plans:
-        run = measure(target, plan.load(), timeout_s=timeout_s, on_progress=on_progress)
-        origin = {"target": target.name, "model": target.model, **(provenance or {})}
-        yield measured_run(replace(run, provenance=origin), slo)
+        with Sampler(sources()) as sampler:
+            run = measure(target, plan.load(), timeout_s=timeout_s, on_progress=on_progress)
+        run = replace(run, samples=sampler.samples(run.began_at))
+        seen = {"target": target.name, "model": target.model, **(origin or {})}
+        yield measured_run(replace(run, provenance=seen), slo)
         if not run.complete:
             return
+
+
+def run_provenance(url: str, api_key: str | None, *, data: Path | None) -> dict[str, Any]:
+    """Where the figures of this command come from, with the engine's version if it tells one."""
+    return provenance(
+        command=["forebay", *sys.argv[1:]],
+        engine_version=fetch_version(url, api_key=api_key),
+        data=data,
+        secrets=() if api_key is None else (api_key,),
+    )
+
+
+def run_sources(url: str, api_key: str | None, processes: Mapping[str, int]) -> list[Source]:
+    """What is sampled while a run lasts: the engine's own figures, this machine's GPUs, and the processes
+    named."""
+    sources: list[Source] = [EngineSignals.at(url, api_key=api_key), GpuResources()]
+    return [*sources, ProcessResources(processes)] if processes else sources
 
 
 def _numbers(option: str, text: str, form: str) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -214,6 +214,15 @@ def serve(
         float | None,
         typer.Option(help="Objective for goodput: time to the whole answer.", rich_help_panel=REPORT),
     ] = None,
+    process: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PID",
+            help="Sample processor and memory of a process on this machine, and of those it started. May be "
+            "repeated.",
+            rich_help_panel=REPORT,
+        ),
+    ] = None,
     json: JsonFile = None,
     records: Annotated[
         Path | None,
@@ -235,7 +244,13 @@ def serve(
     """
     from forebay.bench.load.schedules import MAX_SECONDS
     from forebay.bench.report.document import Report
-    from forebay.bench.serve import LoadOptions, TargetOptions, serve_runs
+    from forebay.bench.serve import (
+        LoadOptions,
+        TargetOptions,
+        run_provenance,
+        run_sources,
+        serve_runs,
+    )
 
     check_json(json)
     for option, path in (("--records", records), ("--html", html)):
@@ -243,11 +258,13 @@ def serve(
             check_writable(option, path)
     if not 0 < timeout <= MAX_SECONDS:
         raise SettingError(f"--timeout: expected more than 0 seconds, found {timeout:g}")
+    processes = _processes(process or ())
+    key = _api_key(api_key_env)
     target = TargetOptions(
         url=url,
         protocol=protocol.value,
         model=model,
-        api_key=_api_key(api_key_env),
+        api_key=key,
         extra=_extra(extra),
     ).target()
     if protocol in (Protocol.tgi, Protocol.triton_trtllm):
@@ -278,7 +295,15 @@ def serve(
     console = errors_console()
     found: list[MeasuredRun] = []
     with _progress(console, len(plans)) as on_progress:
-        for measured in serve_runs(target, plans, slo=slo, timeout_s=timeout, on_progress=on_progress):
+        for measured in serve_runs(
+            target,
+            plans,
+            slo=slo,
+            timeout_s=timeout,
+            on_progress=on_progress,
+            origin=run_provenance(url, key, data=trace or data or sharegpt),
+            sources=lambda: run_sources(url, key, processes),
+        ):
             found.append(measured)
     report = Report("serve", tuple(found))
     _write(report, json, records, html)
@@ -409,6 +434,16 @@ def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) ->
             raise SettingError(f"{option}: expected more than 0 milliseconds, found {value:g}")
     seconds = [None if value is None else value / 1000 for value in given.values()]
     return None if seconds == [None] * 3 else Slo(*seconds)
+
+
+def _processes(words: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        if not name.isidentifier() or not number.isdecimal() or not 0 < int(number) < 1 << 31:
+            raise SettingError(f"--process: expected NAME=PID, such as engine=1234, found {word[:80]!r}")
+        found[name] = int(number)
+    return found
 
 
 def _api_key(name: str | None) -> str | None:

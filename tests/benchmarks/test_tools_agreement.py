@@ -1,0 +1,149 @@
+"""The comparison with other tools: what is read of them, and when they agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.timed_server import MODEL, Step, TimedAnswer, timed_process
+from benchmarks.tools_agreement import (
+    OURS,
+    Server,
+    Shape,
+    ToolFigures,
+    aiperf,
+    check,
+    compare,
+    document,
+    forebay_bench,
+    guidellm,
+    measure_agreement,
+    read_aiperf,
+    read_guidellm,
+    read_vllm,
+    server_at,
+    vllm_bench,
+)
+
+from forebay.errors import LaunchError, SettingError, SetupError
+
+SHAPE = Shape(requests=4, concurrency=1, prompt_tokens=8, output_tokens=5)
+SAME = ToolFigures(100.0, 20.0, 50.0, 4, 32, 20)
+
+
+def test_the_figures_that_each_tool_writes() -> None:
+    expected = ToolFigures(101.5, 20.5, 48.0, 4, 33, 20)
+    assert (
+        read_vllm(
+            {
+                "mean_ttft_ms": 101.5,
+                "mean_tpot_ms": 20.5,
+                "output_throughput": 48.0,
+                "completed": 4,
+                "total_input_tokens": 33,
+                "total_output_tokens": 20,
+            }
+        )
+        == expected
+    )
+    averages = {
+        "time_to_first_token": 101.5,
+        "inter_token_latency": 20.5,
+        "output_token_throughput": 48.0,
+        "request_count": 4.0,
+        "output_sequence_length": 5.0,
+        "usage_prompt_tokens": 8.25,
+    }
+    assert read_aiperf({name: {"avg": value} for name, value in averages.items()}) == expected
+    means = {
+        "time_to_first_token_ms": 101.5,
+        "inter_token_latency_ms": 20.5,
+        "output_tokens_per_second": 48.0,
+        "output_token_count": 5.0,
+        "prompt_token_count": 8.25,
+    }
+    metrics = {name: {"successful": {"mean": value}} for name, value in means.items()}
+    totals = {"request_totals": {"successful": 4}}
+    assert read_guidellm({"benchmarks": [{"metrics": {**metrics, **totals}}]}) == expected
+
+
+def test_two_tools_must_agree_in_every_figure() -> None:
+    near, far = replace(SAME, ttft_ms=102.9), replace(SAME, tpot_ms=20.7)
+    found = {OURS: [SAME, SAME], "near": [near, near], "same": [SAME, SAME], "far": [far, far]}
+    both = document(found, SHAPE)
+    assert (both["agreeing"], both["passed"]) == (["near", "same"], True)
+    assert not document({OURS: [SAME], "near": [near], "far": [far]}, SHAPE)["passed"]
+
+
+def test_a_difference_is_a_share_of_ours_with_its_bounds() -> None:
+    (ttft, *_) = compare({OURS: [SAME, replace(SAME, ttft_ms=104.0)], "other": [SAME, SAME]})
+    assert (ttft.tool, ttft.figure) == ("other", "ttft_ms")
+    assert ttft.difference == pytest.approx(-2 / 102)
+    assert ttft.low < ttft.difference < ttft.high
+    (once, *_) = compare({OURS: [SAME], "other": [replace(SAME, ttft_ms=103.0)]})
+    assert (once.low, once.difference, once.high) == (0.03, 0.03, 0.03)
+
+
+def test_a_tool_that_asked_for_something_else_is_not_compared() -> None:
+    check("other", SAME, SHAPE)
+    with pytest.raises(
+        LaunchError, match="other: 4 answers with 19 tokens to prompts of 32, and 4 with 20 to 32"
+    ):
+        check("other", replace(SAME, output_tokens=19), SHAPE)
+    with pytest.raises(LaunchError, match="prompts of 30"):
+        check("other", replace(SAME, prompt_tokens=30), SHAPE)
+    with pytest.raises(LaunchError, match="3 answers"):
+        check("other", replace(SAME, requests=3), SHAPE)
+
+
+def test_each_turn_begins_with_another_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    order: list[tuple[str, int]] = []
+
+    def tool(name: str):  # type: ignore[no-untyped-def]
+        def run(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
+            order.append((name, seed))
+            return SAME
+
+        return run
+
+    monkeypatch.setattr("benchmarks.tools_agreement.forebay_bench", tool(OURS))
+    server = Server("http://127.0.0.1:9", MODEL, tmp_path)
+    found = measure_agreement({"a": tool("a"), "b": tool("b")}, server, SHAPE, turns=3, seed=7)
+    assert order == [
+        (OURS, 10),
+        *[(OURS, 7), ("a", 7), ("b", 7)],
+        *[("a", 8), ("b", 8), (OURS, 8)],
+        *[("b", 9), (OURS, 9), ("a", 9)],
+    ]
+    assert found["passed"]
+
+
+@pytest.mark.parametrize("tool", [vllm_bench, aiperf, guidellm])
+def test_a_tool_that_is_not_there_or_fails(tool, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    server = Server("http://127.0.0.1:9", MODEL, tmp_path)
+    with pytest.raises(SetupError, match="there is no"):
+        tool(tmp_path / "none")(SHAPE, server, 0, tmp_path)
+    with pytest.raises(LaunchError, match="failed"):
+        tool(Path("/bin/false"))(SHAPE, server, 0, tmp_path)
+    with pytest.raises(LaunchError, match="was not written as expected"):
+        tool(Path("/bin/true"))(SHAPE, server, 0, tmp_path)
+
+
+def test_what_is_to_be_measured_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="--tokenizer"):
+        server_at("http://127.0.0.1:9", tmp_path / "none")
+    with pytest.raises(SettingError, match="--engine"):
+        server_at("http://127.0.0.1:9", tmp_path)
+
+
+def test_our_own_turn_is_measured_and_must_be_valid(tmp_path: Path) -> None:
+    good = TimedAnswer(tuple(Step(0.002) for _ in range(5)))
+    short = TimedAnswer(good.steps[1:])
+    with timed_process([good] * 4 + [short] * 4) as url:
+        server = Server(url, MODEL, tmp_path)
+        found = forebay_bench(SHAPE, server, 0, tmp_path)
+        assert (found.requests, found.output_tokens) == (4, 20)
+        assert found.ttft_ms >= 2
+        with pytest.raises(LaunchError, match="our own run is INVALID"):
+            forebay_bench(SHAPE, server, 0, tmp_path)
