@@ -79,8 +79,19 @@ tbody th{vertical-align:top}h3{margin-top:22px}.bad{color:var(--b)}
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
+    "prefix_cache_hit_share": ("share of prompt tokens from the prefix cache", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
 }
+"""Those that come first, with their titles; others follow under their own names."""
+SUFFIXES = {
+    "_memory_mb": (": memory, MB", NUMBER),
+    "_cores": (": cores kept busy", NUMBER),
+    "_power_w": (": power, W", NUMBER),
+    "_busy": (": share of the time busy", SHARE),
+}
+"""Titles of what is told of a process or a GPU, after its name."""
+TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
+"""Counts since the start: what they tell is drawn otherwise."""
 
 
 def report_page(report: Report) -> str:
@@ -306,10 +317,18 @@ def _over_time(run: LoadRun) -> Iterator[Html]:
         unit = time_unit(max(y for _, y in dots))
         title = f"TTFT of each request, {unit.name}, by when it was due"
         yield _course(title, [], run, unit, dots=dots, rows=_medians(dots, run.duration_s, unit))
-    for name, points in list(own.items())[:MOST_SIGNALS]:
-        title, unit = SIGNALS.get(name, (name.replace("_", " "), NUMBER))
-        if any(value for _, value in points):
-            yield _course(f"Engine: {title}", [Line(title, points)], run, unit)
+    for name in [name for name in {**SIGNALS, **own} if name in own and name not in TOTALS][:MOST_SIGNALS]:
+        title, unit = _signal(name)
+        if any(value for _, value in own[name]):
+            yield _course(title[:1].upper() + title[1:], [Line(title, own[name])], run, unit)
+
+
+def _signal(name: str) -> tuple[str, Unit]:
+    """The title and the unit of a signal."""
+    for suffix, (words, unit) in SUFFIXES.items():
+        if name.endswith(suffix) and name != suffix:
+            return name.removesuffix(suffix).replace("_", " ").replace("gpu", "GPU ") + words, unit
+    return SIGNALS.get(name, (name.replace("_", " "), NUMBER))
 
 
 def _course(
