@@ -19,8 +19,8 @@ from forebay.bench.compare import (
 )
 from forebay.bench.metrics import Slo
 from forebay.bench.records import LoadRun
-from forebay.bench.report.compare_page import comparison_page, difference_row
 from forebay.bench.report.document import Report
+from forebay.bench.report.html_compare import comparison_page, difference_row
 from forebay.errors import SettingError
 
 

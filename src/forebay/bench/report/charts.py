@@ -48,6 +48,9 @@ class Unit:
     scale: float = 1.0
 
 
+NUMBER, SECONDS, SHARE = Unit(""), Unit("s"), Unit("%", 100.0)
+
+
 def time_unit(most_s: float) -> Unit:
     """The unit in which times up to so many seconds read best."""
     return Unit("s") if most_s >= 2 else Unit("ms", 1000.0) if most_s >= 0.002 else Unit("µs", 1e6)

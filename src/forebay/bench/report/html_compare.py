@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from forebay.apps.page import Child, Html, counted, element, page, section, svg
 from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison
 from forebay.bench.report import charts
-from forebay.bench.report.charts import Line, Unit, chart, figure, key, shown, table, time_unit
+from forebay.bench.report.charts import NUMBER, SHARE, Line, Unit, chart, figure, key, shown, table, time_unit
 from forebay.bench.report.curves import cumulative, response_and_service, tokens_and_gaps
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.html import STYLE
@@ -18,7 +18,6 @@ HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 MOST_LOADS = 20
 MOST_CHANGES = 100
 WORDS = {True: "better", False: "worse"}
-SHARE = Unit("%", 100.0)
 
 
 def comparison_page(found: Comparison, before: str, after: str) -> str:
@@ -55,7 +54,7 @@ def said(one: Difference) -> str:
 def unit_of(one: Difference) -> Unit:
     if one.unit == "s":
         return time_unit(max(abs(one.before), abs(one.after)))
-    return SHARE if one.unit == "share" else Unit("")
+    return SHARE if one.unit == "share" else NUMBER
 
 
 def _obstacles(obstacles: Sequence[str]) -> Html | None:
