@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from forebay.apps.page import Child, Html, counted, element, page, section
 from forebay.bench.report import charts
 from forebay.bench.report.aiperf import wall_clock_ns
+from forebay.bench.report.charts import scrolled
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html_run import run_parts, tiles
 from forebay.bench.report.html_sweep import sweep
@@ -151,7 +152,7 @@ def _provenance(runs: Sequence[MeasuredRun]) -> Html:
         if len(runs) == 1
         else element("p", "Of the first run; the document has those of each.", class_="soft")
     )
-    return section("Provenance", of, element("div", listed, class_="scroll", tabindex="0", role="group"))
+    return section("Provenance", of, scrolled("Provenance", listed))
 
 
 def _meanings() -> Html:

@@ -19,6 +19,7 @@ from forebay.bench.report.charts import (
     figure,
     key,
     rows_chart,
+    scrolled,
     shown,
     table,
     time_unit,
@@ -103,7 +104,7 @@ def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
 
 def _figures_table(measured: MeasuredRun) -> Html:
     few = "A percentile is left out where fewer than ten samples lie beyond it: a p99 needs 1,000."
-    return joined([table(HEADER, figure_rows(measured.figures)), element("p", few, class_="soft")])
+    return joined([table("Figures", HEADER, figure_rows(measured.figures)), element("p", few, class_="soft")])
 
 
 def _failures(run: LoadRun) -> Html | None:
@@ -116,9 +117,7 @@ def _failures(run: LoadRun) -> Html | None:
     ]
     if len(errors) > MOST_ERRORS:
         rows.append(element("tr", element("th", "…"), element("td", f"{len(errors)} kinds in all")))
-    return element(
-        "div", element("table", element("tbody", *rows)), class_="scroll", tabindex="0", role="group"
-    )
+    return scrolled("Failures", element("table", element("tbody", *rows)))
 
 
 def _distributions(measured: MeasuredRun) -> Iterator[Html]:
@@ -190,7 +189,7 @@ def _cdf(
         notes=notes,
         room=0.27,
     )
-    yield figure(title, drawing, keys=keys, data=table(header, rows))
+    yield figure(title, drawing, keys=keys, data=table(f"{title} in numbers", header, rows))
 
 
 def _apart(ordered: Sequence[float], sent: Sequence[float]) -> bool:
@@ -207,8 +206,9 @@ def _over_time(run: LoadRun) -> Iterator[Html]:
     keys = [key("in flight, as the client counts", "a")]
     for name, words, colour in (("running", "running in the engine", "c"), ("waiting", "waiting there", "b")):
         if name in own:
-            busy.append(Line(words, own.pop(name), colour))
-            keys.append(key(words, colour))
+            dashed = name == "waiting"
+            busy.append(Line(words, own.pop(name), colour, dashed=dashed))
+            keys.append(key(words, colour, dashed=dashed))
     yield _course("Requests", busy, run, NUMBER, keys)
     rates = [
         Line("due", found.due_per_s, "f", steps=True),
@@ -264,9 +264,9 @@ def _course(
             (shown(at_s, SECONDS), *(or_dash(_at(line.points, at_s), unit) for line in lines))
             for at_s in every
         ]
-        data = table(("at", *(line.name for line in lines)), told)
+        data = table(f"{title} in numbers", ("at", *(line.name for line in lines)), told)
     else:
-        data = table(("from", "median"), rows)
+        data = table(f"{title} in numbers", ("from", "median"), rows)
     return figure(title, drawing, keys=keys, data=data)
 
 
@@ -326,7 +326,7 @@ def _slowest(run: LoadRun) -> Html | None:
     told.sort(key=lambda one: (-one[0], one[1].index))
     rows = [_request_row(record) for _, record in told[:SLOWEST]]
     header = ("request", "due at", "schedule delay", "TTFT", "TPOT", "longest gap", "E2EL", "tokens")
-    return joined([element("h3", "The slowest"), table(header, rows)])
+    return joined([element("h3", "The slowest"), table("The slowest requests", header, rows)])
 
 
 def _request_row(record: RequestRecord) -> list[str]:

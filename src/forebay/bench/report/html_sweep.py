@@ -104,7 +104,7 @@ def _loads_table(named: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> Html:
     header = ("load", "runs", "", *(name for name, _, _ in columns), "failed")
     repeated = any(len(own) > 1 for _, own in named)
     words = "± is half of the 95 % confidence interval of the mean over repeats (Student's t)."
-    return joined([table(header, rows), element("p", words, class_="soft") if repeated else None])
+    return joined([table("Loads", header, rows), element("p", words, class_="soft") if repeated else None])
 
 
 def _words(own: Sequence[MeasuredRun]) -> str:
