@@ -71,7 +71,7 @@ def _lead(report: Report) -> str:
     run = report.runs[0].run
     try:
         at = datetime.fromtimestamp(wall_clock_ns(run.began_at) / 1e9, timezone.utc)
-        began = at.strftime("%-d %B %Y, %H:%M UTC")
+        began = f"{at.day} {at:%B %Y, %H:%M} UTC"
     except (ValueError, OverflowError, OSError):
         began = run.began_at
     requests = sum(one.figures.offered for one in report.runs)

@@ -56,7 +56,8 @@ def _throughput_latency(
     notes = []
     if bend is not None:
         rate, median, _, load = points[bend]
-        notes.append(Note(rate, median, f"knee: {load}", ring=True))
+        notes.append(Note(rate, median, "knee", ring=True))
+        keys.append(element("span", f"knee: {load}", class_="key"))
     drawing = chart(
         lines,
         label=f"{words} by throughput" + (f"; its knee is at {points[bend][3]}" if bend is not None else ""),
