@@ -133,7 +133,7 @@ def batching(
     )
     # A wrong name is told before anything starts.
     systems.model_directory()
-    measurement = Measurement(options, lambda words: say(console, words))
+    measurement = Measurement(options, lambda words: say(console, words), local=url is None)
     cells: list[Cell] = []
     costs: list[BatchCost] = []
 
