@@ -53,8 +53,8 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What each tool asks for in each turn. A tool's own work on a request, some milliseconds, is in its times
-    to the first token: prompts are long enough for that to be little."""
+    """What each tool asks for in each turn. A tool's own work on a request, some milliseconds, is in its
+    times to the first token: prompts are long enough for that to be little."""
 
     requests: int = 12
     concurrency: int = 1
@@ -105,7 +105,7 @@ Tool = Callable[[Shape, Server, int, Path], ToolFigures]
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One figure of one tool beside ours. `ours` and `theirs`: the medians over all turns. `difference`:
-    theirs over ours in the same turn, minus 1; the median over all turns, with the least and the most of them.
+    theirs over ours in the same turn, minus 1; the median over all turns, with the least and most of them.
 
     Tools of one turn meet the engine within a minute or two, so what changes slowly is in both; and a turn
     that something else disturbed does not move a median. Of five turns, the median of all turns that there
