@@ -24,7 +24,7 @@ MAX_ERROR_S = 0.001
 MAX_ERROR = 0.01
 """A figure is right whose mean and median are within one of the two of the truth."""
 PROMPT_TOKENS = 32
-RATE_PER_S = 20.0
+RATE_PER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
