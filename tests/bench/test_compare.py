@@ -19,8 +19,8 @@ from forebay.bench.compare import (
 )
 from forebay.bench.metrics import Slo
 from forebay.bench.records import LoadRun
-from forebay.bench.report.compare_page import comparison_page, difference_row
 from forebay.bench.report.document import Report
+from forebay.bench.report.html_compare import comparison_page, difference_row
 from forebay.errors import SettingError
 
 
@@ -155,6 +155,26 @@ def test_seed_and_nonce_may_differ_and_so_may_the_engine() -> None:
     found = compare(report(0), report(7, changes=other(engine_version="0.32.0")))
     assert found.obstacles == ()
     assert found.changes == (("engine version", "–", "0.32.0"),)
+
+
+def at(report: Report, target: str) -> Report:
+    """The report as if it were of another target."""
+    runs = (replace(m, run=replace(m.run, asked={**m.run.asked, "target": target})) for m in report.runs)
+    return Report("serve", tuple(runs))
+
+
+def test_the_same_load_may_have_been_sent_to_another_address() -> None:
+    found = compare(at(report(0), "http://one"), at(report(1), "http://other"))
+    assert [load.name for load in found.loads] == ["10 requests/s"]
+
+
+def test_of_several_targets_each_is_compared_with_itself() -> None:
+    def both(seed: int) -> Report:
+        return Report("batching", at(report(seed), "static").runs + at(report(seed), "continuous").runs)
+
+    found = compare(both(0), both(1))
+    assert [load.name for load in found.loads] == ["10 requests/s, static", "10 requests/s, continuous"]
+    assert {len(load.before) for load in found.loads} == {1}
 
 
 def test_without_the_requests_the_figures_are_compared_without_intervals() -> None:

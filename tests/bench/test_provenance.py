@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -10,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.bench.provenance import file_hash, hidden, hidden_command, provenance
+from forebay.bench.provenance import command_of, file_hash, hidden, hidden_command, provenance
+from forebay.testing.waiting import wait_until
 
 
 def test_it_tells_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
@@ -36,6 +39,16 @@ def test_it_tells_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
     assert found["machine"]["memory_gb"] > 0
     assert "tokenizer" not in found
     assert orjson.loads(orjson.dumps(found)) == found
+
+
+def test_the_flags_of_an_engine_are_told_by_its_process() -> None:
+    words = [sys.executable, "-c", "input()", "--max-model-len", "2048", "--api-key", "abc"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        wait_until(lambda: "2048" in (command_of(process.pid) or ""))
+        found = provenance(command=[], processes={"engine": process.pid})
+        process.communicate(b"\n")
+    assert found["processes"]["engine"].endswith("--max-model-len 2048 --api-key '[hidden]'")
+    assert "processes" not in provenance(command=[], processes={"engine": process.pid})
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

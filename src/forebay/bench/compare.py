@@ -13,7 +13,7 @@ from forebay.bench.bootstrap import bootstrap_difference
 from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.loads import flattened, load_name, load_of, loads
+from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
 from forebay.bench.statistics import difference_interval
 from forebay.errors import SettingError
 
@@ -198,9 +198,16 @@ def _pairs(
     before: Sequence[tuple[str, Runs]], after: Sequence[tuple[str, Runs]]
 ) -> tuple[list[tuple[str, Runs, Runs]], list[str]]:
     """Both by load, and which loads only one of them has. One load each is a pair whatever they are."""
-    others = {_key(runs): runs for _, runs in after}
-    pairs = [(name, runs, others.pop(_key(runs))) for name, runs in before if _key(runs) in others]
-    paired = {_key(runs) for _, runs, _ in pairs}
+    several = any(len({target_of(runs[0].run.asked) for _, runs in each}) > 1 for each in (before, after))
+
+    def key(runs: Runs) -> str:
+        # Of one target each, A's and B's may have different addresses; of several, each has its own.
+        asked = runs[0].run.asked
+        return repr((target_of(asked) if several else None, sorted(flattened(load_of(asked)))))
+
+    others = {key(runs): runs for _, runs in after}
+    pairs = [(name, runs, others.pop(key(runs))) for name, runs in before if key(runs) in others]
+    paired = {key(runs) for _, runs, _ in pairs}
     if not pairs and len(before) == len(after) == 1:
         (name, a), (other, b) = before[0], after[0]
         said = [
@@ -208,12 +215,9 @@ def _pairs(
             for setting, old, new in _unlike(load_of(a[0].run.asked), load_of(b[0].run.asked))
         ]
         return [(name if name == other else f"{name}, {other}", a, b)], said
-    alone = [f"{name}: only in A" for name, runs in before if _key(runs) not in paired]
-    return pairs, alone + [f"{load_name(runs[0].run.asked)}: only in B" for runs in others.values()]
-
-
-def _key(runs: Runs) -> str:
-    return repr(sorted(flattened(load_of(runs[0].run.asked))))
+    alone = [f"{name}: only in A" for name, runs in before if key(runs) not in paired]
+    left = {key(runs) for runs in others.values()}
+    return pairs, alone + [f"{name}: only in B" for name, runs in after if key(runs) in left]
 
 
 def _other_settings(before: Runs, after: Runs) -> Iterator[str]:

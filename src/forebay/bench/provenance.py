@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,25 +46,28 @@ def provenance(
     model: str | None = None,
     tokenizer: str | None = None,
     engine_version: str | None = None,
-    engine_command: Sequence[str] | None = None,
+    processes: Mapping[str, int] | None = None,
     seed: int | None = None,
     data: Path | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """What a report says of a run's origin, as JSON values; what is None is left out.
 
-    `command` and `engine_command` are words of command lines: secrets in them are hidden as `hidden` does.
+    `command`: the words of a command line. `processes`: numbers of processes, by name, whose command lines
+    are told, such as the engine's with its flags. Secrets in both are hidden as `hidden_command` does.
     `data`: a file of which name and SHA-256 are told. Of the environment nothing is told. Raises `OSError`
     where `data` cannot be read.
     """
     known = tuple(secrets)
+    lines = {name: command_of(pid, known) for name, pid in (processes or {}).items()}
+    lines = {name: line for name, line in lines.items() if line is not None}
     found: dict[str, Any] = {
         "command": hidden_command(command, known),
         "target": None if target is None else hidden(target, known),
         "model": model,
         "tokenizer": tokenizer,
         "engine_version": engine_version,
-        "engine_command": None if engine_command is None else hidden_command(engine_command, known),
+        "processes": lines or None,
         "seed": seed,
         "data": None if data is None else data.name,
         "data_sha256": None if data is None else file_hash(data),
@@ -96,6 +99,15 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def command_of(pid: int, secrets: Iterable[str] = ()) -> str | None:
+    """The command line of a process, its secrets hidden; None where there is none that may be seen."""
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return None
+    return hidden_command(words, secrets) if words else None
 
 
 def file_hash(path: Path) -> str:

@@ -248,12 +248,15 @@ def serve_runs(
             return
 
 
-def run_provenance(url: str, api_key: str | None, *, data: Path | None) -> dict[str, Any]:
+def run_provenance(
+    url: str, api_key: str | None, *, data: Path | None, processes: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """Where the figures of this command come from, with the engine's version if it tells one."""
     return provenance(
         command=["forebay", *sys.argv[1:]],
         engine_version=fetch_version(url, api_key=api_key),
         data=data,
+        processes=processes,
         secrets=() if api_key is None else (api_key,),
     )
 

@@ -46,8 +46,8 @@ def compare_runs(
     Refuses what cannot be compared: another model, load or objectives, invalid or interrupted runs.
     """
     from forebay.bench.compare import compare, comparison_document
-    from forebay.bench.report.compare_page import comparison_page
     from forebay.bench.report.document import read_report
+    from forebay.bench.report.html_compare import comparison_page
 
     check_json(json)
     if html is not None:
@@ -76,7 +76,7 @@ def show(found: Comparison, console: Console) -> None:
     """A table for each load."""
     from rich.table import Table
 
-    from forebay.bench.report.compare_page import HEADER, difference_row
+    from forebay.bench.report.html_compare import HEADER, difference_row
 
     for load in found.loads:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))

@@ -133,7 +133,7 @@ def batching(
     )
     # A wrong name is told before anything starts.
     systems.model_directory()
-    measurement = Measurement(options, lambda words: say(console, words))
+    measurement = Measurement(options, lambda words: say(console, words), local=url is None)
     cells: list[Cell] = []
     costs: list[BatchCost] = []
 
@@ -199,6 +199,7 @@ def burst(
 ) -> None:
     """Send many short requests as one batch, and one alone."""
     from forebay.bench.presets.burst import REQUESTS, BurstOptions, burst_document, measure_burst
+    from forebay.bench.presets.other_programs import processor_use
     from forebay.bench.presets.systems import Systems
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
@@ -217,14 +218,16 @@ def burst(
         cores=parse_cores(cores) if cores is not None else (),
     )
     with systems.continuous() as target:
+        before = processor_use()
         found = measure_burst(target.url, None, options)
-    document = burst_document(found, provenance=systems.provenance(seed=seed))
+        others = before.others_cores(processor_use()) if url is None else None
+    document = burst_document(found, provenance=systems.provenance(seed=seed), others_cores=others)
     write_json(json, document)
     if shows_text(json):
         show_burst(document, results_console())
     if not found.complete:
         raise typer.Exit(INTERRUPTED)
-    if document["apart"]["failed"]:
+    if document["reasons"]:
         raise typer.Exit(1)
 
 
@@ -242,6 +245,8 @@ def show_burst(document: dict[str, Any], console: Console) -> None:
     console.print(table)
     if gain := document.get("gain"):
         say(console, f"In the batch a request takes {gain:.1f} times less of the engine's time than alone.")
+    for reason in document["reasons"]:
+        say(console, f"INVALID: {reason}")
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:

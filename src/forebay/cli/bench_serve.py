@@ -301,7 +301,7 @@ def serve(
             slo=slo,
             timeout_s=timeout,
             on_progress=on_progress,
-            origin=run_provenance(url, key, data=trace or data or sharegpt),
+            origin=run_provenance(url, key, data=trace or data or sharegpt, processes=processes),
             sources=lambda: run_sources(url, key, processes),
         ):
             found.append(measured)

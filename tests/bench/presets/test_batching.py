@@ -57,7 +57,7 @@ def measure(options: BatchingOptions, home: Path) -> Batching:
         with TransformersWorker(worker, Settings(home, Path(sys.executable))) as running:
             yield running
 
-    measurement, costs = Measurement(options, lambda words: None), list[BatchCost]()
+    measurement, costs = Measurement(options, lambda words: None, local=False), list[BatchCost]()
     with ReplicaThread(ReplicaScript(delay=Fixed(0.002), chunks=4)) as replica:
         cells = list(measurement.continuous(OpenAiTarget(replica.url)))
     cells += measurement.static(start, costs)
@@ -143,6 +143,14 @@ def test_a_system_that_fails_makes_the_document_invalid(tmp_path: Path) -> None:
     document = batching_document(failed, held_equal={}, provenance={})
     assert document["valid"] is False
     assert "continuous, limit 16" in document["reasons"]
+
+
+def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None:
+    cell = found.cells[0]
+    assert not [reason for reason in cell.reasons if "other programs" in reason]
+    assert not [reason for reason in replace(cell, others_cores=0.0).reasons if "other programs" in reason]
+    (reason,) = [one for one in replace(cell, others_cores=999.0).reasons if "other programs" in one]
+    assert "999.00 of" in reason
 
 
 def test_the_picture_is_drawn(found: Batching, tmp_path: Path) -> None:

@@ -80,6 +80,16 @@ def made_run(
                 "waiting": 0.0,
                 "kv_cache_usage": min(1.0, 0.01 * at_s),
                 "preemptions": 0.0,
+                "prefix_cache_hit_share": 0.5,
+                "prefix_cache_queries": 100 * at_s,
+                "prefix_cache_hits": 50 * at_s,
+                "prompt_tokens": 100 * at_s,
+                "generation_tokens": 40 * at_s,
+                "engine_memory_mb": 812.0,
+                "engine_cores": 1.25,
+                "gpu0_busy": 0.75,
+                "gpu0_memory_mb": 61_000.0,
+                "gpu0_power_w": 510.0,
             },
         )
         for at_s in (step * duration_s / 30 for step in range(31))

@@ -19,6 +19,7 @@ from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import Bursts, Poisson
 from forebay.bench.load.workloads import RandomTokens
 from forebay.bench.metrics import RunFigures
+from forebay.bench.presets.other_programs import disturbed, processor_use
 from forebay.bench.presets.static_sweep import BatchCost, batch_cost, fastest
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
@@ -29,6 +30,7 @@ from forebay.bench.targets.transformers import (
     TransformersWorker,
     check_batch_size,
 )
+from forebay.engine.launch.spec import usable_cores
 from forebay.errors import SettingError
 
 LIMITS = (32, 128, 512, 1536)
@@ -91,8 +93,12 @@ QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load on one system. `limit` of a throughput cell, `rate` (the study's) of a latency cell, at which
-    `rate_per_s` were sent. `batch_size`, `attention`: of static batching."""
+    """One load on one system.
+
+    `limit` of a throughput cell, `rate` (the study's) of a latency cell, at which `rate_per_s` were sent.
+    `batch_size`, `attention`: of static batching. `others_cores`: how many cores other programs kept busy
+    meanwhile; None where it cannot be told, because the system runs elsewhere.
+    """
 
     system: str
     measured: MeasuredRun
@@ -101,6 +107,7 @@ class Cell:
     rate_per_s: float | None = None
     batch_size: int | None = None
     attention: str | None = None
+    others_cores: float | None = None
 
     @property
     def run(self) -> LoadRun:
@@ -113,7 +120,9 @@ class Cell:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not valid."""
-        return () if self.measured.verdict is None else self.measured.verdict.reasons
+        found = () if self.measured.verdict is None else self.measured.verdict.reasons
+        crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
+        return found if crowd is None else (*found, crowd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +148,13 @@ Tell = Callable[[str], None]
 @dataclass(slots=True)
 class Measurement:
     """Measures one system after the other, so that none takes anything of the other's machine. `complete`:
-    False from the first load on that was interrupted; it measures no more then."""
+    False from the first load on that was interrupted; it measures no more then. `local`: whether both run
+    below this process, so that what other programs used can be told."""
 
     options: BatchingOptions
     tell: Tell = print
     on_progress: OnProgress | None = None
+    local: bool = True
     complete: bool = True
     _capacity_per_s: float | None = None
 
@@ -227,13 +238,15 @@ class Measurement:
     ) -> Iterator[Cell]:
         if not self.complete:
             return
+        before = processor_use()
         run = measure(target, load, timeout_s=TIMEOUT_S, on_progress=self.on_progress)
+        others = before.others_cores(processor_use()) if self.local else None
         self.complete = run.complete
         measured = measured_run(run)
         if system == CONTINUOUS and limit == max(self.options.limits):
             self._capacity_per_s = measured.figures.requests_per_s
         size, attention = (None, None) if cost is None else (cost.batch_size, cost.attention)
-        yield Cell(system, measured, limit, rate, rate_per_s, size, attention)
+        yield Cell(system, measured, limit, rate, rate_per_s, size, attention, others)
 
     def _burst(self, limit: int) -> Load:
         options = self.options

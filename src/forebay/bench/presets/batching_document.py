@@ -60,6 +60,7 @@ def batching_document(
         },
         "static_sweep": [asdict(cost) for cost in found.costs],
         "durations_s": {_name(cell): cell.run.duration_s for cell in found.cells},
+        "others_cores": {_name(cell): cell.others_cores for cell in found.cells},
         "held_equal": dict(held_equal),
         "provenance": dict(provenance),
     }

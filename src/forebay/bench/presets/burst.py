@@ -7,6 +7,7 @@ By the engine's log in it, prompts had 6 tokens and answers up to 10.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,11 @@ from forebay.bench.load.plan import Load, fresh_nonce, make_load
 from forebay.bench.load.schedules import Bursts, ClosedLoop
 from forebay.bench.load.workloads import RandomTokens, random_ids
 from forebay.bench.metrics import request_figures
+from forebay.bench.presets.other_programs import disturbed
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
+from forebay.engine.launch.spec import usable_cores
 from forebay.errors import EngineError, SettingError
 
 REQUESTS = 5000
@@ -95,9 +98,12 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
     return Burst(options, found.alone, batch, measured_run(measure(target, load, timeout_s=TIMEOUT_S)))
 
 
-def burst_document(found: Burst, *, provenance: dict[str, Any]) -> dict[str, Any]:
+def burst_document(
+    found: Burst, *, provenance: dict[str, Any], others_cores: float | None = None
+) -> dict[str, Any]:
     """`alone`, `batch` and `apart` as `Burst` has them, in seconds; `gain`: how many times longer the
     requests of the batch would take one after the other. Percentiles that the samples cannot give are null.
+    `others_cores`: how many cores other programs kept busy meanwhile; None: not known.
     """
     options = found.options
     alone = latencies_s(found.alone)
@@ -108,6 +114,8 @@ def burst_document(found: Burst, *, provenance: dict[str, Any]) -> dict[str, Any
         "prompt_tokens": options.prompt_tokens,
         "output_tokens": options.output_tokens,
         "alone": {"repeats": len(alone), **_percentiles(alone)},
+        "others_cores": others_cores,
+        "reasons": [reason for reason in _reasons(found, others_cores) if reason],
         "provenance": provenance,
     }
     if found.batch is not None and (took := latencies_s(found.batch)):
@@ -134,6 +142,15 @@ def _percentiles(ordered: list[float]) -> dict[str, float | None]:
         return percentile(ordered, percent) if can_tell(len(ordered), percent) else None
 
     return {"p50_s": told(50), "p99_s": told(99)}
+
+
+def _reasons(found: Burst, others_cores: float | None) -> Iterator[str | None]:
+    for each in (found.alone, found.batch, found.apart):
+        # The batch has more tokens than its one prompt was to have.
+        if each is not None and each is not found.batch and each.verdict is not None:
+            yield from each.verdict.reasons
+    if others_cores is not None:
+        yield disturbed(others_cores, len(usable_cores()))
 
 
 def _check(what: str, measured: MeasuredRun) -> None:

@@ -48,6 +48,9 @@ class Unit:
     scale: float = 1.0
 
 
+NUMBER, SECONDS, SHARE = Unit(""), Unit("s"), Unit("%", 100.0)
+
+
 def time_unit(most_s: float) -> Unit:
     """The unit in which times up to so many seconds read best."""
     return Unit("s") if most_s >= 2 else Unit("ms", 1000.0) if most_s >= 0.002 else Unit("µs", 1e6)
@@ -313,12 +316,16 @@ def _note(note: Note, x: float, y: float) -> Html:
     return joined([ring, _mark(x, y, "var(--ink)", 3), words])
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """A table whose first column names the rows; numbers to the right."""
+def table(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
+    """A table whose first column names the rows. `name`: what it is, for those who do not see it."""
     head = element("tr", *(element("th", name, scope="col") for name in header))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", each) for each in rest))
         for first, *rest in rows
     ]
-    whole = element("table", element("thead", head), element("tbody", *body))
-    return element("div", whole, class_="scroll", tabindex="0", role="group")
+    return scrolled(name, element("table", element("thead", head), element("tbody", *body)))
+
+
+def scrolled(name: str, content: Html) -> Html:
+    """What may be wider than a phone; it can be scrolled with the keyboard too."""
+    return element("div", content, class_="scroll", tabindex="0", role="group", aria_label=name)

@@ -42,10 +42,19 @@ SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "running": ("num_requests_running", "running_requests", "count", 1),
     "waiting": ("num_requests_waiting", "waiting_requests", "count", 1),
     "kv_cache_usage": ("kv_cache_usage", "kv_cache_usage", "percent", 100),
+    "prefix_cache_hit_share": ("prefix_cache_hit_rate", "cache_hit_rate", "percent", 100),
     "preemptions": ("num_preemptions", None, "count", 1),
+    "prefix_cache_queries": ("prefix_cache_queries", None, "count", 1),
+    "prefix_cache_hits": ("prefix_cache_hits", None, "count", 1),
+    "prompt_tokens": ("prompt_tokens", None, "count", 1),
+    "generation_tokens": ("generation_tokens", None, "count", 1),
+    "engine_memory_mb": ("cpu_memory_usage", "cpu_memory_usage", "MB", 1),
+    "gpu0_busy": ("gpu_utilization", "gpu_utilization", "percent", 100),
+    "gpu0_memory_mb": ("gpu_memory_usage", "gpu_memory_usage", "MB", 1),
+    "gpu0_power_w": ("power_consumption", "power_consumption", "Watts", 1),
 }
 """Of our samples: the report's name in a time series and in an aggregate, its unit, and what one of ours is
-in it."""
+in it. Totals have no aggregate: the mean of a total says nothing."""
 
 
 def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:

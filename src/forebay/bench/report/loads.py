@@ -9,7 +9,7 @@ import orjson
 
 from forebay.bench.report.document import MeasuredRun
 
-CHANGES_IN_REPEATS = ("seed", "nonce")
+CHANGES_IN_REPEATS = ("seed", "nonce", "target")
 
 
 def rate_per_s(asked: Mapping[str, Any]) -> float | None:
@@ -44,18 +44,26 @@ def load_name(asked: Mapping[str, Any]) -> str:
 
 
 def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
-    """Runs by load, repeats of one load together, in the order of the first of each."""
+    """Runs by target and load, repeats together, in the order of the first of each; with the load's name, and
+    the target's where there are several."""
+    several = len({target_of(measured.run.asked) for measured in runs}) > 1
     found: dict[bytes, tuple[str, list[MeasuredRun]]] = {}
     for measured in runs:
-        asked = measured.run.asked
-        key = orjson.dumps(load_of(asked), option=orjson.OPT_SORT_KEYS)
-        found.setdefault(key, (load_name(asked), []))[1].append(measured)
+        asked, target = measured.run.asked, target_of(measured.run.asked)
+        name = f"{load_name(asked)}, {target}" if several else load_name(asked)
+        key = orjson.dumps([target, load_of(asked)], option=orjson.OPT_SORT_KEYS, default=str)
+        found.setdefault(key, (name, []))[1].append(measured)
     return list(found.values())
 
 
 def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What repeats of a load have in common."""
+    """What was asked, whatever it was asked of: repeats have it in common, and so have runs to compare."""
     return {name: value for name, value in asked.items() if name not in CHANGES_IN_REPEATS}
+
+
+def target_of(asked: Mapping[str, Any]) -> str:
+    """What it was asked of."""
+    return str(asked.get("target", ""))
 
 
 def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

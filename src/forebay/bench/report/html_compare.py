@@ -8,7 +8,19 @@ from collections.abc import Iterator, Sequence
 from forebay.apps.page import Child, Html, counted, element, page, section, svg
 from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison
 from forebay.bench.report import charts
-from forebay.bench.report.charts import Line, Unit, chart, figure, key, shown, table, time_unit
+from forebay.bench.report.charts import (
+    NUMBER,
+    SHARE,
+    Line,
+    Unit,
+    chart,
+    figure,
+    key,
+    scrolled,
+    shown,
+    table,
+    time_unit,
+)
 from forebay.bench.report.curves import cumulative, response_and_service, tokens_and_gaps
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.html import STYLE
@@ -18,7 +30,6 @@ HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 MOST_LOADS = 20
 MOST_CHANGES = 100
 WORDS = {True: "better", False: "worse"}
-SHARE = Unit("%", 100.0)
 
 
 def comparison_page(found: Comparison, before: str, after: str) -> str:
@@ -55,7 +66,7 @@ def said(one: Difference) -> str:
 def unit_of(one: Difference) -> Unit:
     if one.unit == "s":
         return time_unit(max(abs(one.before), abs(one.after)))
-    return SHARE if one.unit == "share" else Unit("")
+    return SHARE if one.unit == "share" else NUMBER
 
 
 def _obstacles(obstacles: Sequence[str]) -> Html | None:
@@ -70,7 +81,7 @@ def _obstacles(obstacles: Sequence[str]) -> Html | None:
 def _load(load: LoadComparison) -> Iterator[Html]:
     runs = f"{counted(len(load.before), 'run')} of A, {counted(len(load.after), 'run')} of B"
     yield element("p", runs, class_="soft")
-    yield table(HEADER, (difference_row(one) for one in load.differences))
+    yield table(f"Differences at {load.name}", HEADER, (difference_row(one) for one in load.differences))
     drawings = [_intervals(load.differences), *_curves(load)]
     yield element("div", *drawings, class_="charts")
 
@@ -148,8 +159,7 @@ def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
         for name, old, new in changes[:MOST_CHANGES]
     ]
     listed = element("table", element("thead", head), element("tbody", *rows), class_="settings")
-    folded = element("div", listed, class_="scroll", tabindex="0", role="group")
-    return section("What else differs", folded)
+    return section("What else differs", scrolled("What else differs", listed))
 
 
 def _reading(found: Comparison) -> Html:

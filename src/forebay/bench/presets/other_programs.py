@@ -1,0 +1,53 @@
+"""Whether a machine was the measurement's own: what other programs took of its processor meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import psutil
+
+from forebay.processes import descendants
+
+MOST_SHARE = 0.05
+"""A run is not valid if others used more of the processor than this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """Processor seconds since the machine started: of `all`, with what its host took from it, and of `own`,
+    this process and all that it started."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+    def others_cores(self, later: ProcessorUse) -> float:
+        """How many cores other programs kept busy between two looks, on average."""
+        others_s = (later.all_s - self.all_s) - (later.own_s - self.own_s)
+        return max(0.0, others_s / max(later.at_s - self.at_s, 1e-9))
+
+
+def processor_use() -> ProcessorUse:
+    """A look at it now."""
+    own_s = 0.0
+    for process in (psutil.Process(), *descendants(os.getpid())):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        own_s += times.user + times.system
+    every = psutil.cpu_times()
+    # What guests use is in `user` and `nice` already.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    return ProcessorUse(time.monotonic(), sum(getattr(every, name, 0.0) for name in names), own_s)
+
+
+def disturbed(others_cores: float, cores: int) -> str | None:
+    """Why a run is not valid, if others used too much of a processor with so many cores."""
+    if others_cores <= MOST_SHARE * cores:
+        return None
+    return (
+        f"other programs kept {others_cores:.2f} of {cores} cores busy meanwhile; end them, and measure again"
+    )
