@@ -12,13 +12,13 @@ import asyncio
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import httptools
 import orjson
-from aiohttp import web
 
 from forebay.errors import LaunchError
 
@@ -63,60 +63,122 @@ class SentAnswer:
 
 
 class TimedServer:
-    """Serves `answers` on the running event loop; an async context manager."""
+    """Serves `answers` on the running event loop; an async context manager.
+
+    No web framework is in it: what one does before it hands a request on would be missing in the truth.
+    """
 
     def __init__(self, answers: Sequence[TimedAnswer]) -> None:
         self._answers = answers
-        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.sent: list[SentAnswer] = []
         self.url = ""
 
     async def __aenter__(self) -> TimedServer:
-        app = web.Application()
-        app.router.add_post("/v1/completions", self._complete)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/_log", self._log)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self._handle), "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+    def _handle(self, asked: _Asked) -> None:
+        models = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+        match asked.path:
+            case "/v1/models":
+                asked.reply(orjson.dumps(models))
+            case "/health":
+                asked.reply(b"{}")
+            case "/_log":
+                asked.reply(orjson.dumps([asdict(each) for each in self.sent]))
+            case "/v1/completions" | "/v1/chat/completions":
+                task = asyncio.get_running_loop().create_task(self._complete(asked))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case _:
+                asked.reply(b"{}", "404 Not Found")
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _log(self, request: web.Request) -> web.Response:
-        return web.json_response([asdict(each) for each in self.sent])
-
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
+    async def _complete(self, asked: _Asked) -> None:
         now_s = asyncio.get_running_loop().time
-        sent = SentAnswer(now_s(), [])
+        sent = SentAnswer(asked.read_s, [])
         answer = self._answers[len(self.sent)]
         self.sent.append(sent)
-        body = orjson.loads(await request.read())
-        wire = _Wire(request.path.startswith("/v1/chat"), body, answer)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        wire = _Wire(asked.path.startswith("/v1/chat"), orjson.loads(asked.body), answer)
+        asked.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         due_s = sent.read_s
         for step in answer.steps:
             due_s += step.after_s
             await asyncio.sleep(due_s - now_s())
+            data = wire.chunk(step)
             if step.tokens:
                 sent.chunks.append((now_s(), step.tokens))
-            await response.write(wire.chunk(step))
+            asked.write(_framed(data))
         await asyncio.sleep(due_s + answer.end_after_s - now_s())
         sent.ended_s = now_s()
-        await response.write_eof(wire.end())
-        return response
+        asked.write(_framed(wire.end()) + _framed(b""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request: when its last bytes were read, and the way back."""
+
+    path: str
+    body: bytes
+    read_s: float
+    write: Callable[[bytes], None]
+
+    def reply(self, document: bytes, status: str = "200 OK") -> None:
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(document)}\r\n\r\n"
+        )
+        self.write(head.encode() + document)
+
+
+class _Connection(asyncio.Protocol):
+    """HTTP/1.1, one request at a time."""
+
+    def __init__(self, handle: Callable[[_Asked], None]) -> None:
+        self._handle = handle
+        self._parser = httptools.HttpRequestParser(self)
+        self._now_s = asyncio.get_running_loop().time
+        self._read_s = 0.0
+        self._path, self._body = b"", bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._read_s = self._now_s()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._path, self._body = b"", bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        path = self._path.decode("latin-1")
+        self._handle(_Asked(path, bytes(self._body), self._read_s, self._transport.write))
+
+
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class _Wire:

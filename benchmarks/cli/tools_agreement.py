@@ -32,11 +32,11 @@ def tools_agreement(
     ] = None,
     aiperf: Annotated[Path | None, typer.Option(metavar="COMMAND", help="AIPerf's command.")] = None,
     guidellm: Annotated[Path | None, typer.Option(metavar="COMMAND", help="guidellm's command.")] = None,
-    requests: Annotated[int, typer.Option(min=2, help="Requests of each tool in each turn.")] = 24,
+    requests: Annotated[int, typer.Option(min=2, help="Requests of each tool in each turn.")] = 12,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 32,
-    turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 4,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 5,
     seed: Annotated[int, typer.Option(help="Each turn has the next.")] = 0,
     core: Annotated[
         list[int] | None, typer.Option(min=0, help="A core for the tools; repeatable. Default: all.")
@@ -75,16 +75,15 @@ def tools_agreement(
 
 
 def _show(found: dict[str, Any]) -> None:
-    table = Table("tool", "figure", "forebay", "tool's", "difference", "95 %", "agrees", box=None)
+    table = Table("tool", "figure", "forebay", "tool's", "difference", "of all turns", "agrees", box=None)
     for each in found["comparison"]:
-        ours, theirs = (each[side]["mean"] if each[side] else None for side in ("ours", "theirs"))
         table.add_row(
             each["tool"],
             each["figure"],
-            "" if ours is None else f"{ours:.2f}",
-            "" if theirs is None else f"{theirs:.2f}",
+            f"{each['ours']:.2f}",
+            f"{each['theirs']:.2f}",
             f"{each['difference']:+.1%}",
-            f"{each['low']:+.1%} to {each['high']:+.1%}",
+            f"{each['least']:+.1%} to {each['most']:+.1%}",
             "yes" if each["agrees"] else "no",
         )
     results_console().print(table)
