@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -89,6 +90,9 @@ async def test_an_open_loop_waits_for_no_answer() -> None:
     assert all(one.output_tokens == 2 and len(one.chunks) == 2 and one.status == 200 for one in run.records)
     assert run.asked["schedule"] == {"kind": "poisson", "rate_per_s": 3000}
     assert run.asked["target"] == "scripted"
+    assert all(one.asked_exact and one.asked_output_tokens == 2 for one in run.records)
+    free = make_load(Bursts(), replace(SHORT, exact=False), 2)
+    assert not any(one.asked_exact for one in (await run_load(Scripted(), free)).records)
     check_times(run)
 
 
@@ -198,17 +202,24 @@ async def test_a_defect_of_a_target_is_no_measurement() -> None:
 
 async def test_progress_is_told() -> None:
     seen: list[Progress] = []
-    told = asyncio.Event()
+    told = [asyncio.Event(), asyncio.Event()]
 
     async def wait(request: LoadRequest) -> None:
-        await told.wait()
+        await told[0].wait()
+        if request.index == 0:
+            raise Overloaded("full")
+        if request.index == 1:
+            await told[1].wait()
 
     def tell(progress: Progress) -> None:
         seen.append(progress)
-        told.set()
+        told[len(seen) > 1].set()
 
     await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=tell)
-    assert (seen[0].requests, seen[0].sent, seen[0].ended) == (3, 3, 0)
+    assert [(one.requests, one.sent, one.ended, one.failed) for one in seen[:2]] == [
+        (3, 3, 0, 0),
+        (3, 3, 2, 1),
+    ]
 
 
 def test_a_whole_run_against_a_server() -> None:
@@ -241,17 +252,22 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
-    before = signal.getsignal(signal.SIGINT)
+    def own(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGINT, own)
 
     async def interrupt(request: LoadRequest) -> None:
         if request.index == 3:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.Event().wait()
 
-    run = measure(Scripted(interrupt), make_load(ClosedLoop(1), SHORT, 10))
+    try:
+        run = measure(Scripted(interrupt), make_load(ClosedLoop(1), SHORT, 10))
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not run.complete
     assert [one.answered for one in run.records] == [True] * 3 + [False]
-    assert signal.getsignal(signal.SIGINT) == before
 
 
 @contextmanager

@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import orjson
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from forebay.bench.client import Progress
 from forebay.cli import application
+from forebay.cli.bench_serve import _progress
 from forebay.errors import ForebayError, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed
@@ -116,3 +120,16 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
     (found,) = orjson.loads(report.read_bytes())["runs"]
     assert found["complete"] is False
     assert found["figures"]["answered"] >= 10
+
+
+def test_a_terminal_shows_how_far_a_run_has_come() -> None:
+    terminal = Console(file=StringIO(), force_terminal=True, width=100)
+    with _progress(terminal, 2) as tell:
+        assert tell is not None
+        tell(Progress(10, 4, 1, 1, 2.0))
+        tell(Progress(10, 3, 3, 0, 1.0))
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "1/2: 2 s, 3 in flight, 1 failed" in shown
+    assert "2/2: 1 s, 0 in flight" in shown
+    with _progress(Console(file=StringIO()), 2) as tell:
+        assert tell is None

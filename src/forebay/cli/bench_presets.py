@@ -74,6 +74,13 @@ def batching(
         bool,
         typer.Option("--longest-of-all", help="Measure the study's stricter form of static batching, too."),
     ] = False,
+    random_lengths: Annotated[
+        bool,
+        typer.Option(
+            "--random-lengths",
+            help="Draw the answers' lengths at random also of few requests, in place of quantiles.",
+        ),
+    ] = False,
     latency: Annotated[bool, typer.Option(help="Measure latency at two rates, too.")] = True,
     url: Url = None,
     model: Model = "default",
@@ -117,6 +124,7 @@ def batching(
         batch_sizes=tuple(batch_size or sizes.batch_sizes),
         attentions=tuple(attention or sizes.attentions),
         longest_of_all=longest_of_all,
+        even_lengths=sizes.even_lengths and not random_lengths,
         seed=seed,
     )
     console = errors_console()
@@ -260,7 +268,9 @@ def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
     if not 0 < scale <= 1:
         raise SettingError(f"--scale: expected more than 0 and at most 1, found {scale:g}")
     count = max(1, round(scale * BatchingOptions().requests))
-    return replace(whole, requests=count, latency_requests=count, relative_rates=scale < 1)
+    return replace(
+        whole, requests=count, latency_requests=count, relative_rates=scale < 1, even_lengths=scale < 1
+    )
 
 
 def cell_line(cell: Cell) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from forebay.bench.load.lengths import CappedExponential, Exactly
+from forebay.bench.load.plan import make_load
+from forebay.bench.load.schedules import Bursts
+from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.presets import batching
 from forebay.bench.presets.batching import (
     CONTINUOUS,
     LONGEST_OF_ALL,
@@ -17,9 +25,12 @@ from forebay.bench.presets.batching import (
     Batching,
     BatchingOptions,
     Measurement,
+    fresh_prompts,
+    quantile_lengths,
 )
 from forebay.bench.presets.batching_document import batching_document, ratio
 from forebay.bench.presets.batching_picture import draw_batching
+from forebay.bench.presets.other_programs import ProcessorUse
 from forebay.bench.presets.static_sweep import BatchCost
 from forebay.bench.presets.systems import Systems
 from forebay.bench.targets.openai import OpenAiTarget
@@ -183,3 +194,63 @@ def test_both_systems_are_measured(tmp_path: Path) -> None:
     assert document["ratio"]["16"] > 0
     assert set(document["latency"]["4"]) == {STATIC, CONTINUOUS}
     assert set(systems.provenance(seed=0)["engine_versions"]) >= {"torch", "transformers"}
+
+
+def disturbances(monkeypatch: pytest.MonkeyPatch, *cores: float) -> None:
+    """Other programs keep so many cores busy during the first run, the second, and so on."""
+    looks = iter([look for busy in cores for look in (ProcessorUse(0, 0, 0), ProcessorUse(1, busy, 0))])
+    monkeypatch.setattr(batching, "processor_use", lambda: next(looks))
+
+
+@pytest.mark.parametrize(
+    ("cores", "taken"),
+    [((0.0,), 0.0), ((9.0, 0.0), 0.0), ((9.0, 7.0, 8.0), 7.0)],
+)
+def test_a_load_that_others_disturb_is_measured_again(
+    cores: tuple[float, ...], taken: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbances(monkeypatch, *cores)
+    told: list[str] = []
+    measurement = Measurement(replace(SMALL, limits=(4,), latency_requests=0), told.append)
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
+        (cell,) = measurement.continuous(OpenAiTarget(replica.url))
+    assert cell.others_cores == taken
+    assert len([words for words in told if "other programs" in words]) == sum(busy > 1 for busy in cores)
+    assert len(cell.run.records) == SMALL.requests
+
+
+def test_a_load_that_is_sent_again_has_the_same_lengths_and_other_prompts() -> None:
+    workload = RandomTokens(Exactly(8), CappedExponential(4, 16))
+    load = make_load(Bursts(), workload, 5, seed=3)
+    again = fresh_prompts(load)
+    assert [one.output_tokens for one in again.requests] == [one.output_tokens for one in load.requests]
+    assert all(len(one.prompt) == 8 for one in again.requests)
+    assert all(list(a.prompt) != list(b.prompt) for a, b in zip(load.requests, again.requests, strict=True))
+    assert again.asked["nonce"] != load.asked["nonce"]
+
+
+@given(st.integers(1, 300), st.sampled_from([32, 128, 512, 1536]), st.integers(0, 9))
+def test_quantiles_stand_for_the_whole_distribution(count: int, limit: int, seed: int) -> None:
+    lengths = quantile_lengths(count, 128.0, limit, seed)
+    assert len(lengths) == count
+    assert all(1 <= length <= limit for length in lengths)
+    assert sorted(lengths) == sorted(quantile_lengths(count, 128.0, limit, seed + 1))
+    # Half of them lie below the median, as of the distribution.
+    median = -128 * math.log1p(-0.5 * -math.expm1(-limit / 128))
+    assert abs(sum(length <= median for length in lengths) - count / 2) <= 1 + count * 0.03
+
+
+def test_limits_differ_also_for_few_requests() -> None:
+    assert max(quantile_lengths(20, 128.0, 512, 0)) < max(quantile_lengths(20, 128.0, 1536, 0))
+    mean = sum(quantile_lengths(64, 128.0, 1536, 0)) / 64
+    assert mean == pytest.approx(128, rel=0.02)
+
+
+def test_both_systems_get_the_same_quantiles(tmp_path: Path) -> None:
+    options = replace(SMALL, even_lengths=True, latency_requests=2, longest_of_all=False)
+    found = measure(options, tmp_path)
+    wanted = quantile_lengths(6, 4.0, 16, 0)
+    for system in (CONTINUOUS, STATIC):
+        cell = found.cell(system, limit=16)
+        assert cell is not None
+        assert [record.output_tokens for record in cell.run.records] == wanted

@@ -201,3 +201,24 @@ def test_without_the_requests_the_figures_stand() -> None:
     found = page(MeasuredRun(replace(ONE.run, records=(), samples=()), ONE.figures, SLO, VALID))
     assert "The requests themselves are not beside the document." in words(found)
     assert "Figures" in titles(found)
+
+
+def test_only_loads_that_differ_in_their_rate_are_points_of_one_curve() -> None:
+    bursts = [measured(made_run(asked={"schedule": {"kind": "burst"}, "requests": n})) for n in (1, 2, 3)]
+    assert not [title for title in titles(page(*bursts)) if "throughput" in title]
+    two = [
+        measured(made_run(requests=50, rate_per_s=rate, tokens=tokens))
+        for tokens in (4, 8)
+        for rate in (2.0, 4.0)
+    ]
+    found = [title for title in titles(page(*two)) if title.startswith("TTFT,")]
+    assert found[:2] == ["TTFT, poisson, ms, by throughput", "TTFT, poisson 2, ms, by throughput"]
+
+
+def test_chunks_that_were_read_together_do_not_make_an_axis_logarithmic() -> None:
+    records = tuple(
+        answered(n, n * 1.0, n * 1.0, *(n + 0.1 * i for i in range(1, 9)), n + 0.8 + 1e-6) for n in range(50)
+    )
+    assert "logarithmic" not in page(measured(made_run(records=records)))
+    spread = tuple(answered(n, n * 1.0, n * 1.0, n + 1.2**n / 100, n + 90.0) for n in range(50))
+    assert "logarithmic" in page(measured(made_run(records=spread)))

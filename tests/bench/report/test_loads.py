@@ -42,3 +42,13 @@ def test_a_load_says_what_it_was() -> None:
 def test_settings_within_settings() -> None:
     found = list(flattened({"versions": {"vllm": "0.32", "python": None}, "flags": ["a", 1], "seed": 0}))
     assert found == [("versions vllm", "0.32"), ("flags", "a, 1"), ("seed", "0")]
+
+
+def test_loads_of_one_name_are_told_apart_by_what_differs() -> None:
+    runs = [measured(made_run(requests=requests, tokens=tokens)) for tokens in (8, 16) for requests in (3, 4)]
+    assert [name for name, _ in loads(runs)] == [
+        "10 requests/s, output tokens 8, requests 3",
+        "10 requests/s, output tokens 8, requests 4",
+        "10 requests/s, output tokens 16, requests 3",
+        "10 requests/s, output tokens 16, requests 4",
+    ]

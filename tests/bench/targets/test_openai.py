@@ -232,8 +232,10 @@ def test_a_server_that_is_overloaded_at_first_is_measured_all_the_same(ask: Ask)
 
     with StreamServer(first_refuse) as server:
         assert contents(ask(OpenAiTarget(server.url), REQUEST)) == [None]
-    with StreamServer(answers(whole({"error": "no key"}, 401))) as server, pytest.raises(Unauthorized):
-        ask(OpenAiTarget(server.url), REQUEST)
+    with StreamServer(answers(whole({"error": "no key"}, 401))) as server:
+        with pytest.raises(Unauthorized):
+            ask(OpenAiTarget(server.url), REQUEST)
+        assert [asked.method for asked in server.asked] == ["GET", "POST"], "it does not begin"
 
 
 def test_chat_takes_no_tokens(ask: Ask) -> None:

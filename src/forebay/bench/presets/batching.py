@@ -9,15 +9,17 @@ published with it.) As there, throughput counts the tokens of prompts and answer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from random import Random
 
 from forebay.bench.client import OnProgress, measure
 from forebay.bench.load.lengths import CappedExponential, Exactly, Uniform
-from forebay.bench.load.plan import Load, make_load
+from forebay.bench.load.plan import Load, fresh_nonce, make_load
 from forebay.bench.load.schedules import Bursts, Poisson
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.workloads import RandomTokens, random_ids
 from forebay.bench.metrics import RunFigures
 from forebay.bench.presets.other_programs import disturbed, processor_use
 from forebay.bench.presets.static_sweep import BatchCost, batch_cost, fastest
@@ -44,6 +46,8 @@ STATIC, LONGEST_OF_ALL, CONTINUOUS = "static", "static_longest_of_all", "continu
 SYSTEMS = (STATIC, LONGEST_OF_ALL, CONTINUOUS)
 TIMEOUT_S = 4 * 3600.0
 WARM_UP_TOKENS = 8
+TRIES = 3
+"""How often a load is measured at most, where other programs disturb it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,9 @@ class BatchingOptions:
     `requests`: of each throughput cell; `latency_requests`: of each latency cell, 0: none are measured.
     `relative_rates`: the rates are those of the study in relation to what the engine can do: its 1 and 4
     requests per second are an eighth and a half of what saturated it. `batch_sizes`, `attentions`: what is
-    tried for static batching. `longest_of_all`: measure also the study's form of it.
+    tried for static batching. `longest_of_all`: measure also the study's form of it. `even_lengths`: the
+    answers' lengths are quantiles of their distribution in random order, in place of random draws: of a few
+    dozen draws hardly one exceeds 512 tokens, and two limits would have the same answers.
     """
 
     limits: tuple[int, ...] = LIMITS
@@ -66,6 +72,7 @@ class BatchingOptions:
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
     attentions: tuple[str, ...] = ATTENTIONS
     longest_of_all: bool = False
+    even_lengths: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -84,7 +91,11 @@ class BatchingOptions:
 
 
 PROCESSOR = BatchingOptions(
-    requests=64, latency_requests=48, relative_rates=True, batch_sizes=(1, 2, 4, 8, 16, 32)
+    requests=64,
+    latency_requests=48,
+    relative_rates=True,
+    even_lengths=True,
+    batch_sizes=(1, 2, 4, 8, 16, 32),
 )
 """For a model on a few processor cores: half an hour."""
 QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 16))
@@ -143,6 +154,30 @@ class Batching:
 StartWorker = Callable[[str], AbstractContextManager[TransformersWorker]]
 """Starts transformers with an attention."""
 Tell = Callable[[str], None]
+
+
+def quantile_lengths(count: int, mean: float, limit: int, seed: int) -> list[int]:
+    """`count` lengths that stand for the exponential distribution cut at `limit`, in random order: its
+    quantiles at (i + 1/2) / count, rounded up.
+
+    F(x) = (1 - e^(-x/mean)) / (1 - e^(-limit/mean)) for x up to the limit.
+    """
+    whole = -math.expm1(-limit / mean)
+    lengths = [
+        min(limit, max(1, math.ceil(-mean * math.log1p(-whole * (index + 0.5) / count))))
+        for index in range(count)
+    ]
+    Random(f"order {seed}").shuffle(lengths)
+    return lengths
+
+
+def fresh_prompts(load: Load) -> Load:
+    """The same load with other tokens in its prompts, which no cache holds."""
+    nonce = fresh_nonce()
+    requests = [
+        replace(one, prompt=random_ids(len(one.prompt), nonce, 0, one.index)) for one in load.requests
+    ]
+    return Load(requests, load.concurrency, {**load.asked, "nonce": nonce})
 
 
 @dataclass(slots=True)
@@ -238,27 +273,51 @@ class Measurement:
     ) -> Iterator[Cell]:
         if not self.complete:
             return
-        before = processor_use()
-        run = measure(target, load, timeout_s=TIMEOUT_S, on_progress=self.on_progress)
-        others = before.others_cores(processor_use()) if self.local else None
-        self.complete = run.complete
+        run, others = self._undisturbed(target, load)
         measured = measured_run(run)
         if system == CONTINUOUS and limit == max(self.options.limits):
             self._capacity_per_s = measured.figures.requests_per_s
         size, attention = (None, None) if cost is None else (cost.batch_size, cost.attention)
         yield Cell(system, measured, limit, rate, rate_per_s, size, attention, others)
 
+    def _undisturbed(self, target: Target, load: Load) -> tuple[LoadRun, float | None]:
+        """A run, and how many cores other programs kept busy meanwhile. Where these were too many it is
+        measured again, with other prompts, and the run that was disturbed least is taken, whatever it gave.
+        """
+        tries: list[tuple[LoadRun, float]] = []
+        while len(tries) < TRIES:
+            before = processor_use()
+            run = measure(target, load, timeout_s=TIMEOUT_S, on_progress=self.on_progress)
+            self.complete = run.complete
+            if not self.local:
+                return run, None
+            tries.append((run, before.others_cores(processor_use())))
+            reason = disturbed(tries[-1][1], len(usable_cores()))
+            if reason is None or not run.complete:
+                break
+            self.tell(f"{target.name}: {reason}")
+            load = fresh_prompts(load)
+        return min(tries, key=lambda one: (not one[0].complete, one[1]))
+
     def _burst(self, limit: int) -> Load:
         options = self.options
         workload = RandomTokens(Exactly(options.prompt_tokens), CappedExponential(options.mean_tokens, limit))
-        return make_load(Bursts(), workload, options.requests, seed=options.seed)
+        load = make_load(Bursts(), workload, options.requests, seed=options.seed)
+        return self._even(load, limit) if options.even_lengths else load
 
     def _arrivals(self, rate_per_s: float) -> Load:
         options = self.options
-        quarter = options.prompt_tokens // 4
-        lengths = CappedExponential(options.mean_tokens, max(options.limits))
+        quarter, limit = options.prompt_tokens // 4, max(options.limits)
+        lengths = CappedExponential(options.mean_tokens, limit)
         workload = RandomTokens(Uniform(quarter, 3 * quarter), lengths)
-        return make_load(Poisson(rate_per_s), workload, options.latency_requests, seed=options.seed)
+        load = make_load(Poisson(rate_per_s), workload, options.latency_requests, seed=options.seed)
+        return self._even(load, limit) if options.even_lengths else load
+
+    def _even(self, load: Load, limit: int) -> Load:
+        options = self.options
+        lengths = quantile_lengths(len(load.requests), options.mean_tokens, limit, options.seed)
+        requests = [replace(one, output_tokens=n) for one, n in zip(load.requests, lengths, strict=True)]
+        return Load(requests, load.concurrency, {**load.asked, "lengths": "quantiles in random order"})
 
     def _warm_up(self) -> Load:
         workload = RandomTokens(Exactly(self.options.prompt_tokens), Exactly(WARM_UP_TOKENS))

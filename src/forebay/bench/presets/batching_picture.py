@@ -39,7 +39,8 @@ def draw_batching(path: Path, found: Batching, title: str) -> None:
     panels[0].set_xticks(range(len(limits)), [f"max {limit}" for limit in limits])
     panels[0].set_xlabel("limit of the answers' lengths, tokens")
     panels[0].set_ylabel("throughput, as a multiple of static batching")
-    panels[0].legend(fontsize=8, loc="upper left")
+    if limits:
+        panels[0].legend(fontsize=8, loc="upper left")
     panels[0].margins(y=0.3)
     for panel, rate in zip(panels[1:], rates, strict=True):
         sent = rate

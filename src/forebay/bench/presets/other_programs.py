@@ -10,7 +10,7 @@ import psutil
 
 from forebay.processes import descendants
 
-MOST_SHARE = 0.05
+MOST_SHARE = 0.1
 """A run is not valid if others used more of the processor than this share."""
 
 

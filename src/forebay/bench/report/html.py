@@ -13,7 +13,7 @@ from forebay.bench.report.charts import scrolled
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html_run import run_parts, tiles
 from forebay.bench.report.html_sweep import sweep
-from forebay.bench.report.loads import flattened, kind, load_name
+from forebay.bench.report.loads import flattened, kind, load_name, loads
 
 MOST_DETAILED = 8
 """Of a sweep, so many runs are shown with all their drawings."""
@@ -118,11 +118,12 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
 def _details(runs: Sequence[MeasuredRun]) -> Html:
     """Runs in full, folded; of many, some."""
     step = -(-len(runs) // MOST_DETAILED)
+    names = {id(one): name for name, own in loads(runs) for one in own}
     chosen = list(enumerate(runs))[::step]
     shown_ = "each run" if step == 1 else f"{len(chosen)} of {len(runs)} runs, evenly chosen"
     folded = []
     for number, measured in chosen:
-        title = " · ".join(filter(None, (f"run {number + 1}", load_name(measured.run.asked), measured.word)))
+        title = " · ".join(filter(None, (f"run {number + 1}", names[id(measured)], measured.word)))
         folded.append(
             element(
                 "details",

@@ -9,6 +9,7 @@ from forebay.apps.page import Child, Html, element, joined, section
 from forebay.bench.metrics import RunFigures, output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report.charts import (
+    LOG_FROM,
     NUMBER,
     SECONDS,
     SHARE,
@@ -148,14 +149,21 @@ def _cdf(
     apart = bool(sent) and _apart(ordered, sent)
     middle = percentile(ordered, 50)
     unit = time_unit(max(middle, ordered[-1] / 20))
-    lines = [Line("response", cumulative(ordered), "a")]
+    # Chunks that were read together are nothing apart: a few tiny values do not decide about the axis.
+    quarter = percentile(ordered, 25)
+    wide = quarter > 0 and percentile(ordered, 99) / quarter >= LOG_FROM
+    floor = max(percentile(ordered, 5), quarter / 10)
+    drawn = [max(value, floor) for value in ordered] if wide else ordered
+    lines = [Line("response", cumulative(drawn), "a")]
     keys = []
     if sent:
         keys.append(
             key("from when it was due" if apart else "from when it was due; from when sent the same", "a")
         )
     if apart:
-        lines.insert(0, Line("service", cumulative(sent), "s", dashed=True))
+        lines.insert(
+            0, Line("service", cumulative([max(v, floor) for v in sent] if wide else sent), "s", dashed=True)
+        )
         keys.append(key("from when it was sent", "s", dashed=True))
     told = [(p, percentile(ordered, p)) for p in percentages(len(ordered))]
     notes = [Note(value, p / 100, f"p{p:g} {shown(value, unit)}") for p, value in told]
@@ -184,7 +192,7 @@ def _cdf(
         x_name=name,
         x_unit=unit,
         y_unit=SHARE,
-        log_x=True,
+        log_x=wide,
         y_high=1.0,
         notes=notes,
         room=0.27,

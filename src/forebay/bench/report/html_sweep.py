@@ -11,28 +11,51 @@ from forebay.bench.report.curves import (
     knee,
 )
 from forebay.bench.report.document import MeasuredRun
-from forebay.bench.report.loads import loads
+from forebay.bench.report.loads import concurrency, flattened, kind, load_of, loads, rate_per_s, target_of
 from forebay.bench.statistics import mean_interval
 
 MOST_ROWS = 400
+MOST_SERIES = 4
+"""So many curves of a sweep are drawn: one for each target and workload."""
+Loads = Sequence[tuple[str, Sequence[MeasuredRun]]]
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
 
 
 def sweep(runs: Sequence[MeasuredRun]) -> Html:
     """All loads side by side: curves of throughput and latency, and a table."""
     named = loads(runs)
+    series = _series(named)
     drawings = [
         drawing
+        for target, own in list(series.items())[:MOST_SERIES]
         for name, words in LATENCIES
-        if (drawing := _throughput_latency(named, name, words)) is not None
+        if (drawing := _throughput_latency(own, name, f"{words}, {target}" if len(series) > 1 else words))
+        is not None
     ]
     curves = element("div", *drawings, class_="charts") if drawings else None
     return section("Loads", curves, _loads_table(named))
 
 
-def _throughput_latency(
-    named: Sequence[tuple[str, Sequence[MeasuredRun]]], name: str, words: str
-) -> Html | None:
+def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
+    """Loads that differ in their rate or concurrency alone, by target and the kind of the workload: only
+    these are points of one curve."""
+    found: dict[str, tuple[str, list[tuple[str, Sequence[MeasuredRun]]]]] = {}
+    for load, own in named:
+        asked = own[0].run.asked
+        if rate_per_s(asked) is None and concurrency(asked) is None:
+            continue
+        schedule = kind(asked, "schedule")
+        rest = {name: value for name, value in load_of(asked).items() if name not in ("schedule", "requests")}
+        key = repr((target_of(asked), schedule, sorted(flattened(rest))))
+        name = f"{target_of(asked)} {schedule}".strip()
+        found.setdefault(key, (name, []))[1].append((load, own))
+    return {
+        f"{name} {number}" if number > 1 else name: own
+        for number, (name, own) in enumerate(found.values(), 1)
+    }
+
+
+def _throughput_latency(named: Loads, name: str, words: str) -> Html | None:
     """Latency by throughput, a point a load; none of a single load."""
     points = []
     for load, own in named:
@@ -70,7 +93,7 @@ def _throughput_latency(
     return figure(f"{words}, {unit.name}, by throughput", drawing, keys=keys)
 
 
-def _loads_table(named: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> Html:
+def _loads_table(named: Loads) -> Html:
     named = named[:MOST_ROWS]
     columns: list[tuple[str, list[list[float | None]], Unit]] = [
         (

@@ -9,6 +9,7 @@ import orjson
 
 from forebay.bench.report.document import MeasuredRun
 
+MOST_TOLD = 3
 CHANGES_IN_REPEATS = ("seed", "nonce", "target")
 
 
@@ -53,7 +54,27 @@ def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
         name = f"{load_name(asked)}, {target}" if several else load_name(asked)
         key = orjson.dumps([target, load_of(asked)], option=orjson.OPT_SORT_KEYS, default=str)
         found.setdefault(key, (name, []))[1].append(measured)
-    return list(found.values())
+    return _told_apart(list(found.values()))
+
+
+def _told_apart(
+    named: list[tuple[str, list[MeasuredRun]]],
+) -> list[tuple[str, list[MeasuredRun]]]:
+    """Loads of one name get the settings that they differ in behind it."""
+    alike: dict[str, list[dict[str, str]]] = {}
+    for name, own in named:
+        alike.setdefault(name, []).append(dict(flattened(load_of(own[0].run.asked))))
+    differ = {
+        name: [key for key in group[0] if len({one.get(key) for one in group}) > 1][:MOST_TOLD]
+        for name, group in alike.items()
+    }
+    apart = []
+    for name, own in named:
+        settings = dict(flattened(load_of(own[0].run.asked)))
+        # `output limit` of `workload output limit`: its last two words say enough.
+        said = [f"{' '.join(key.split()[-2:])} {settings.get(key, '–')}" for key in differ[name]]
+        apart.append((", ".join([name, *said]), own))
+    return apart
 
 
 def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +94,7 @@ def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str
         if isinstance(value, Mapping):
             yield from flattened(value, f"{words} ")
         elif isinstance(value, list | tuple):
-            yield words, ", ".join(map(str, value))
+            yield words, ", ".join(map(str, value)) or "none"
         elif value is not None:
             yield words, str(value)
 
