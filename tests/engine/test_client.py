@@ -5,7 +5,6 @@ import socket
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from tests.harness.clock import ManualClock
@@ -56,15 +55,6 @@ async def test_a_chat_is_answered(stream: bool) -> None:
     assert completion.finish_reason == "stop"
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (1, 4)
     assert replica.report().calls == {"r1": 1}
-
-
-async def test_one_call_may_ask_for_one_piece() -> None:
-    async with serving(replace(NOW, chunks=17)) as (engine, _):
-        whole = await engine.complete(ask("hello"), timeout_s=30, whole=True)
-        streamed = await engine.complete(ask("hello"), timeout_s=30)
-    assert whole.text == streamed.text == echo("hello")
-    assert whole.timing.chunks_s == ()
-    assert len(streamed.timing.chunks_s) == 17
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -327,10 +317,6 @@ async def answer_of(
 async def test_a_stream_that_ends_with_its_connection() -> None:
     completion = await answer_of(TO_THE_END + CONTENT + STOP + DONE)
     assert (completion.text, completion.finish_reason) == ("hi", "stop")
-
-
-async def test_a_server_that_streams_whatever_it_is_asked_is_understood() -> None:
-    assert (await answer_of(TO_THE_END + CONTENT + STOP + DONE, stream=False)).text == "hi"
 
 
 async def test_a_finish_reason_is_enough() -> None:

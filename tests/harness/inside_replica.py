@@ -64,7 +64,6 @@ class InsideReplica:
         timeout_s: float,
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
-        whole: bool = False,
     ) -> Completion:
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
@@ -74,9 +73,7 @@ class InsideReplica:
             timeout_s = min(timeout_s, deadline.left_s(sent_s))
         self.calls[request.id] += 1
         try:
-            answering = self._answer(
-                request, on_content or _nothing, streams=self.script.streams and not whole
-            )
+            answering = self._answer(request, on_content or _nothing)
             text, reason, usage = await asyncio.wait_for(answering, min(timeout_s, 1e9))
         except asyncio.TimeoutError:
             self._aborted += 1
@@ -87,9 +84,7 @@ class InsideReplica:
         done_s = loop.time()
         return Completion(text, reason, usage, Timing(sent_s, done_s, done_s, done_s, (done_s,)))
 
-    async def _answer(
-        self, request: Request, on_content: Callable[[], None], *, streams: bool
-    ) -> tuple[str, str, Usage]:
+    async def _answer(self, request: Request, on_content: Callable[[], None]) -> tuple[str, str, Usage]:
         script, id = self.script, request.id
         text = request_text(request)
         fault = script.faults.pick(id, text, self.calls[id])
@@ -119,14 +114,14 @@ class InsideReplica:
                 usage = Usage(tokens(text), tokens(answer))
                 await self._work.do(script.delay(id) + script.prefill_s_per_char * len(text))
                 decode_s = script.token_s * usage.completion_tokens + script.decode(id)
-                if streams:
+                if script.streams:
                     on_content()
                     for _ in range(script.chunks - 1):
                         await self._work.do(decode_s / (script.chunks - 1))
                         on_content()
-                if not streams or script.chunks == 1:
+                if not script.streams or script.chunks == 1:
                     await self._work.do(decode_s)
-                if not streams:
+                if not script.streams:
                     on_content()
                 self._reach()
                 if id not in self._answered:

@@ -26,8 +26,6 @@ MAX_ID_CHARS = 200
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 4.0
 """How long an idle connection is kept: less than the 5 s after which vLLM closes its side."""
-STREAMED, WHOLE = "text/event-stream", "application/json"
-"""The two forms in which an answer comes."""
 CLOSE_GRACE_S = 1.0
 """How long a finished answer may take to end its body before the connection is given up instead of kept."""
 
@@ -60,6 +58,7 @@ class HttpEngine:
         self._prompt_url = URL(self.url + PROMPT_PATH)
         self._headers = request_headers(api_key) | {
             "Content-Type": "application/json",
+            "Accept": "text/event-stream" if stream else "application/json",
             LOAD_REQUEST_HEADER: "TEXT",
         }
         self._session: aiohttp.ClientSession | None = None
@@ -75,15 +74,13 @@ class HttpEngine:
         timeout_s: float,
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
-        whole: bool = False,
     ) -> Completion:
         """As `Engine` has it; progress is bytes. `on_content` is called each time that content came, of an
-        answer in one piece once. `whole` asks for that, whatever `stream` says.
+        answer in one piece once.
         """
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
-        stream = self._stream and not whole
-        body = request_body(request, stream=stream)
+        body = request_body(request, stream=self._stream)
         sent_s = self._clock.monotonic_s()
         left_s = math.inf
         if deadline is not None:
@@ -95,12 +92,12 @@ class HttpEngine:
             response = await self._open().post(
                 self._chat_url if request.prompt is None else self._prompt_url,
                 data=body,
-                headers={"X-Request-Id": header_id(request.id), "Accept": STREAMED if stream else WHOLE},
+                headers={"X-Request-Id": header_id(request.id)},
                 timeout=request_timeout(left_s, self._connect_timeout_s, silence_s=timeout_s),
                 allow_redirects=False,
             )
             try:
-                return await self._read(request, response, sent_s, on_content or _nothing, stream=stream)
+                return await self._read(request, response, sent_s, on_content or _nothing)
             except BaseException:
                 # Cancelled or broken: a closed connection is what makes the replica drop the request.
                 response.close()
@@ -131,16 +128,14 @@ class HttpEngine:
         response: aiohttp.ClientResponse,
         sent_s: float,
         on_content: Callable[[], None],
-        *,
-        stream: bool,
     ) -> Completion:
         first_byte_s = self._clock.monotonic_s()
         load = parse_load_header(response.headers.get(LOAD_HEADER), observed_s=first_byte_s)
         if response.status != 200:
             raise await self._refusal(request, response)
         reader = AnswerReader(request, replica=self.url, quote=self._quote)
-        # Some servers stream nothing, whatever they are asked, and some stream always.
-        if response.content_type == STREAMED or (stream and response.content_type != WHOLE):
+        # Some servers stream nothing, whatever they are asked.
+        if self._stream and response.content_type != "application/json":
             seen = _Seen(sent_s, first_byte_s, load, on_content)
             return await self._read_stream(response, reader, seen)
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
@@ -152,7 +147,7 @@ class HttpEngine:
         self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen
     ) -> Completion:
         kind = response.headers.get("Content-Type", "")
-        if not kind.startswith(STREAMED):
+        if not kind.startswith("text/event-stream"):
             start = (await read_start(response, MAX_ERROR_BYTES)).decode("utf-8", "replace")
             raise ProtocolViolation(
                 f"{self.url} sent no event stream but {self._quote(kind)!r}: {self._quote(start)}"

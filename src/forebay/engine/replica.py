@@ -53,10 +53,9 @@ class ReplicaEngine(Protocol):
         timeout_s: float,
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
-        whole: bool = False,
     ) -> Completion:
         """As `Engine` has it. `on_content` is called each time that content came: once at its end for an
-        answer in one piece. `whole` asks for that."""
+        answer in one piece."""
         ...
 
     async def close(self) -> None: ...

@@ -13,16 +13,7 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
-from forebay.errors import (
-    AttemptTimeout,
-    BadRequest,
-    EngineError,
-    Overloaded,
-    PromptTooLong,
-    RateLimited,
-    ServerFault,
-    Unreachable,
-)
+from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import MISPLACED, ReplicaLease
@@ -233,29 +224,9 @@ class FleetEngine:
         await self.client.close()
 
     async def _call(self, lease: ReplicaLease, request: Request, deadline: Deadline) -> Completion:
-        whole = lease.form.whole(alone=len(self.client.fleet.numbers()) == 1)
-        try:
-            completion = await self._ask(lease, request, deadline, whole=whole)
-        except BadRequest as refused:
-            if not whole or isinstance(refused, PromptTooLong):
-                raise
-            # Some models are served as streams only.
-            completion = await self._ask(lease, request, deadline, whole=False)
-            lease.form.refused()
-        except EngineError:
-            lease.form.failed()
-            raise
-        lease.form.answered(completion.timing.latency_s, lease.timeout_s)
-        return completion
-
-    async def _ask(
-        self, lease: ReplicaLease, request: Request, deadline: Deadline, *, whole: bool
-    ) -> Completion:
         # The lease knows when no progress is made.
         call = asyncio.get_running_loop().create_task(
-            lease.engine.complete(
-                request, timeout_s=math.inf, deadline=deadline, on_content=lease.progress, whole=whole
-            )
+            lease.engine.complete(request, timeout_s=math.inf, deadline=deadline, on_content=lease.progress)
         )
 
         def give_up() -> None:

@@ -19,7 +19,6 @@ from forebay.errors import (
     Unauthorized,
     Unreachable,
 )
-from forebay.fleet.answer_form import AnswerForm
 from forebay.fleet.health import PATIENCE
 from forebay.fleet.member import WHOLE, Member
 from forebay.fleet.routing_request import ReplicaCharge
@@ -101,11 +100,6 @@ class ReplicaLease:
     def engine(self) -> ReplicaEngine:
         """A client of the replica, for requests that are read whole."""
         return self._member.engine
-
-    @property
-    def form(self) -> AnswerForm:
-        """In which form the replica is asked for answers."""
-        return self._member.form
 
     def first_token(self) -> None:
         """The first content has come."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import Replica, ReplicaEngine, ServedModel
 from forebay.errors import EngineError, RateLimited
-from forebay.fleet.answer_form import AnswerForm
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.concurrency import ConcurrencyLimit, Turn
 from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Refusals, Tracked
@@ -98,7 +97,6 @@ class Member:
         self.beside = ConcurrencyLimit(most=capacity, turn=turn)
         """How many of them without a first token."""
         self.refusals = Refusals()
-        self.form = AnswerForm()
         self.whole = False
         """Whether its answers come in one piece, so that no first token tells what it works on."""
         self.reports = ReportCheck()
