@@ -69,6 +69,15 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         (["--extra", '{"a": "sk-abcdefgh12"}'], '--extra \'{"a": "[hidden]"}\''),
         (["--text", "Bearer abc"], "--text '[hidden]'"),
         (["--api-key", "--seed", "7"], "--api-key --seed 7"),
+        (["--api-key", "one", "two", "--seed", "7"], "--api-key '[hidden]' '[hidden]' --seed 7"),
+        (["--access-key=abc", "--private-key", "-abc"], "'--access-key=[hidden]' --private-key '[hidden]'"),
+        (
+            ["--extra", '{"n":{"api_key":"abc","token":{"a":1}}}'],
+            '--extra \'{"n":{"api_key":"[hidden]","token":"[hidden]"}}\'',
+        ),
+        (['--extra={"password":"abc"}'], '\'--extra={"password":"[hidden]"}\''),
+        (["--extra", '{"max_tokens":7}'], "--extra '{\"max_tokens\":7}'"),
+        (["{not JSON"], "'{not JSON'"),
         # What is no secret stays.
         (["--output-tokens", "128", "--tokenizer", "gpt2"], "--output-tokens 128 --tokenizer gpt2"),
         (["--max-tokens=20", "--tokenizer-mode", "auto"], "--max-tokens=20 --tokenizer-mode auto"),

@@ -143,6 +143,13 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
         run_of([record_at(i, i // 3 * 1.1) for i in range(40)], {"kind": "closed", "concurrency": 4}),
         "at most 3 requests were in flight, and 4 were asked for",
     ),
+    "too few sessions": (
+        run_of(
+            [replace(record_at(i, i * 1.1), session="a") for i in range(3)],
+            {"kind": "closed", "concurrency": 4},
+        ),
+        "at most 1 requests were in flight, and 4 were asked for",
+    ),
     "no usage": (
         run_of(
             changed(

@@ -81,6 +81,12 @@ def test_one_run_of_several(forebay: Forebay) -> None:
         (("report", "none.json"), "none.json cannot be read"),
         (("report", "a.json", "--html", "none/a.html"), "--html: there is no folder none"),
         (("report", "a.json", "--format", "vllm", "--output", "none/a"), "--output: there is no folder none"),
+        (("report", "a.json", "--html", "a.json"), "--html: a.json is also RUN.json"),
+        (
+            ("report", "a.json", "--format", "aiperf", "--output", "a.requests.jsonl"),
+            "--output: a.requests.jsonl is also the requests of RUN.json",
+        ),
+        (("compare", "a.json", "b.json", "--json", "b.json"), "--json: b.json is also B.json"),
         (("compare", "a.json", "bad.json"), "10 requests/s, B: INVALID: late"),
         (("compare", "a.json", "b.json", "--html", "none/a.html"), "--html: there is no folder none"),
         (("compare", "a.json", "b.json", "--json", "none/a"), "--json: there is no folder none"),

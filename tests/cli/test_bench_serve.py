@@ -6,15 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from forebay.bench import serve
 from forebay.bench.client import Progress
+from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
 from forebay.cli.bench_serve import _progress
 from forebay.errors import ForebayError, SettingError, Unreachable
@@ -96,11 +100,45 @@ def test_a_server_that_is_not_there() -> None:
         (["--json", "/none/a"], "--json: there is no folder"),
         (["--data", "/none"], "/none cannot be read"),
         (["--protocol", "triton"], "name the model"),
+        (["--concurrency", "5", "--requests", "4"], "--concurrency 5: expected no more than the 4 requests"),
+        (["--concurrency", "5", "--seconds", "4"], "a --rate that is not infinite"),
+        (["--html", "same", "--records", "same"], "--html: same is also --records"),
+        (["--json", "a.json", "--data", "a.requests.jsonl"], "a.requests.jsonl is also --data"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(words: list[str], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         run("http://127.0.0.1:9", *words)
+
+
+def test_a_key_in_place_of_a_name_is_not_repeated() -> None:
+    with pytest.raises(SettingError, match="expected the name") as told:
+        run("http://127.0.0.1:9", "--api-key-env", "sk-abc")
+    assert "sk-abc" not in str(told.value)
+
+
+def test_each_failure_is_counted_under_its_own_message() -> None:
+    refusing = ReplicaScript(delay=Fixed(0.0), faults=Faults((("500", 0.5), ("cut", 0.5))))
+    with ReplicaThread(refusing) as replica:
+        output = run(replica.url, *SMALL, status=1)
+    told = [line for line in output.splitlines() if " × " in line]
+    assert len(told) >= 2
+    assert sum(int(line.split()[0]) for line in told) == 20
+
+
+def test_what_was_measured_is_written_where_a_later_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, real = tmp_path / "a.json", serve.serve_runs
+
+    def one_and_no_more(*args: Any, **more: Any) -> Iterator[MeasuredRun]:
+        yield next(real(*args, **more))
+        raise Unreachable("gone")
+
+    monkeypatch.setattr(serve, "serve_runs", one_and_no_more)
+    with StreamServer(completion(4, 0.0, 0.0)) as server, pytest.raises(Unreachable, match="gone"):
+        run(server.url, *SMALL, "--repeats", "2", "--json", str(report))
+    assert len(orjson.loads(report.read_bytes())["runs"]) == 1
 
 
 def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:

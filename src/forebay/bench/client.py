@@ -315,7 +315,8 @@ class _Run:
             if not task.cancelled() and task.exception() is not None:
                 self._defect = task.exception()
                 self._over.set()
-            self._land(flight)
+            if self._defect is None:
+                self._land(flight)
 
         task.add_done_callback(landed)
 

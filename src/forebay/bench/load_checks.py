@@ -127,7 +127,7 @@ def _dispersion(times_s: Sequence[float], begin_s: float, span_s: float, window_
 
 def _had_its_concurrency(run: LoadRun) -> str | None:
     concurrency = _schedule(run).get("concurrency")
-    if concurrency is None or any(record.session is not None for record in run.records):
+    if concurrency is None:
         return None
     moves = [(record.sent_s, 1) for record in run.records if record.sent_s is not None]
     moves += [(record.ended_s, -1) for record in run.records if record.sent_s is not None]
@@ -135,7 +135,9 @@ def _had_its_concurrency(run: LoadRun) -> str | None:
     for _, move in sorted(moves):
         now += move
         most = max(most, now)
-    wanted = min(concurrency, len(run.records))
+    # Fewer requests than that cannot be in flight; but sessions can be too few, each with many requests.
+    has_sessions = any(record.session is not None for record in run.records)
+    wanted = concurrency if has_sessions else min(concurrency, len(run.records))
     if most >= wanted:
         return None
     return f"at most {most} requests were in flight, and {wanted} were asked for"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import orjson
 import psutil
 
 from forebay.bench.resources import gpus
@@ -24,12 +25,13 @@ HASHED_AT_ONCE = 1 << 20
 MAX_WORD_CHARS = 500
 
 SECRET_OPTION = re.compile(
-    r"^-(?:H$|-?[\w-]*(?:api[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
+    r"^-(?:H$|-?[\w-]*(?:(?:api|private|access|secret)[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
     re.IGNORECASE,
 )
 """Options whose value is hidden. `--output-tokens` and `--tokenizer` are none of them."""
 SECRET_SETTING = re.compile(
-    r"^[\w.-]*(?:api_?key|secret|passw|auth|credential|token(?!s|iz))[\w.-]*[=:]", re.IGNORECASE
+    r"^[\w.-]*(?:(?:api|private|access|secret)_?key|secret|passw|auth|credential|token(?!s|iz))[\w.-]*[=:]",
+    re.IGNORECASE,
 )
 """`NAME=VALUE` of which the value is hidden."""
 SECRET_TEXT = re.compile(
@@ -123,18 +125,19 @@ def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
     """A command line as one would type it, with its secrets hidden: values of options and settings that are
     named like one, what looks like a key, users and queries of URLs, and all of `secrets`."""
     found: list[str] = []
-    hide_next = False
+    # An option may have several values; with two dashes begins the next option.
+    first = more = False
     known = tuple(secrets)
     for word in words:
         option, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("--"):
+        if more and not word.startswith("--" if first else "-"):
             found.append(HIDDEN)
-            hide_next = False
+            first = False
             continue
-        hide_next = False
+        first = more = False
         if SECRET_OPTION.match(option):
             found.append(option + (f"={HIDDEN}" if equals else ""))
-            hide_next = not equals
+            first = more = not equals
         else:
             found.append(hidden(word, known))
     return shlex.join(found)
@@ -147,8 +150,32 @@ def hidden(text: str, secrets: Iterable[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
     if setting := SECRET_SETTING.match(text):
         return setting[0] + HIDDEN
+    option, equals, value = text.rpartition("=") if text.startswith("--") else ("", "", text)
+    if value[:1] in "{[":
+        text = option + equals + _hidden_json(value)
     text = SECRET_TEXT.sub(HIDDEN, URL.sub(_plain_url, text))
     return text if len(text) <= MAX_WORD_CHARS else text[:MAX_WORD_CHARS] + "…"
+
+
+def _hidden_json(text: str) -> str:
+    """A JSON document with the values of keys hidden that are named like a secret; other text as it is."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    told = _without_secrets(found)
+    return text if told == found else orjson.dumps(told).decode()
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_secrets(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            key: HIDDEN if SECRET_SETTING.match(f"{key}=") else _without_secrets(one)
+            for key, one in value.items()
+        }
+    return value
 
 
 def _plain_url(found: re.Match[str]) -> str:

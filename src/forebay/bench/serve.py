@@ -120,10 +120,22 @@ class LoadOptions:
         trace = None if self.trace is None else read_trace(self.trace)
         workload = self._workload(trace, texts=texts)
         plans = []
-        for schedule in self._schedules(trace):
-            requests = self._requests(schedule, trace, workload)
+        for wanted in self._schedules(trace):
+            requests = self._requests(wanted, trace, workload)
+            schedule = self._filled(wanted, requests)
             plans += [Plan(schedule, workload, requests, self.seed + turn) for turn in range(self.repeats)]
         return plans
+
+    def _filled(self, schedule: Schedule | ClosedLoop, requests: int) -> Schedule | ClosedLoop:
+        """A closed loop holds no more requests than there are."""
+        if not isinstance(schedule, ClosedLoop) or not 0 < requests < schedule.concurrency:
+            return schedule
+        if self.concurrencies:
+            raise SettingError(
+                f"--concurrency {schedule.concurrency}: expected no more than the {requests} requests that "
+                "there are"
+            )
+        return ClosedLoop(requests)
 
     def _schedules(self, trace: Sequence[TraceRequest] | None) -> list[Schedule | ClosedLoop]:
         given = {
@@ -173,7 +185,10 @@ class LoadOptions:
         if self.seconds is not None:
             rate = schedule.asked().get("rate_per_s")
             if rate is None or not 0 < self.seconds <= 1e6:
-                raise SettingError(f"--seconds {self.seconds:g}: expected more than 0, with --rate")
+                raise SettingError(
+                    f"--seconds {self.seconds:g}: expected more than 0, and a --rate that is not infinite; "
+                    "elsewhere give --requests"
+                )
             return max(1, round(float(rate) * self.seconds))
         if trace is not None:
             return len(trace)

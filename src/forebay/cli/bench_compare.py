@@ -9,6 +9,7 @@ import typer
 
 from forebay.cli.output import (
     JsonFile,
+    check_distinct,
     check_json,
     check_writable,
     errors_console,
@@ -46,12 +47,23 @@ def compare_runs(
     Refuses what cannot be compared: another model, load or objectives, invalid or interrupted runs.
     """
     from forebay.bench.compare import compare, comparison_document
-    from forebay.bench.report.document import read_report
+    from forebay.bench.report.document import read_report, requests_path
     from forebay.bench.report.html_compare import comparison_page
 
     check_json(json)
     if html is not None:
         check_writable("--html", html)
+    document = None if json is None or not shows_text(json) else Path(json)
+    check_distinct(
+        {"--json": document, "--html": html},
+        {
+            "A.json": before,
+            "the requests of A.json": requests_path(before),
+            # May be the same: that is what noise is.
+            **({} if after.resolve() == before.resolve() else {"B.json": after}),
+            "the requests of B.json": requests_path(after),
+        },
+    )
     found = compare(read_report(before), read_report(after), anyway=anyway)
     write_json(json, comparison_document(found))
     if html is not None:

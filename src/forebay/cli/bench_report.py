@@ -11,7 +11,17 @@ import orjson
 import typer
 
 from forebay.cli.bench_compare import write_page
-from forebay.cli.output import STDOUT, check_writable, results_console, say
+from forebay.cli.output import (
+    STDOUT,
+    JsonFile,
+    check_distinct,
+    check_json,
+    check_writable,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,14 +50,22 @@ def report_run(
         str, typer.Option(help="Where --format writes to: a file, or - for standard output.")
     ] = STDOUT,
     run: Annotated[int, typer.Option(min=1, help="Which run --format takes, where there are several.")] = 1,
+    json: JsonFile = None,
 ) -> None:
     """Show a recorded benchmark, draw its page, or write it in the form of another tool."""
-    from forebay.bench.report.document import read_report
+    from forebay.bench.report.document import document, read_report, requests_path
+
+    check_json(json)
 
     if html is not None:
         check_writable("--html", html)
     if format is not None and output != STDOUT:
         check_writable("--output", Path(output))
+    to = None if format is None or output == STDOUT else Path(output)
+    check_distinct(
+        {"--html": html, "--output": to, "--json": None if json in (None, STDOUT) else Path(json)},
+        {"RUN.json": recorded, "the requests of RUN.json": requests_path(recorded)},
+    )
     report = read_report(recorded)
     if run > len(report.runs):
         raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
@@ -59,7 +77,8 @@ def report_run(
         if not report.runs[run - 1].run.records:
             raise SettingError(f"--format {format.value}: the requests of {recorded} are not beside it")
         write_lines(output, in_format(format, report.runs[run - 1]))
-    if html is None and format is None:
+    write_json(json, document(report))
+    if html is None and format is None and shows_text(json):
         show(report)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -12,6 +14,7 @@ import typer
 
 from forebay.cli.output import (
     JsonFile,
+    check_distinct,
     check_json,
     check_writable,
     errors_console,
@@ -20,7 +23,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.errors import SettingError
+from forebay.errors import ForebayError, SettingError
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 INTERRUPTED_STATUS = 130
 INVALID_STATUS = 1
 PERCENTILES = (50.0, 90.0, 99.0)
+MOST_CAUSES = 5
+ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Protocol(str, Enum):
@@ -243,7 +248,7 @@ def serve(
     130 after Ctrl-C; what was measured until then is reported.
     """
     from forebay.bench.load.schedules import MAX_SECONDS
-    from forebay.bench.report.document import Report
+    from forebay.bench.report.document import Report, requests_path
     from forebay.bench.serve import (
         LoadOptions,
         TargetOptions,
@@ -256,6 +261,16 @@ def serve(
     for option, path in (("--records", records), ("--html", html)):
         if path is not None:
             check_writable(option, path)
+    document = None if json is None or not shows_text(json) else Path(json)
+    check_distinct(
+        {
+            "--json": document,
+            "the requests of --json": None if document is None else requests_path(document),
+            "--records": records,
+            "--html": html,
+        },
+        {"--data": data, "--sharegpt": sharegpt, "--trace": trace},
+    )
     if not 0 < timeout <= MAX_SECONDS:
         raise SettingError(f"--timeout: expected more than 0 seconds, found {timeout:g}")
     processes = _processes(process or ())
@@ -294,23 +309,37 @@ def serve(
     slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_e2el_ms)
     console = errors_console()
     found: list[MeasuredRun] = []
-    with _progress(console, len(plans)) as on_progress:
-        for measured in serve_runs(
-            target,
-            plans,
-            slo=slo,
-            timeout_s=timeout,
-            on_progress=on_progress,
-            origin=run_provenance(url, key, data=trace or data or sharegpt, processes=processes),
-            sources=lambda: run_sources(url, key, processes),
-        ):
-            found.append(measured)
+    failure: ForebayError | None = None
+    interrupted = False
+    try:
+        with _progress(console, len(plans)) as on_progress:
+            for measured in serve_runs(
+                target,
+                plans,
+                slo=slo,
+                timeout_s=timeout,
+                on_progress=on_progress,
+                origin=run_provenance(url, key, data=trace or data or sharegpt, processes=processes),
+                sources=lambda: run_sources(url, key, processes),
+            ):
+                found.append(measured)
+    except ForebayError as error:
+        if not found:
+            raise
+        # The runs before are written, and then the error is told.
+        failure = error
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        interrupted = True
     report = Report("serve", tuple(found))
     _write(report, json, records, html)
     if shows_text(json):
         for measured in found:
             show_run(measured, results_console())
-    if any(not measured.run.complete for measured in found):
+    if failure is not None:
+        raise failure
+    if interrupted or any(not measured.run.complete for measured in found):
         raise typer.Exit(INTERRUPTED_STATUS)
     if any(measured.verdict is not None and not measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
@@ -364,15 +393,11 @@ def _times(found: Distribution) -> Iterator[str]:
 
 
 def _causes(measured: MeasuredRun) -> list[tuple[str, int]]:
-    """What went wrong, one line a cause with the first of its messages; the most frequent first."""
-    first: dict[str, str] = {}
-    counts: dict[str, int] = {}
-    for record in measured.run.records:
-        if record.error is not None:
-            cause = record.error.partition(":")[0]
-            first.setdefault(cause, record.error)
-            counts[cause] = counts.get(cause, 0) + 1
-    return sorted(((first[cause], count) for cause, count in counts.items()), key=lambda pair: -pair[1])
+    """What went wrong, and how often: the most frequent messages first."""
+    found = Counter(record.error for record in measured.run.records if record.error is not None)
+    shown = found.most_common(MOST_CAUSES)
+    rest = found.total() - sum(count for _, count in shown)
+    return [*shown, ("other failures", rest)] if rest else shown
 
 
 def _write(report: Any, json: str | None, records: Path | None, html: Path | None) -> None:
@@ -449,6 +474,9 @@ def _processes(words: Sequence[str]) -> dict[str, int]:
 def _api_key(name: str | None) -> str | None:
     if name is None:
         return None
+    if not ENV_NAME.fullmatch(name):
+        # Not quoted: it may be the key itself.
+        raise SettingError("--api-key-env: expected the name of an environment variable")
     try:
         return read_secret(SecretRef(env=name))
     except SettingError as error:

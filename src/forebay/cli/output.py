@@ -8,6 +8,7 @@ there is none, so no console of a command knows either.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,19 @@ def check_writable(option: str, path: Path) -> None:
         raise SettingError(f"{option}: there is no folder {path.parent} to write {path.name} to")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise SettingError(f"{option}: {path} cannot be written: no permission")
+
+
+def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Raise `SettingError` where a file that is to be `written` is also `read`, or written twice. Both are by
+    what names them on the command line; None: not given."""
+    seen = {path.resolve(): name for name, path in read.items() if path is not None}
+    for name, path in written.items():
+        if path is None:
+            continue
+        place = path.resolve()
+        if place in seen:
+            raise SettingError(f"{name}: {path} is also {seen[place]}; name another file")
+        seen[place] = name
 
 
 STDOUT = "-"

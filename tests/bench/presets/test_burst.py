@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +41,16 @@ def test_a_batch_that_the_server_refuses_is_told() -> None:
     # Longer than what is asked for alone, so that only the batch is refused.
     with ReplicaThread(ReplicaScript(max_model_len=20)) as replica, pytest.raises(EngineError):
         measure_burst(replica.url, None, BurstOptions(requests=3, output_tokens=40))
+
+
+def test_a_batch_that_is_not_answered_in_full_is_not_valid() -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        found = measure_burst(replica.url, None, OPTIONS)
+    assert found.batch is not None
+    (record,) = found.batch.run.records
+    short = replace(found.batch, run=replace(found.batch.run, records=(replace(record, output_tokens=2),)))
+    reasons = burst_document(replace(found, batch=short), provenance={})["reasons"]
+    assert any("have 2 tokens, and 14 were asked for" in reason for reason in reasons)
 
 
 def test_the_command_shows_what_each_took() -> None:

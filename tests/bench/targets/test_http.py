@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.bench.targets import http
 from forebay.bench.targets.events import Collector
-from forebay.bench.targets.http import HttpServer
+from forebay.bench.targets.http import Connection, HttpServer
 from forebay.engine.failures import Quoter
 from forebay.errors import EngineError, Overloaded, ProtocolViolation, Unreachable
 
@@ -151,6 +151,46 @@ async def test_a_connection_is_used_again_while_it_is_good(monkeypatch: pytest.M
         monkeypatch.setattr(http, "KEEPALIVE_S", 0.0)
         await got(client)
         assert connections == 3
+
+    await talk(serve, use)
+
+
+async def test_a_connection_that_is_closed_at_once_is_told() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def use(client: HttpServer) -> None:
+        connection = client._idle[0]
+        while connection.usable:  # noqa: ASYNC110 (what is waited for is in another task's plain fields)
+            await asyncio.sleep(0.001)
+        connect = client._connect
+
+        async def lost(host: str) -> Connection:
+            opened = await connect(host)
+            while opened.usable:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            return opened
+
+        client._connect = lost  # type: ignore[method-assign]
+        with pytest.raises(Unreachable, match="closed the connection before it answered"):
+            await got(client)
+
+    await talk(serve, use)
+
+
+async def test_no_tls_and_no_name_are_told() -> None:
+    async def use(client: HttpServer) -> None:
+        secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=Quoter())
+        with pytest.raises(Unreachable, match="no TLS connection"):
+            await secure.connect()
+        nowhere = HttpServer(f"http://{'a' * 70}.example", headers={}, quote=Quoter())
+        with pytest.raises(Unreachable, match="no name that can be looked up"):
+            await nowhere.connect()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
 
     await talk(serve, use)
 

@@ -144,6 +144,21 @@ def test_a_server_that_tells_no_counts(ask: Ask) -> None:
     assert last(pieces, "output_tokens") is None
 
 
+def test_a_total_with_the_last_piece_is_not_that_pieces(ask: Ask) -> None:
+    answer = at_once(completion("a"), completion("b"), completion("", "length", usage=used(2)), DONE)
+    with StreamServer(answers(answer)) as server:
+        pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)
+    assert contents(pieces) == [None, None]
+    assert last(pieces, "output_tokens") == 2
+
+
+@pytest.mark.parametrize("tokens", [-1, 1 << 31, 1 << 63])
+def test_a_count_that_no_answer_has_breaks_the_protocol(ask: Ask, tokens: int) -> None:
+    answer = at_once(completion("a", usage=used(tokens)), DONE)
+    with StreamServer(answers(answer)) as server, pytest.raises(ProtocolViolation):
+        ask(OpenAiTarget(server.url, TOLD), REQUEST)
+
+
 def test_an_opening_without_content_is_no_content(ask: Ask) -> None:
     answer = at_once(
         delta(role="assistant", content=""),

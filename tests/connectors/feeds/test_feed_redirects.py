@@ -70,7 +70,9 @@ async def test_headers_do_not_follow_a_redirect_to_another_origin(
     stolen: list[str | None] = []
 
     async def thief(request: web.Request) -> web.StreamResponse:
-        stolen.append(request.headers.get("X-Api-Key"))
+        # The port may have been another test's, whose client still asks for it.
+        if request.path == "/feed":
+            stolen.append(request.headers.get("X-Api-Key"))
         return await records(request)
 
     async with serving(thief) as other:

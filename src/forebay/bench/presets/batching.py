@@ -196,7 +196,9 @@ class Measurement:
     def continuous(self, target: Target) -> Iterator[Cell]:
         """The cells of continuous batching; to be measured before those of static batching, which are given
         the same rates."""
-        measure(target, self._warm_up())
+        if not measure(target, self._warm_up()).complete:
+            self.complete = False
+            return
         for limit in self.options.limits:
             yield from self._cell(CONTINUOUS, target, self._burst(limit), limit=limit)
         for rate, rate_per_s in self.rates():

@@ -16,7 +16,7 @@ from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import Load, fresh_nonce, make_load
 from forebay.bench.load.schedules import Bursts, ClosedLoop
 from forebay.bench.load.workloads import RandomTokens, random_ids
-from forebay.bench.metrics import request_figures
+from forebay.bench.metrics import output_tokens, request_figures
 from forebay.bench.presets.other_programs import disturbed
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.statistics import can_tell, percentile
@@ -74,7 +74,11 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
     Raises `EngineError` where a request alone fails, or the batch as a whole.
     """
     target = OpenAiTarget(url, OpenAiOptions(model=model))
-    measure(target, make_load(ClosedLoop(1), options.workload, 1, seed=options.seed), timeout_s=TIMEOUT_S)
+    warm_up = measured_run(
+        measure(target, make_load(ClosedLoop(1), options.workload, 1, seed=options.seed), timeout_s=TIMEOUT_S)
+    )
+    if not warm_up.run.complete:
+        return Burst(options, warm_up)
     load = make_load(ClosedLoop(1), options.workload, options.repeats, seed=options.seed)
     found = Burst(options, measured_run(measure(target, load, timeout_s=TIMEOUT_S)))
     if not found.alone.run.complete:
@@ -149,6 +153,11 @@ def _reasons(found: Burst, others_cores: float | None) -> Iterator[str | None]:
         # The batch has more tokens than its one prompt was to have.
         if each is not None and each is not found.batch and each.verdict is not None:
             yield from each.verdict.reasons
+    if found.batch is not None and found.batch.run.complete:
+        asked = found.options.requests * found.options.output_tokens
+        got = sum(output_tokens(record) or 0 for record in found.batch.run.records)
+        if got != asked:
+            yield f"the answers of the batch have {got} tokens, and {asked} were asked for"
     if others_cores is not None:
         yield disturbed(others_cores, len(usable_cores()))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from forebay.engine.launch.spec import usable_cores
 from forebay.processes import descendants
 
 MOST_SHARE = 0.1
@@ -16,8 +17,8 @@ MOST_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
-    """Processor seconds since the machine started: of `all`, with what its host took from it, and of `own`,
-    this process and all that it started."""
+    """Processor seconds since the machine started: of `all` on the cores that this process may use, with what
+    its host took from them, and of `own`, this process and all that it started."""
 
     at_s: float
     all_s: float
@@ -38,10 +39,11 @@ def processor_use() -> ProcessorUse:
         except psutil.Error:
             continue
         own_s += times.user + times.system
-    every = psutil.cpu_times()
+    cores = psutil.cpu_times(percpu=True)
     # What guests use is in `user` and `nice` already.
     names = ("user", "nice", "system", "irq", "softirq", "steal")
-    return ProcessorUse(time.monotonic(), sum(getattr(every, name, 0.0) for name in names), own_s)
+    used = (getattr(cores[core], name, 0.0) for core in usable_cores() if core < len(cores) for name in names)
+    return ProcessorUse(time.monotonic(), sum(used), own_s)
 
 
 def disturbed(others_cores: float, cores: int) -> str | None:

@@ -134,9 +134,12 @@ class Collector:
             raise ProtocolViolation(f"an answer of more than {self._max_bytes} bytes")
 
 
+MOST_COUNTED = 1 << 31
+
+
 def count(value: object) -> int:
-    """`value`, where it is a count. Raises `ValueError` else."""
-    if type(value) is not int or value < 0:
+    """`value`, where it is a count that an answer can have. Raises `ValueError` else."""
+    if type(value) is not int or not 0 <= value < MOST_COUNTED:
         raise ValueError("not a count")
     return value
 

@@ -97,6 +97,8 @@ class HttpServer:
 
     async def _exchange(self, request: bytes, reader: Reader) -> None:
         connection = self._kept() or await self._connect(self._address)
+        if not connection.usable:
+            raise Unreachable(f"{self.url} closed the connection before it answered")
         try:
             await connection.exchange(request, reader)
         except BaseException:
@@ -135,6 +137,11 @@ class HttpServer:
             )
         except asyncio.TimeoutError:
             raise Unreachable(f"{self.url} took no connection within {CONNECT_TIMEOUT_S:g} s") from None
+        except ssl.SSLError as error:
+            reason = error.reason or str(error)
+            raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)})") from None
+        except UnicodeError:
+            raise Unreachable(f"{self.url}: its host is no name that can be looked up") from None
         except OSError as error:
             number = error.errno
             reason = os.strerror(number) if number and number > 0 else error.strerror or str(error)

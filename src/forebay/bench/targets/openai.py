@@ -155,7 +155,7 @@ class OpenAiTarget:
 class _OpenAiEvents:
     """What the events of one answer tell."""
 
-    __slots__ = ("_chat", "_model", "_quote", "_tokens", "_url")
+    __slots__ = ("_chat", "_model", "_quote", "_tokens", "_untold", "_url")
 
     def __init__(self, url: str, model: str, quote: Quoter, *, chat: bool) -> None:
         self._url = url
@@ -163,6 +163,7 @@ class _OpenAiEvents:
         self._quote = quote
         self._chat = chat
         self._tokens = 0
+        self._untold = False
 
     def __call__(self, event: Any) -> Piece:
         choices, usage = event.get("choices"), event.get("usage")
@@ -173,14 +174,18 @@ class _OpenAiEvents:
         choice = choices[0]
         reason = choice.get("finish_reason")
         text = self._text(choice)
+        total = None if usage is None else count(usage["completion_tokens"])
         tokens = None
-        if usage is not None:
-            total = count(usage["completion_tokens"])
-            tokens, self._tokens = max(0, total - self._tokens), total
+        # Where it was not told with each piece before, the total is that of the whole answer.
+        if total is not None and not self._untold:
+            tokens = max(0, total - self._tokens)
         elif choice.get("token_ids") is not None:
             tokens = len(choice["token_ids"])
+        if total is not None:
+            self._tokens = total
         # A token may have no text of its own: a special one, or a part of a character.
         content = text or bool(tokens)
+        self._untold = self._untold or (content and usage is None)
         if reason is None and usage is None:
             return (CONTENT if tokens is None else Piece(True, tokens)) if content else NOTHING
         if reason is None and content and tokens == 1:
