@@ -20,7 +20,7 @@ from forebay.bench import serve
 from forebay.bench.client import Progress
 from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
-from forebay.cli.bench_serve import _progress
+from forebay.cli.bench_progress import run_progress
 from forebay.errors import ForebayError, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed
@@ -162,12 +162,12 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
 
 def test_a_terminal_shows_how_far_a_run_has_come() -> None:
     terminal = Console(file=StringIO(), force_terminal=True, width=100)
-    with _progress(terminal, 2) as tell:
+    with run_progress(terminal, 2) as tell:
         assert tell is not None
         tell(Progress(10, 4, 1, 1, 2.0))
         tell(Progress(10, 3, 3, 0, 1.0))
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert "1/2: 2 s, 3 in flight, 1 failed" in shown
     assert "2/2: 1 s, 0 in flight" in shown
-    with _progress(Console(file=StringIO()), 2) as tell:
+    with run_progress(Console(file=StringIO()), 2) as tell:
         assert tell is None
