@@ -298,3 +298,13 @@ def test_more_at_a_time_than_files_may_be_open_is_refused() -> None:
         check_files(make_load(Constant(1000), SHORT, 6000))
         with pytest.raises(SetupError, match="up to 6000 requests in flight"):
             check_files(make_load(Bursts(), SHORT, 6000))
+
+
+def test_a_defect_of_a_target_ends_the_run_at_once() -> None:
+    async def broken(request: LoadRequest) -> None:
+        raise RuntimeError("a defect")
+
+    target = Scripted(broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        measure(target, make_load(ClosedLoop(1), SHORT, 50, seed=1))
+    assert target.sent == 1

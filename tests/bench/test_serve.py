@@ -94,6 +94,7 @@ def test_files_are_sent_whole(tmp_path: Path) -> None:
         '[{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello you"}]}]'
     )
     (plan,) = LoadOptions(data=data).plan(texts=True)
+    assert plan.schedule == ClosedLoop(2), "no more at a time than there are"
     assert [(one.output_tokens, one.exact) for one in plan.load().requests] == [(3, True), (128, True)]
     (plan,) = LoadOptions(conversations=talks).plan(texts=True)
     assert [(one.output_tokens, one.exact) for one in plan.load().requests] == [(2, False)]

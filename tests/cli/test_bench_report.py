@@ -50,6 +50,11 @@ def test_a_report_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> None
     assert "TTFT, response, ms" in found
 
 
+def test_a_report_as_a_document(forebay: Forebay) -> None:
+    (found,) = orjson.loads(ok(forebay("report", "a.json", "--json", "-")).stdout)["runs"]
+    assert found["figures"]["offered"] == 200
+
+
 def test_a_page(forebay: Forebay) -> None:
     assert ok(forebay("report", "a.json", "--html", "a.html")).stdout == ""
     assert Path("a.html").read_text().startswith("<!DOCTYPE html>")

@@ -126,18 +126,24 @@ def test_each_failure_is_counted_under_its_own_message() -> None:
     assert sum(int(line.split()[0]) for line in told) == 20
 
 
+@pytest.mark.parametrize("end", [Unreachable("gone"), KeyboardInterrupt()], ids=["gone", "ctrl-c"])
 def test_what_was_measured_is_written_where_a_later_run_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     report, real = tmp_path / "a.json", serve.serve_runs
 
     def one_and_no_more(*args: Any, **more: Any) -> Iterator[MeasuredRun]:
         yield next(real(*args, **more))
-        raise Unreachable("gone")
+        raise end
 
     monkeypatch.setattr(serve, "serve_runs", one_and_no_more)
-    with StreamServer(completion(4, 0.0, 0.0)) as server, pytest.raises(Unreachable, match="gone"):
-        run(server.url, *SMALL, "--repeats", "2", "--json", str(report))
+    with StreamServer(completion(4, 0.0, 0.0)) as server:
+        words = ["bench", "serve", server.url, *SMALL, "--repeats", "2", "--json", str(report)]
+        result = CliRunner().invoke(application(), words)
+    if isinstance(end, KeyboardInterrupt):
+        assert result.exit_code == 130
+    else:
+        assert result.exception is end
     assert len(orjson.loads(report.read_bytes())["runs"]) == 1
 
 

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.bench import client
 from forebay.bench.load.lengths import CappedExponential, Exactly
-from forebay.bench.load.plan import make_load
+from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import Bursts
 from forebay.bench.load.workloads import RandomTokens
 from forebay.bench.presets import batching
@@ -33,6 +35,8 @@ from forebay.bench.presets.batching_picture import draw_batching
 from forebay.bench.presets.other_programs import ProcessorUse
 from forebay.bench.presets.static_sweep import BatchCost
 from forebay.bench.presets.systems import Systems
+from forebay.bench.records import LoadRun
+from forebay.bench.targets.base import Target
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.bench.targets.transformers import TransformersWorker, WorkerOptions
 from forebay.engine.launch import Silent
@@ -254,3 +258,14 @@ def test_both_systems_get_the_same_quantiles(tmp_path: Path) -> None:
         cell = found.cell(system, limit=16)
         assert cell is not None
         assert [record.output_tokens for record in cell.run.records] == wanted
+
+
+def test_an_interrupted_warm_up_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(target: Target, load: Load, **more: Any) -> LoadRun:
+        return replace(client.measure(target, load, **more), complete=False)
+
+    monkeypatch.setattr(batching, "measure", interrupted)
+    measurement = Measurement(SMALL, local=False)
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        assert list(measurement.continuous(OpenAiTarget(replica.url))) == []
+    assert not measurement.complete

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
 from typer.testing import CliRunner
 
+from forebay.bench.client import measure
+from forebay.bench.load.plan import Load
+from forebay.bench.presets import burst
 from forebay.bench.presets.burst import BurstOptions, burst_document, latencies_s, measure_burst
+from forebay.bench.records import LoadRun
+from forebay.bench.targets.base import Target
 from forebay.cli import application
 from forebay.errors import EngineError, SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -41,6 +47,17 @@ def test_a_batch_that_the_server_refuses_is_told() -> None:
     # Longer than what is asked for alone, so that only the batch is refused.
     with ReplicaThread(ReplicaScript(max_model_len=20)) as replica, pytest.raises(EngineError):
         measure_burst(replica.url, None, BurstOptions(requests=3, output_tokens=40))
+
+
+def test_an_interrupted_warm_up_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(target: Target, load: Load, **more: Any) -> LoadRun:
+        return replace(measure(target, load, **more), complete=False)
+
+    monkeypatch.setattr(burst, "measure", interrupted)
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        found = measure_burst(replica.url, None, OPTIONS)
+    assert not found.complete
+    assert len(found.alone.run.records) == 1, "the warm-up's own"
 
 
 def test_a_batch_that_is_not_answered_in_full_is_not_valid() -> None:

@@ -6,6 +6,9 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from forebay.bench.presets import other_programs
 from forebay.bench.presets.other_programs import ProcessorUse, disturbed, processor_use
 from forebay.testing.waiting import wait_until
 
@@ -40,6 +43,11 @@ def test_the_time_of_the_machine_goes_on() -> None:
     while time.process_time() - begin_s < WORK_S:
         pass
     wait_until(lambda: processor_use().all_s - before.all_s >= WORK_S * 0.5)
+
+
+def test_cores_that_may_not_be_used_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_programs, "usable_cores", lambda: ())
+    assert processor_use().all_s == 0
 
 
 def test_a_tenth_is_allowed() -> None:
