@@ -32,7 +32,7 @@ def test_lines_are_taken_in_their_order(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         b"\xef\xbb\xbf",
-        {"prompt": "a", "output_tokens": 5, "note": "skipped"},
+        {"prompt": "a", "output_tokens": 5},
         b"\n",
         {"prompt": [1, 2, 3], "output_tokens": 1, "exact": False, "session": "s", "group": "g"},
     )
@@ -74,6 +74,14 @@ def test_conversations_give_their_first_question(tmp_path: Path, *, whole: bool)
         ([b"\n\n"], "holds no request"),
         ([{"prompt": "a", "output_tokens": 1}, b"{\n"], r"line 2: expected a JSON object, found '\{'"),
         ([[1]], "line 1: expected a JSON object"),
+        (
+            [{"prompt": "a", "output_tokens": 1}, {"prompt": "a", "output_token": 1}],
+            r"mine\.jsonl, line 2: unknown key 'output_token'; did you mean 'output_tokens'\?",
+        ),
+        (
+            [{"prompt": "a", "id": 7}],
+            "line 1: unknown key 'id'; a line may have prompt, output",
+        ),
         ([{"output_tokens": 1}], "line 1: prompt: expected a text or a list"),
         ([{"prompt": "", "output_tokens": 1}], "line 1: prompt"),
         ([{"prompt": [1, -1], "output_tokens": 1}], "line 1: prompt: .* found a list"),

@@ -16,6 +16,7 @@ import orjson
 from forebay.bench.load.lengths import MAX_TOKENS, Lengths
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import MAX_REQUESTS
+from forebay.documents import suggestion
 from forebay.errors import SettingError
 
 MAX_FILE_BYTES = 1 << 30
@@ -23,6 +24,8 @@ MAX_LINE_BYTES = 64 << 20
 MAX_NAME_CHARS = 200
 MAX_QUOTED = 60
 CHARS_PER_TOKEN = 4
+KEYS = ("prompt", "output_tokens", "exact", "session", "group")
+"""What a line of one's own prompts may have."""
 ASKERS, ANSWERERS = ("human", "user"), ("gpt", "chatgpt", "bing", "bard", "assistant", "model")
 
 
@@ -54,8 +57,9 @@ def read_prompts(
     path: Path, output: Lengths | None = None, *, exact: bool = True, seed: int = 0
 ) -> FilePrompts:
     """JSON lines, each with `prompt`, a text or a list of token ids, and `output_tokens`; besides `session`
-    and `group`, names, and `exact`, whether the answer has that length or at most. What else a line has is
-    skipped. `output` takes the place of missing `output_tokens`, `exact` of a missing `exact`.
+    and `group`, names, and `exact`, whether the answer has that length or at most. Another key is refused: it
+    may be one of these misspelt. `output` takes the place of missing `output_tokens`, `exact` of a missing
+    `exact`.
 
     Raises `SettingError` with the number of the line for one that is anything else, and for a file that is
     empty, cannot be read, or exceeds 1 GiB, 64 MiB a line or 5 million requests.
@@ -64,6 +68,7 @@ def read_prompts(
 
     def request(index: int, line: bytes) -> LoadRequest:
         found = _object(line)
+        _check_keys(found)
         prompt, session = found.get("prompt"), _name(found, "session")
         ids = isinstance(prompt, list) and all(type(id) is int and 0 <= id < 1 << 31 for id in prompt)
         if not prompt or not (isinstance(prompt, str) or ids):
@@ -200,6 +205,13 @@ def _object(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadEntry(f"expected a JSON object, found {_quote(line)}")
     return found
+
+
+def _check_keys(found: dict[str, Any]) -> None:
+    for key in found:
+        if key not in KEYS:
+            mend = suggestion(key, KEYS) or f"; a line may have {', '.join(KEYS)}"
+            raise BadEntry(f"unknown key {_quote(key)}{mend}")
 
 
 def _name(found: dict[str, Any], name: str) -> str | None:
