@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def test_a_process_needs_a_name_and_a_number(word: str) -> None:
     error = CliRunner().invoke(application(), words).exception
     assert isinstance(error, SettingError)
     assert "--process: expected NAME=PID" in str(error)
+
+
+def test_a_process_must_be_there() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    words = ["bench", "serve", "http://127.0.0.1:9", "--process", f"engine={ended.pid}"]
+    error = CliRunner().invoke(application(), words).exception
+    assert isinstance(error, SettingError)
+    assert f"--process engine={ended.pid}: there is no such process" in str(error)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")

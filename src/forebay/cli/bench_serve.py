@@ -22,6 +22,7 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import ForebayError, SettingError
+from forebay.processes import birth_s
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
@@ -365,6 +366,8 @@ def _processes(words: Sequence[str]) -> dict[str, int]:
         name, _, number = word.partition("=")
         if not name.isidentifier() or not number.isdecimal() or not 0 < int(number) < 1 << 31:
             raise SettingError(f"--process: expected NAME=PID, such as engine=1234, found {word[:80]!r}")
+        if birth_s(int(number)) is None:
+            raise SettingError(f"--process {name}={int(number)}: there is no such process")
         found[name] = int(number)
     return found
 
