@@ -126,6 +126,10 @@ def damaged(change: Any) -> bytes:
         (damaged(lambda d: d["runs"][0].update(duration_s="long")), "runs[0].duration_s"),
         (damaged(lambda d: d["runs"][0]["figures"].update(offered=None)), "runs[0].figures.offered"),
         (damaged(lambda d: d["runs"][0]["samples"][0].update(values=1)), "runs[0].samples[0].values"),
+        (
+            damaged(lambda d: d["runs"][0]["figures"]["distributions"]["ttft"]["percentiles"].pop("50")),
+            "runs[0].figures.distributions.ttft.percentiles: 50 is missing",
+        ),
     ],
 )
 def test_a_damaged_document_is_named_with_its_fault(tmp_path: Path, content: bytes, said: str) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from forebay.bench.metrics import RunFigures, Slo, run_figures
+from forebay.bench.metrics import PERCENTILES, RunFigures, Slo, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
+from forebay.bench.statistics import can_tell
 from forebay.bench.verdict import Verdict, judge
 from forebay.errors import SettingError
 from forebay.files import read_bytes, write_atomic
@@ -196,6 +197,11 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
         one = _RUN.validate_python(found)
     except ValidationError as error:
         raise SettingError(f"{path}: runs[{number}]{_first(error)}") from None
+    for name, distribution in one.figures.distributions.items():
+        for percent in PERCENTILES:
+            if can_tell(distribution.count, percent) and percent not in distribution.percentiles:
+                place = f"runs[{number}].figures.distributions.{name}.percentiles"
+                raise SettingError(f"{path}: {place}: {percent:g} is missing: was the file changed?")
     run = LoadRun(
         began_at=one.began_at,
         duration_s=one.duration_s,
