@@ -19,7 +19,6 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import SettingError
-from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,10 +90,10 @@ def show(found: Comparison, console: Console) -> None:
     from forebay.bench.report.html_compare import HEADER, difference_row
 
     for load in found.loads:
+        say(console, f"at {load.name}", style="bold")
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column(replace_controls(f"at {load.name}"), no_wrap=True)
-        for column in HEADER[1:]:
-            table.add_column(column, justify="right", no_wrap=True)
+        for place, column in enumerate(HEADER):
+            table.add_column(column, justify="right" if place else "left", no_wrap=True)
         for one in load.differences:
             table.add_row(*difference_row(one))
         console.print(table)

@@ -50,10 +50,15 @@ def difference_row(one: Difference) -> tuple[str, ...]:
     unit = unit_of(one)
     change, interval = "–", "–"
     if one.relative is not None:
-        change = f"{one.relative:+.1%}"
+        change = _percent(one.relative)
         if one.low is not None and one.high is not None:
-            interval = f"{one.low / abs(one.before):+.1%} to {one.high / abs(one.before):+.1%}"
+            interval = f"{_percent(one.low / abs(one.before))} to {_percent(one.high / abs(one.before))}"
     return one.name, shown(one.before, unit), shown(one.after, unit), change, interval, said(one)
+
+
+def _percent(share: float) -> str:
+    """With a decimal where it says something."""
+    return f"{share:+.1%}" if abs(share) < 10 else f"{share:+,.0%}"
 
 
 def said(one: Difference) -> str:
