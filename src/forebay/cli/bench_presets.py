@@ -290,7 +290,7 @@ def show_batching(found: Batching, console: Console) -> None:
     from forebay.bench.presets.batching import CONTINUOUS, STATIC, SYSTEMS
     from forebay.bench.presets.batching_document import latencies_s, ratio
     from forebay.bench.presets.batching_picture import NAMES
-    from forebay.bench.statistics import percentile
+    from forebay.bench.statistics import can_tell, percentile
 
     systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
     limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
@@ -323,6 +323,9 @@ def show_batching(found: Batching, console: Console) -> None:
         for rate in rates:
             cell = found.cell(system, rate=rate)
             ordered = [] if cell is None else latencies_s(cell)
-            row += [f"{percentile(ordered, percent):.2f}" if ordered else "" for percent in (50, 90)]
+            row += [
+                f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else "–"
+                for percent in (50, 90)
+            ]
         table.add_row(NAMES[system], *row)
     console.print(table)

@@ -79,6 +79,20 @@ def test_the_figures_are_those_of_the_run() -> None:
         assert said in found, said
 
 
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        (40, ("p25", "p50", "p75")),
+        (150, ("p10", "p25", "p50", "p75", "p90")),
+        (1000, ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")),
+    ],
+)
+def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[str, ...]) -> None:
+    found = page(measured(made_run(requests=requests, failing=0.0), verdict=VALID))
+    (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*", found.split("TTFT in numbers", 1)[1], re.S)[:1]
+    assert tuple(re.findall(r">(p[\d.]+)<", table.split("</table>")[0])) == told
+
+
 def test_the_verdict_comes_first_with_its_reasons() -> None:
     found = words(page(replace(ONE, verdict=invalid("the client was late", "12 requests failed"))))
     assert found.index("✕ INVALID the client was late 12 requests failed") < found.index("requests answered")

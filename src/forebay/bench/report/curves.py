@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from forebay.bench.metrics import output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
+from forebay.bench.statistics import can_tell
 
 CURVE_POINTS = 200
 LEAST_BINS, MOST_BINS = 10, 120
@@ -167,4 +168,4 @@ def _told(values: Iterable[float | None]) -> list[float]:
 
 def percentages(count: int) -> Iterator[float]:
     """Those that a drawing names."""
-    yield from (50.0, 90.0, 99.0) if count >= 1000 else (50.0, 90.0) if count >= 100 else (50.0,)
+    yield from (percent for percent in (50.0, 90.0, 99.0) if can_tell(count, percent))

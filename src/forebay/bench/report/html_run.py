@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from forebay.apps.page import Child, Html, element, joined, section
-from forebay.bench.metrics import RunFigures, output_tokens, request_figures
+from forebay.bench.metrics import PERCENTILES, RunFigures, output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report.charts import (
     LOG_FROM,
@@ -183,7 +183,8 @@ def _cdf(
             shown(percentile(ordered, p), unit),
             *([shown(percentile(sent, p), unit)] if sent else []),
         )
-        for p in (1, 5, 10, 25, 50, 75, *(p for p in (90, 95, 99) if can_tell(len(ordered), p)))
+        for p in PERCENTILES
+        if can_tell(len(ordered), p)
     ]
     header = ("", "response", "service") if sent else ("", name)
     drawing = chart(
