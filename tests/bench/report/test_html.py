@@ -180,6 +180,7 @@ def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     said = words(found)
     assert "✕ INVALID — 1 of 12 runs 60 requests/s: the rate fell short" in said
     assert re.search(r"60 requests/s 2 1 INVALID [\d.,]+ ± ", said)
+    assert "Not in the curves, because INVALID: 60 requests/s (1 of 2 runs)." in said
     assert "knee:" in said
     assert found.count('<details class="run">') == 6 <= MOST_DETAILED
     assert [title for title in titles(found) if "throughput" in title] == [
@@ -187,6 +188,21 @@ def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
         "TPOT, ms, by throughput",
         "E2EL, ms, by throughput",
     ]
+
+
+def test_invalid_runs_are_in_no_curve_and_make_no_knee() -> None:
+    rates = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+    runs = [measured(made_run(requests=150, rate_per_s=rate), verdict=VALID) for rate in rates]
+    assert "knee:" in words(page(*runs))
+    for place in (3, 4, 5):
+        runs[place] = replace(runs[place], verdict=invalid("the answers fell behind"))
+    found = page(*runs)
+    said = words(found)
+    assert "knee:" not in said
+    assert "Not in the curves, because INVALID: 20 requests/s, 40 requests/s, 60 requests/s." in said
+    assert re.search(r"60 requests/s INVALID [\d.,]+ ", said), "the table has all"
+    all_invalid = [replace(one, verdict=invalid("late")) for one in runs]
+    assert not [title for title in titles(page(*all_invalid)) if "throughput" in title]
 
 
 def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:

@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from forebay.apps.page import Html, element, joined, section
-from forebay.bench.report.charts import NUMBER, Line, Note, Unit, chart, figure, key, shown, table, time_unit
-from forebay.bench.report.curves import (
-    knee,
-)
+from forebay.bench.report.charts import NUMBER, Line, Note, chart, figure, key, table, time_unit
+from forebay.bench.report.curves import knee
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.loads import concurrency, flattened, kind, load_of, loads, rate_per_s, target_of
-from forebay.bench.statistics import mean_interval
+from forebay.bench.report.loads_table import LATENCIES, PLUS_MINUS, Loads, has_repeats, loads_table
 
 MOST_ROWS = 400
 MOST_SERIES = 4
 """So many curves of a sweep are drawn: one for each target and workload."""
-Loads = Sequence[tuple[str, Sequence[MeasuredRun]]]
-LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
+MOST_LEFT_OUT = 8
 
 
 def sweep(runs: Sequence[MeasuredRun]) -> Html:
-    """All loads side by side: curves of throughput and latency, and a table."""
+    """All loads side by side: curves of throughput and latency, without INVALID runs, and a table of all."""
     named = loads(runs)
-    series = _series(named)
+    believed, left_out = _believed(named)
+    series = _series(believed)
     drawings = [
         drawing
         for target, own in list(series.items())[:MOST_SERIES]
@@ -33,7 +31,28 @@ def sweep(runs: Sequence[MeasuredRun]) -> Html:
         is not None
     ]
     curves = element("div", *drawings, class_="charts") if drawings else None
-    return section("Loads", curves, _loads_table(named))
+    return section("Loads", curves, _left_out(left_out), _loads_table(named))
+
+
+def _believed(named: Loads) -> tuple[Loads, list[str]]:
+    """Loads without their INVALID runs, and which loads had some."""
+    kept, left_out = [], []
+    for load, own in named:
+        valid = [one for one in own if one.word != "INVALID"]
+        if valid:
+            kept.append((load, valid))
+        if len(valid) < len(own):
+            some = f" ({len(own) - len(valid)} of {len(own)} runs)" if valid else ""
+            left_out.append(load + some)
+    return kept, left_out
+
+
+def _left_out(names: Sequence[str]) -> Html | None:
+    if not names:
+        return None
+    more = f" and {len(names) - MOST_LEFT_OUT} more" if len(names) > MOST_LEFT_OUT else ""
+    listed = ", ".join(names[:MOST_LEFT_OUT])
+    return element("p", f"Not in the curves, because INVALID: {listed}{more}.", class_="soft")
 
 
 def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
@@ -95,60 +114,5 @@ def _throughput_latency(named: Loads, name: str, words: str) -> Html | None:
 
 def _loads_table(named: Loads) -> Html:
     named = named[:MOST_ROWS]
-    columns: list[tuple[str, list[list[float | None]], Unit]] = [
-        (
-            "requests/s",
-            [[one.figures.requests_per_s for one in own] for _, own in named],
-            NUMBER,
-        ),
-        (
-            "output tokens/s",
-            [[one.figures.output_tokens_per_s for one in own] for _, own in named],
-            NUMBER,
-        ),
-    ]
-    for name, words in LATENCIES:
-        medians = [[_median(one, name) for one in own] for _, own in named]
-        told = [value for values in medians for value in values if value is not None]
-        unit = time_unit(max(told, default=0.0))
-        columns.append((f"{words} p50, {unit.name}", medians, Unit("", unit.scale)))
-    columns.append(
-        ("goodput, %", [[one.figures.goodput for one in own] for _, own in named], Unit("", 100.0))
-    )
-    rows = [
-        (
-            load,
-            len(own),
-            _words(own),
-            *(_over_repeats(values[number], unit) for _, values, unit in columns),
-            f"{sum(one.figures.failed for one in own):,}",
-        )
-        for number, (load, own) in enumerate(named)
-    ]
-    header = ("load", "runs", "", *(name for name, _, _ in columns), "failed")
-    repeated = any(len(own) > 1 for _, own in named)
-    words = "± is half of the 95 % confidence interval of the mean over repeats (Student's t)."
-    return joined([table("Loads", header, rows), element("p", words, class_="soft") if repeated else None])
-
-
-def _words(own: Sequence[MeasuredRun]) -> str:
-    """The verdict on repeats of one load."""
-    invalid = sum(one.word == "INVALID" for one in own)
-    if invalid:
-        return "INVALID" if invalid == len(own) else f"{invalid} INVALID"
-    return "VALID" if all(one.word for one in own) else "–"
-
-
-def _median(measured: MeasuredRun, name: str) -> float | None:
-    found = measured.figures.distributions.get(name)
-    return None if found is None else found.percentiles.get(50)
-
-
-def _over_repeats(values: Sequence[float | None], unit: Unit) -> str:
-    told = [value for value in values if value is not None]
-    if not told or len(told) < len(values):
-        return "–"
-    interval = mean_interval(told)
-    if interval is None:
-        return shown(told[0], unit)
-    return f"{shown(interval.mean, unit)} ± {shown((interval.high - interval.low) / 2, unit, digits=2)}"
+    drawn = table("Loads", *loads_table(named))
+    return joined([drawn, element("p", PLUS_MINUS, class_="soft") if has_repeats(named) else None])
