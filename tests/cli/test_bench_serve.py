@@ -51,10 +51,11 @@ def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
             server.url, *SMALL[:-2], "--concurrency", "1", "--concurrency", "4", "--slo-e2el-ms", "10000",
             "--prompt-tokens", "16", "--json", str(report), "--records", str(records), "--html", str(page),
         )  # fmt: skip
-    assert output.count("VALID") == 2
-    assert "INVALID" not in output
-    assert "20 of 20 requests answered" in output
-    assert "goodput 100.0%" in output
+    assert [line.split()[:3] for line in output.splitlines() if "VALID" in line] == [
+        ["concurrency", "1", "VALID"],
+        ["concurrency", "4", "VALID"],
+    ]
+    assert "goodput" in output
     found = orjson.loads(report.read_bytes())
     assert [one["asked"]["schedule"]["concurrency"] for one in found["runs"]] == [1, 4]
     assert found["runs"][0]["provenance"]["model"] == "scripted"
@@ -79,6 +80,7 @@ def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
     with ReplicaThread(script) as replica:
         output = run(replica.url, *SMALL, "--model", "fake", "--seed", "1", status=1)
     assert "× overloaded: " in output
+    assert "of 20 requests answered" in output
 
 
 def test_a_server_that_is_not_there() -> None:
@@ -160,7 +162,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "Interrupted" in output.decode()
+    assert "  interrupted: " in output.decode()
     (found,) = orjson.loads(report.read_bytes())["runs"]
     assert found["complete"] is False
     assert found["figures"]["answered"] >= 10

@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from forebay.cli.bench_compare import write_page
+from forebay.cli.bench_figures import show_runs
 from forebay.cli.output import (
     STDOUT,
     JsonFile,
@@ -18,14 +19,13 @@ from forebay.cli.output import (
     check_json,
     check_writable,
     results_console,
-    say,
     shows_text,
     write_json,
 )
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from forebay.bench.report.document import MeasuredRun, Report
+    from forebay.bench.report.document import MeasuredRun
 
 
 class Format(str, Enum):
@@ -49,7 +49,9 @@ def report_run(
     output: Annotated[
         str, typer.Option(help="Where --format writes to: a file, or - for standard output.")
     ] = STDOUT,
-    run: Annotated[int, typer.Option(min=1, help="Which run --format takes, where there are several.")] = 1,
+    run: Annotated[
+        int | None, typer.Option(min=1, help="Show this run alone, or write it with --format (default: 1).")
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """Show a recorded benchmark, draw its page, or write it in the form of another tool."""
@@ -67,19 +69,20 @@ def report_run(
         {"RUN.json": recorded, "the requests of RUN.json": requests_path(recorded)},
     )
     report = read_report(recorded)
-    if run > len(report.runs):
+    if run is not None and run > len(report.runs):
         raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
     if html is not None:
         from forebay.bench.report.html import report_page
 
         write_page(html, report_page(report))
     if format is not None:
-        if not report.runs[run - 1].run.records:
+        one = report.runs[(run or 1) - 1]
+        if not one.run.records:
             raise SettingError(f"--format {format.value}: the requests of {recorded} are not beside it")
-        write_lines(output, in_format(format, report.runs[run - 1]))
+        write_lines(output, in_format(format, one))
     write_json(json, document(report))
     if html is None and format is None and shows_text(json):
-        show(report)
+        show_runs(report.runs if run is None else report.runs[run - 1 : run], results_console())
 
 
 def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
@@ -110,26 +113,3 @@ def write_lines(output: str, lines: Iterator[bytes]) -> None:
         Path(output).write_bytes(b"".join(line + b"\n" for line in lines))
     except OSError as error:
         raise SettingError(f"--output: {output} cannot be written: {error.strerror}") from None
-
-
-def show(report: Report) -> None:
-    """The figures of each run in the terminal."""
-    from rich.table import Table
-
-    from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows, headline
-    from forebay.bench.report.loads import load_name
-
-    console = results_console()
-    for measured in report.runs:
-        say(console, f"{load_name(measured.run.asked)}: {measured.word or 'not judged'}")
-        if measured.verdict is not None:
-            for words in (*measured.verdict.reasons, *measured.verdict.notes):
-                say(console, f"  {words}")
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for place in NARROW:
-            table.add_column(HEADER[place], justify="right" if place else "left", no_wrap=True)
-        for row in figure_rows(measured.figures):
-            table.add_row(*(row[place] for place in NARROW))
-        console.print(table)
-        say(console, ", ".join(f"{value} {name}" for name, value in headline(measured.figures)))
-        say(console, "")

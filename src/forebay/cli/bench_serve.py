@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.bench_progress import run_progress, show_run
+from forebay.cli.bench_figures import show_runs
+from forebay.cli.bench_progress import run_progress
 from forebay.cli.output import (
     JsonFile,
     check_distinct,
@@ -317,8 +318,7 @@ def serve(
     report = Report("serve", tuple(found))
     _write(report, json, records, html)
     if shows_text(json):
-        for measured in found:
-            show_run(measured, results_console())
+        show_runs(found, results_console())
     if failure is not None:
         raise failure
     if interrupted or any(not measured.run.complete for measured in found):
