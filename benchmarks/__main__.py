@@ -6,6 +6,7 @@ import typer
 
 from benchmarks.cli.applications import applications
 from benchmarks.cli.client import client
+from benchmarks.cli.evaluation import evaluation
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
 from benchmarks.cli.known_times import known_times
@@ -28,6 +29,7 @@ def application() -> typer.Typer:
     )
     for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown, client):
         app.command(cls=Command)(measure)
+    app.command(cls=Command)(evaluation)
     app.command(name="gateway", cls=Command)(gateway_bench)
     app.command(name="known-times", cls=Command)(known_times)
     app.command(name="tools-agreement", cls=Command)(tools_agreement)

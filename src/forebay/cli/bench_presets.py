@@ -179,7 +179,7 @@ def batching(
         )
         write_report(requests, Report("batching", tuple(runs)))
     if plot is not None:
-        draw_batching(plot, found, f"{systems.held_equal()['model']}, {systems.number_type()}")
+        draw_batching(plot, document, f"{systems.held_equal()['model']}, {systems.number_type()}")
     if shows_text(json):
         show_batching(found, results_console())
     if failure is not None:

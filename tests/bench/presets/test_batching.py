@@ -170,7 +170,8 @@ def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None
 
 def test_the_picture_is_drawn(found: Batching, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    draw_batching(tmp_path / "both.svg", found, "a title")
+    document = batching_document(found, held_equal={}, provenance={})
+    draw_batching(tmp_path / "both.svg", document, "a title")
     drawn = (tmp_path / "both.svg").read_text()
     assert drawn.count('<g id="axes_') == 3
 

@@ -1,11 +1,15 @@
-"""What `forebay bench batching` found, as a picture."""
+"""What `forebay bench batching` found, as a picture of its document."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from forebay.bench.presets.batching import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS, Batching
-from forebay.bench.presets.batching_document import latencies_s, ratio
+from forebay.bench.presets.batching import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMES = {
     STATIC: "static batching (transformers)",
@@ -15,21 +19,26 @@ NAMES = {
 COLOURS = {STATIC: "#c2571a", LONGEST_OF_ALL: "#8a8f98", CONTINUOUS: "#1f6f8b"}
 
 
-def draw_batching(path: Path, found: Batching, title: str) -> None:
+def draw_batching(path: Path, document: Mapping[str, Any], title: str) -> None:
+    """`batching_figure` as a PNG, SVG or PDF. `check_drawing` of forebay.simulate.figures says whether this
+    will work."""
+    batching_figure(document, title).savefig(path)
+
+
+def batching_figure(document: Mapping[str, Any], title: str) -> Figure:
     """Throughput by limit as multiples of static batching, and by rate the share of requests answered within
-    a time; as a PNG, SVG or PDF. `check_drawing` of forebay.simulate.figures says whether this will work."""
+    a time. Limits and rates that one of the two systems does not have are left out."""
     from matplotlib.figure import Figure
 
-    rates = [rate for rate in found.options.rates_per_s if found.cell(CONTINUOUS, rate=rate)]
+    throughput = document["throughput"]
+    limits = [limit for limit, of in throughput.items() if of.get(STATIC) and of.get(CONTINUOUS)]
+    rates = [rate for rate, of in document["latency"].items() if CONTINUOUS in of]
     figure = Figure(figsize=(4.6 * (1 + len(rates)), 4.2), layout="constrained")
     panels = figure.subplots(1, 1 + len(rates), squeeze=False)[0]
-    limits = [limit for limit in found.options.limits if ratio(found, limit)]
     for place, limit in enumerate(limits):
-        ours = ratio(found, limit) or 0.0
-        strict = ratio(found, limit, LONGEST_OF_ALL)
-        bars = [(STATIC, 1.0), (CONTINUOUS, ours)]
-        if strict:
-            bars.insert(0, (LONGEST_OF_ALL, ours / strict))
+        of = throughput[limit]
+        bars = [(system, of[system] / of[STATIC]) for system in (LONGEST_OF_ALL, STATIC) if of.get(system)]
+        bars.append((CONTINUOUS, of[CONTINUOUS] / of[STATIC]))
         width = 0.8 / len(bars)
         for number, (system, height) in enumerate(bars):
             x = place + (number - (len(bars) - 1) / 2) * width
@@ -43,19 +52,19 @@ def draw_batching(path: Path, found: Batching, title: str) -> None:
         panels[0].legend(fontsize=8, loc="upper left")
     panels[0].margins(y=0.3)
     for panel, rate in zip(panels[1:], rates, strict=True):
-        sent = rate
+        sent = float(rate)
         for system in SYSTEMS:
-            cell = found.cell(system, rate=rate)
-            if cell is None or not (ordered := latencies_s(cell)):
+            cell = document["latency"][rate].get(system)
+            if cell is None or not (ordered := cell["cdf_s"]):
                 continue
-            sent = cell.rate_per_s or rate
+            sent = cell["rate_per_s"] or sent
             shares = [(place + 1) / len(ordered) for place in range(len(ordered))]
             panel.step(ordered, shares, where="post", color=COLOURS[system], label=NAMES[system])
-        panel.set_xlabel(f"latency, s, at {sent:.3g} requests/s (the study's {rate:g})")
+        panel.set_xlabel(f"latency, s, at {sent:.3g} requests/s (the study's {rate})")
         panel.set_ylabel("share of requests")
         panel.set_ylim(0, 1)
         panel.set_xlim(left=0)
         panel.grid(visible=True, alpha=0.3)
         panel.legend(fontsize=8, loc="lower right")
     figure.suptitle(title)
-    figure.savefig(path)
+    return figure

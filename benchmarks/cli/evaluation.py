@@ -1,0 +1,33 @@
+"""`python -m benchmarks evaluation`: the tables and plots of docs/results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay.cli.output import results_console, say
+
+
+def evaluation(
+    *,
+    folder: Annotated[Path, typer.Option(help="Where the pages and the recorded files are.")] = Path(
+        "docs/results"
+    ),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; status 1 where something would change.")
+    ] = False,
+) -> None:
+    """Make every table and plot of docs/results anew from the recorded JSON files there; seconds."""
+    from benchmarks.evaluation import PAGES
+    from benchmarks.evaluation import page as pages
+
+    files = pages.evaluation(folder, PAGES)
+    paths = pages.changed(files) if check else pages.write(files)
+    for path in paths:
+        say(results_console(), f"{path} {'differs' if check else 'written'}")
+    if not paths:
+        say(results_console(), f"{len(files)} files in {folder} are as recorded")
+    if check and paths:
+        raise typer.Exit(1)

@@ -1,0 +1,11 @@
+"""The evaluation: pages of docs/results, their tables and plots made from the recorded JSON files there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.evaluation import batching
+from benchmarks.evaluation.page import Page
+
+PAGES: Sequence[Page] = (batching.PAGE,)
+"""In the order in which the front page lists them."""

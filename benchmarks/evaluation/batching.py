@@ -1,0 +1,137 @@
+"""Static and continuous batching, and many short requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
+from forebay.bench.presets.batching import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
+from forebay.bench.presets.batching_picture import NAMES, batching_figure
+from forebay.bench.statistics import can_tell, percentile
+
+LARGE = ("batching-1536.json", "batching-128-512.json")
+QUICK = "batching-quick.json"
+BURST = "burst.json"
+PUBLISHED_BURST = (5000, 26.07, 0.15)
+"""Of the original: prompts in one request, its seconds, and those of a request alone."""
+
+
+def render(records: Records) -> Rendered:
+    """Throughput and latency of both systems, the burst, and where each document comes from."""
+    large = merged([records[name] for name in LARGE])
+    quick, burst = records[QUICK], records[BURST]
+    model = large["provenance"]["model"]
+    title = f"{model}, {large['held_equal']['number_type']}"
+    limits = sorted(large["throughput"], key=int)
+    ratios = [ratio for limit in limits if (ratio := large["ratio"][limit])]
+    return Rendered(
+        tables={
+            "throughput": throughput_table(large),
+            "throughput-quick": throughput_table(quick),
+            "burst": burst_table(burst),
+            "origin": origin(records),
+        },
+        plots={"batching.svg": batching_figure(large, title)},
+        finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
+        f"batching, more where answers are less even. A short request among {burst['requests']} takes "
+        f"{burst['gain']:.1f} times less of the engine's time than alone.",
+    )
+
+
+def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Documents of other limits or rates as one, limits in order; what they do not share is the first's."""
+    found = dict(documents[0])
+    for key in ("throughput", "output_throughput", "ratio", "latency", "reasons", "others_cores", "settings"):
+        parts = {name: value for document in documents for name, value in document[key].items()}
+        numbered = all(name.isdecimal() for name in parts)
+        found[key] = dict(sorted(parts.items(), key=lambda one: int(one[0]))) if numbered else parts
+    return found
+
+
+def throughput_table(document: Mapping[str, Any]) -> str:
+    """Tokens per second by system and limit; what is INVALID stands in brackets."""
+    throughput, reasons = document["throughput"], document["reasons"]
+
+    def shown(words: str, limit: str, *systems: str) -> str:
+        doubtful = any(f"{system}, limit {limit}" in reasons for system in systems)
+        return bracketed(words, doubtful=doubtful)
+
+    rows = []
+    for system in SYSTEMS:
+        cells = [
+            shown(f"{of[system]:,.0f}", limit, system) if of.get(system) else None
+            for limit, of in throughput.items()
+        ]
+        if any(cells):
+            rows.append([NAMES[system], *cells])
+    for system, words in ((STATIC, "static"), (LONGEST_OF_ALL, "the longest of all")):
+        multiples = [
+            shown(f"{of[CONTINUOUS] / of[system]:.1f} x", limit, system, CONTINUOUS)
+            if of.get(system) and of.get(CONTINUOUS)
+            else None
+            for limit, of in throughput.items()
+        ]
+        if any(multiples):
+            rows.append(
+                [
+                    f"**continuous over {words}**",
+                    *(None if one is None else f"**{one}**" for one in multiples),
+                ]
+            )
+    return table(("tokens/s, prompts and answers", *(f"max {limit}" for limit in throughput)), rows)
+
+
+def latency_table(document: Mapping[str, Any]) -> str:
+    """Latency by system and rate: the percentiles that so many requests can give, and the longest."""
+    rows = []
+    for rate, of in document["latency"].items():
+        for system in SYSTEMS:
+            if (cell := of.get(system)) is not None:
+                ordered = cell["cdf_s"]
+                doubtful = f"{system}, {rate} requests/s" in document["reasons"]
+                told = [
+                    bracketed(f"{percentile(ordered, percent):.2f}", doubtful=doubtful)
+                    if can_tell(len(ordered), percent)
+                    else None
+                    for percent in (50, 90, 99)
+                ]
+                longest = bracketed(f"{ordered[-1]:.2f}", doubtful=doubtful) if ordered else None
+                sent = f"{cell['rate_per_s']:.3g} (the study's {rate})"
+                rows.append([NAMES[system], sent, cell["requests"], *told, longest])
+    return table(("latency, s", "requests/s", "requests", "p50", "p90", "p99", "longest"), rows)
+
+
+def burst_table(document: Mapping[str, Any]) -> str:
+    """What each form of sending took, beside what was published."""
+    count, alone = document["requests"], document["alone"]["p50_s"]
+    theirs, theirs_s, alone_s = PUBLISHED_BURST
+    rows: list[list[object]] = [
+        ["one alone (median)", f"{alone:.3f} s", f"{1 / alone:.1f}", f"{alone_s} s"],
+        [
+            f"{count:,} prompts in one HTTP request",
+            f"{document['batch']['latency_s']:.2f} s",
+            f"{document['batch']['requests_per_s']:.1f}",
+            f"{theirs_s} s for {theirs:,}",
+        ],
+        [
+            f"{count:,} HTTP requests at once",
+            f"{document['apart']['latency_s']:.2f} s",
+            f"{document['apart']['requests_per_s']:.1f}",
+            None,
+        ],
+        [
+            "**of the engine's time, alone over in the batch**",
+            f"**{document['gain']:.1f} x**",
+            None,
+            f"{theirs * alone_s / theirs_s:.1f} x",
+        ],
+    ]
+    return table(("", "took", "requests/s", "published"), rows)
+
+
+def bracketed(words: str, *, doubtful: bool) -> str:
+    return f"({words})" if doubtful else words
+
+
+PAGE = Page("batching", "What does continuous batching gain?", (*LARGE, QUICK, BURST), render)

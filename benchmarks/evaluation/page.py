@@ -1,0 +1,147 @@
+"""A page of docs/results, and how the figures get into it.
+
+A page is written by hand, but for what lies between `<!-- table: NAME -->` and `<!-- end -->`, and for its
+plots. Both are made by one function from the JSON files beside the page, so that no figure is typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from forebay.errors import SettingError
+from forebay.files import read_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FRONT = "README"
+MOST_BYTES = 64 << 20
+TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+DRAWN_BY = re.compile(rb"Matplotlib v[\d.]+")
+Records = Mapping[str, Any]
+"""The recorded documents of a page by the names of their files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What records give. `tables`: Markdown by the name of its marker; `plots`: by the name of a file, such
+    as `batching.svg`; `finding`: what was found, as one sentence for the front page."""
+
+    tables: Mapping[str, str]
+    plots: Mapping[str, Figure] = field(default_factory=dict)
+    finding: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`name`: of `docs/results/NAME.md`. `question`: what the page answers. `records`: the files that it is
+    made from. `render`: what they give, and nothing else: no clock, no machine."""
+
+    name: str
+    question: str
+    records: Sequence[str]
+    render: Callable[[Records], Rendered]
+
+
+def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
+    """Each page and plot in `folder` as the records there give it, the front page with all findings among
+    them; writes nothing.
+
+    Raises `SettingError` where a file is missing or damaged, and where a page has a marker without a table or
+    the other way round.
+    """
+    found: dict[Path, bytes] = {}
+    rows = []
+    for page in pages:
+        rendered = page.render({name: _read(folder / name) for name in page.records})
+        found[folder / f"{page.name}.md"] = _filled(folder / f"{page.name}.md", rendered.tables)
+        found |= {folder / name: svg(figure) for name, figure in rendered.plots.items()}
+        rows.append((f"[{page.question}]({page.name}.md)", rendered.finding))
+    front = folder / f"{FRONT}.md"
+    found[front] = _filled(front, {"findings": table(("question", "what was found"), rows)})
+    return found
+
+
+def changed(files: Mapping[Path, bytes]) -> list[Path]:
+    """Those of `files` that are not on disk as they should be. A plot of another version of matplotlib only
+    has to be there: versions draw the same picture in other bytes."""
+    return [path for path, data in files.items() if not path.is_file() or not _same(path.read_bytes(), data)]
+
+
+def write(files: Mapping[Path, bytes]) -> list[Path]:
+    """Write those that have changed, and name them."""
+    paths = changed(files)
+    for path in paths:
+        path.write_bytes(files[path])
+    return paths
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown; what is None is a dash."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join('–' if one is None else str(one) for one in line)} |\n" for line in lines)
+
+
+def origin(records: Records) -> str:
+    """Where each document comes from: its command, the machine, the versions of what was measured."""
+    return "".join(
+        f"- [{name}]({name}): {_origin(found['provenance'])}\n"
+        for name, found in records.items()
+        if isinstance(found.get("provenance"), dict)
+    )
+
+
+def svg(figure: Figure) -> bytes:
+    """The same bytes for the same figure, by one version of matplotlib."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "forebay", "svg.fonttype": "none"}), BytesIO() as file:
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        return b"\n".join(line.rstrip() for line in file.getvalue().split(b"\n"))
+
+
+def _origin(provenance: Mapping[str, Any]) -> str:
+    machine = provenance.get("machine") or {}
+    parts = [
+        f"`{provenance['command']}`" if provenance.get("command") else "",
+        f"{machine['processor']}, {machine['cores']} cores" if "cores" in machine else "",
+        *(str(gpu) for gpu in machine.get("gpus") or ()),
+        str(provenance.get("model") or ""),
+        ", ".join(
+            f"{name} {version}"
+            for versions in (provenance.get("engine_versions") or {}, provenance.get("versions") or {})
+            for name, version in versions.items()
+        ),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return orjson.loads(read_bytes(path, MOST_BYTES, str(path)))
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"{path}: not JSON: {error}") from None
+
+
+def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
+    """The page with its tables."""
+    text = read_bytes(path, MOST_BYTES, str(path)).decode()
+    named = [match[2] for match in TABLE.finditer(text)]
+    if sorted(named) != sorted(tables):
+        wrong = ", ".join(sorted(set(named) ^ set(tables))) or "one marker twice"
+        raise SettingError(f"{path}: markers and tables differ: {wrong}")
+    return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[4]}", text).encode()
+
+
+def _same(there: bytes, expected: bytes) -> bool:
+    by = [DRAWN_BY.search(data) for data in (there, expected)]
+    if by[0] and by[1] and by[0][0] != by[1][0]:
+        return True
+    return there == expected

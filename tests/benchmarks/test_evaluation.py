@@ -1,0 +1,158 @@
+"""The pages of docs/results: what is in them is what the recorded files give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.evaluation import PAGES, batching
+from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, svg, table, write
+from typer.testing import CliRunner
+
+from forebay.errors import SettingError
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+MARKER = "<!-- table: {} -->\n{}<!-- end -->\n"
+
+
+def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
+    """Where this fails: `python -m benchmarks evaluation` writes them anew."""
+    pytest.importorskip("matplotlib")
+    files = evaluation(RESULTS, PAGES)
+    assert [path.name for path in changed(files)] == []
+    pictures = {path.name for path in RESULTS.glob("*.svg")}
+    assert pictures == {path.name for path in files if path.suffix == ".svg"}, "a picture that nobody makes"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A front page, one page and its record."""
+    (tmp_path / "README.md").write_text(MARKER.format("findings", ""))
+    (tmp_path / "one.md").write_text("# One\n" + MARKER.format("numbers", "old\n") + "the rest\n")
+    (tmp_path / "one.json").write_bytes(orjson.dumps({"value": 7}))
+    return tmp_path
+
+
+def render(records: Records) -> Rendered:
+    value = records["one.json"]["value"]
+    return Rendered({"numbers": table(("a", "b"), [(value, None)])}, finding=f"It is {value}.")
+
+
+ONE = Page("one", "How many?", ("one.json",), render)
+
+
+def test_tables_are_written_between_their_markers_and_nothing_else_changes(folder: Path) -> None:
+    assert [path.name for path in write(evaluation(folder, [ONE]))] == ["one.md", "README.md"]
+    numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
+    assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
+    assert "| [How many?](one.md) | It is 7. |" in (folder / "README.md").read_text()
+    assert write(evaluation(folder, [ONE])) == []
+
+
+def test_a_figure_that_is_changed_by_hand_is_seen(folder: Path) -> None:
+    write(evaluation(folder, [ONE]))
+    page = folder / "one.md"
+    page.write_text(page.read_text().replace("| 7 |", "| 8 |"))
+    assert changed(evaluation(folder, [ONE])) == [page]
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("", "one.md: markers and tables differ: numbers"),
+        (MARKER.format("numbers", "") * 2, "one marker twice"),
+        (MARKER.format("numbers", "") + MARKER.format("more", ""), "differ: more"),
+    ],
+)
+def test_a_marker_without_a_table_is_an_error(folder: Path, page: str, says: str) -> None:
+    (folder / "one.md").write_text(page)
+    with pytest.raises(SettingError, match=says):
+        evaluation(folder, [ONE])
+
+
+def test_a_missing_or_damaged_record_is_an_error(folder: Path) -> None:
+    (folder / "one.json").write_text("{")
+    with pytest.raises(SettingError, match=r"one\.json: not JSON"):
+        evaluation(folder, [ONE])
+    (folder / "one.json").unlink()
+    with pytest.raises(SettingError, match=r"one\.json cannot be read"):
+        evaluation(folder, [ONE])
+
+
+def test_a_plot_of_another_matplotlib_is_left_as_it_is(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    def drawn() -> Figure:
+        figure = Figure(figsize=(2, 2))
+        figure.subplots().plot([1, 2])
+        return figure
+
+    path = folder / "one.svg"
+    data = svg(drawn())
+    assert data == svg(drawn())
+    path.write_bytes(re.sub(rb"Matplotlib v[\d.]+", b"Matplotlib v0.1", data))
+    assert changed({path: data}) == []
+    path.write_bytes(data + b" ")
+    assert changed({path: data}) == [path]
+
+
+def test_the_command_checks_and_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.evaluation.PAGES", (ONE,))
+    words = ["evaluation", "--folder", str(folder)]
+    checked = CliRunner().invoke(application(), [*words, "--check"])
+    assert checked.exit_code == 1
+    assert "one.md differs" in checked.output
+    assert "one.md written" in CliRunner().invoke(application(), words).output
+    assert CliRunner().invoke(application(), [*words, "--check"]).exit_code == 0
+
+
+def cell(**values: Any) -> dict[str, Any]:
+    return {"requests": 200, "rate_per_s": 0.25, "cdf_s": [0.1 * n for n in range(1, 201)]} | values
+
+
+def test_batching_tables_bracket_what_is_invalid_and_leave_out_what_cannot_be_told() -> None:
+    document = {
+        "throughput": {"32": {"static": 100.0, "continuous": 250.0}, "128": {"continuous": 90.4}},
+        "latency": {"1": {"static": cell(), "continuous": cell(cdf_s=[1.0, 2.0, 3.0], requests=3)}},
+        "reasons": {"static, limit 32": ["late"], "continuous, 1 requests/s": ["late"]},
+    }
+    assert batching.throughput_table(document).splitlines()[2:] == [
+        "| static batching (transformers) | (100) | – |",
+        "| continuous batching (vLLM) | 250 | 90 |",
+        "| **continuous over static** | **(2.5 x)** | – |",
+    ]
+    assert batching.latency_table(document).splitlines()[2:] == [
+        "| static batching (transformers) | 0.25 (the study's 1) | 200 | 10.05 | 18.01 | – | 20.00 |",
+        "| continuous batching (vLLM) | 0.25 (the study's 1) | 3 | (2.00) | – | – | (3.00) |",
+    ]
+
+
+def test_documents_of_other_limits_become_one() -> None:
+    empty: dict[str, Any] = {
+        key: {} for key in ("output_throughput", "ratio", "latency", "others_cores", "settings")
+    }
+    parts = [
+        {"model": "a", "throughput": {"32": 1, "1536": 2}, "reasons": {"b": []}, **empty},
+        {"model": "b", "throughput": {"128": 3}, "reasons": {"a": []}, **empty},
+    ]
+    found = batching.merged(parts)
+    assert list(found["throughput"].items()) == [("32", 1), ("128", 3), ("1536", 2)]
+    assert set(found["reasons"]) == {"a", "b"}
+    assert found["model"] == "a"
+
+
+def test_where_a_document_comes_from() -> None:
+    provenance = {
+        "command": "forebay bench x",
+        "machine": {"processor": "P", "cores": 2, "gpus": ["H100"]},
+        "model": "m",
+        "engine_versions": {"vllm": "0.32.0"},
+        "versions": {"python": "3.11.7"},
+    }
+    said = origin({"a.json": {"provenance": provenance}, "b.json": {}})
+    assert said == "- [a.json](a.json): `forebay bench x`; P, 2 cores; H100; m; vllm 0.32.0, python 3.11.7\n"
