@@ -61,7 +61,8 @@ def at_once(*pieces: bytes, **options: Any) -> Answer:
 def test_tgi(ask: Ask) -> None:
     with StreamServer(lambda _: at_once(token("a"), token(" b"), END)) as server:
         pieces = ask(TgiTarget(server.url), REQUEST)
-        (asked,) = server.asked
+        trial, asked = server.asked
+    assert trial.path == asked.path
     assert asked.path == "/generate_stream"
     assert orjson.loads(asked.body) == {
         "inputs": "Hello",
@@ -92,7 +93,8 @@ def test_triton_with_vllm(ask: Ask) -> None:
     options = TritonOptions(model="my model", extra={"top_k": 1})
     with StreamServer(lambda _: at_once(text(""), text("a"), text(" b"))) as server:
         pieces = ask(TritonTarget(server.url, options), REQUEST)
-        (asked,) = server.asked
+        trial, asked = server.asked
+    assert trial.path == asked.path
     assert asked.path == "/v2/models/my%20model/generate_stream"
     assert orjson.loads(asked.body) == {
         "text_input": "Hello",
@@ -114,7 +116,8 @@ def test_triton_with_tensorrt_llm(ask: Ask) -> None:
     options = TritonOptions(model="ensemble", backend=TENSORRT_LLM, extra={"end_id": -1})
     with StreamServer(lambda _: at_once(text("a"))) as server:
         ask(TritonTarget(server.url, options), REQUEST)
-        (asked,) = server.asked
+        trial, asked = server.asked
+    assert trial.path == asked.path
     assert orjson.loads(asked.body) == {
         "text_input": "Hello",
         "max_tokens": 3,
@@ -143,11 +146,16 @@ def test_triton_that_fails(ask: Ask, answer: Answer, error: type[EngineError]) -
 
 
 @pytest.mark.parametrize(
-    "make", [TgiTarget, lambda url: TritonTarget(url, TritonOptions(model="m"))], ids=["tgi", "triton"]
+    ("make", "answer"),
+    [(TgiTarget, END), (lambda url: TritonTarget(url, TritonOptions(model="m")), text("a"))],
+    ids=["tgi", "triton"],
 )
-def test_neither_takes_tokens(ask: Ask, make: Callable[[str], Target]) -> None:
+def test_neither_takes_tokens(ask: Ask, make: Callable[[str], Target], answer: bytes) -> None:
     tokens = LoadRequest(0, 0.0, array("I", [1]), 3)
-    with StreamServer(lambda _: at_once(END)) as server, pytest.raises(BadRequest, match="takes no prompts"):
+    with (
+        StreamServer(lambda _: at_once(answer)) as server,
+        pytest.raises(BadRequest, match="takes no prompts"),
+    ):
         ask(make(server.url), tokens)
 
 

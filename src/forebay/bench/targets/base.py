@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.bench.load.request import LoadRequest
+from forebay.errors import EngineError, ProtocolViolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Target(Protocol):
     def open(self) -> AbstractAsyncContextManager[None]:
         """Connect, and find out what has to be known before the first request.
 
-        Raises `EngineError` where the server is not there or refuses, `SettingError` where it is not as
-        asked for.
+        Raises `EngineError` where the server is not there, refuses one trial request or answers it in another
+        protocol, `SettingError` where it is not as asked for.
         """
         ...
 
@@ -51,3 +52,21 @@ class Target(Protocol):
         Raises `EngineError` with what the server said, or where the connection broke.
         """
         ...
+
+
+TRIAL = LoadRequest(0, None, "The weather today is", 2)
+
+
+async def try_one(target: Target) -> None:
+    """Send `TRIAL`, so that a wrong address, model, key or protocol is told before the load.
+
+    Raises `EngineError` for what would fail each request. What may pass, as an overload, is for the run to
+    tell.
+    """
+    try:
+        await target.answer(TRIAL, lambda _: None)
+    except ProtocolViolation:
+        raise
+    except EngineError as error:
+        if not error.retryable:
+            raise

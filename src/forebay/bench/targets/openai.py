@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.base import OnPiece, Piece, try_one
 from forebay.bench.targets.events import (
     CONTENT,
     NOTHING,
@@ -33,7 +33,6 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import BadRequest, EngineError, ProtocolViolation, SettingError
 
 MODELS_PATH = "/v1/models"
-PROBE_TOKENS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +76,8 @@ class OpenAiTarget:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """As `Target` has it. Asks for the model, and sends one request of `PROBE_TOKENS` tokens to see
-        whether the server takes vLLM's extensions, unless both are told."""
+        """As `Target` has it. Asks for the model unless it is told. The trial request shows whether the
+        server takes vLLM's extensions; where that is told, none is sent."""
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
         try:
             await self._server.connect()
@@ -138,17 +137,12 @@ class OpenAiTarget:
         return names[0]
 
     async def _takes_extensions(self) -> bool:
-        probe = LoadRequest(0, None, "The weather today is", PROBE_TOKENS)
         self._extensions = True
         try:
-            await self.answer(probe, lambda _: None)
+            await try_one(self)
         except BadRequest:
             self._extensions = False
-            await self.answer(probe, lambda _: None)
-        except EngineError as error:
-            # What may pass is for the run to tell.
-            if not error.retryable:
-                raise
+            await try_one(self)
         return self._extensions
 
 

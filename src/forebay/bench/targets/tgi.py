@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.base import OnPiece, Piece, try_one
 from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
@@ -47,6 +47,7 @@ class TgiTarget:
         try:
             await self._server.connect()
             self._post = self._server.post(PATH)
+            await try_one(self)
             yield
         finally:
             self._server.close()

@@ -17,7 +17,7 @@ from urllib.parse import quote as percent_encode
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.base import OnPiece, Piece, try_one
 from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
@@ -72,6 +72,7 @@ class TritonTarget:
         try:
             await self._server.connect()
             self._post = self._server.post(self._path)
+            await try_one(self)
             yield
         finally:
             self._server.close()
