@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +22,10 @@ from forebay.bench.client import Progress
 from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
 from forebay.cli.bench_progress import run_progress
-from forebay.errors import ForebayError, SettingError, Unreachable
+from forebay.errors import ForebayError, ModelNotFound, ProtocolViolation, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed
-from forebay.testing.stream_server import StreamServer, completion
+from forebay.testing.stream_server import Answer, StreamServer, completion
 from forebay.testing.waiting import wait_until
 
 SMALL = ["--prompt-tokens", "8", "--output-tokens", "4", "--requests", "20", "--concurrency", "4"]
@@ -179,3 +180,52 @@ def test_a_terminal_shows_how_far_a_run_has_come() -> None:
     assert "2/2: 1 s, 0 in flight" in shown
     with run_progress(Console(file=StringIO()), 2) as tell:
         assert tell is None
+
+
+def test_the_first_example_of_the_docs_is_valid() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "bench.md"
+    block = page.read_text().split("```console\n")[1].split("```")[0]
+    server, client = (shlex.split(line) for line in block.splitlines())
+    server[server.index("8100")] = "0"
+    command = [sys.executable, *server[1:], "--parent", str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        words = [url if word == "http://127.0.0.1:8100" else word for word in client]
+        try:
+            output = run(*words[3:])
+        finally:
+            process.terminate()
+    assert words[:4] == ["forebay", "bench", "serve", url]
+    assert "\nVALID\n" in output
+    assert "50 of 50 requests answered" in output
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "says"),
+    [
+        ("openai", ["--model", "other"], "The model `other` does not exist"),
+        ("chat", ["--model", "other"], "serves the model 'other'"),
+        ("tgi", [], "answered 404"),
+        ("triton", ["--model", "m"], "answered 404"),
+        ("triton-trtllm", ["--model", "m"], "answered 404"),
+    ],
+)
+def test_what_would_fail_each_request_is_told_before_the_load(
+    protocol: str, words: list[str], says: str
+) -> None:
+    load = ["--requests", "20", "--concurrency", "4", "--protocol", protocol]
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica:
+        with pytest.raises(ModelNotFound, match=says) as told:
+            run(replica.url, *load, *words)
+        assert fetch_work(replica.url).answers == 0
+    assert "\n" not in str(told.value)
+
+
+def test_a_page_in_place_of_a_protocol_is_told_before_the_load() -> None:
+    page = Answer(((0.0, b"<html>"),), content_type="text/html")
+    for words in ([], ["--protocol", "tgi"], ["--protocol", "triton"]):
+        with StreamServer(lambda _: page) as server:
+            with pytest.raises(ProtocolViolation, match="sent no event stream but 'text/html'"):
+                run(server.url, *SMALL, "--model", "m", *words)
+            assert [asked.method for asked in server.asked].count("POST") == 1

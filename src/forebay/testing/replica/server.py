@@ -156,7 +156,7 @@ class FakeReplica:
         fault = script.faults.pick(id, asked.text, self._calls[id])
         if fault in STATUSES:
             return self._status(int(fault))
-        if fault == "too_long" or tokens(asked.text) + asked.max_tokens > script.max_model_len:
+        if fault == "too_long" or asked.prompt_tokens + asked.max_tokens > script.max_model_len:
             return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
         wait_s = self._bucket.take(asyncio.get_running_loop().time())
         if wait_s:
@@ -230,7 +230,8 @@ class FakeReplica:
         )
         if fault == "schema":
             text = BROKEN_ANSWER
-        usage = Usage(tokens(asked.text), tokens(text), cached // CHARS_PER_TOKEN)
+        cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
+        usage = Usage(asked.prompt_tokens, tokens(text), cached_tokens)
         answer = Answered(id, text, reason, usage)
         decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)

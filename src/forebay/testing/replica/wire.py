@@ -20,11 +20,12 @@ EMBED_SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request's body asked for."""
+    """What a request's body asked for. `prompt_tokens`: of `text`, or as many as were given as ids."""
 
     chat: bool
     model: str
     text: str
+    prompt_tokens: int
     max_tokens: int
     stream: bool
     include_usage: bool
@@ -50,6 +51,7 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
         text = (
             "\n".join(message["content"] for message in document["messages"]) if chat else document["prompt"]
         )
+        ids = len(text) if isinstance(text, list) and all(type(one) is int for one in text) else None
         if isinstance(text, list):
             text = orjson.dumps(text).decode()  # Tokens, or several prompts: one text here.
         elif not isinstance(text, str):
@@ -59,6 +61,7 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
             chat=chat,
             model=model,
             text=text,
+            prompt_tokens=ids or tokens(text),
             max_tokens=int(document.get("max_tokens") or 16),
             stream=bool(document.get("stream")),
             include_usage=bool((document.get("stream_options") or {}).get("include_usage")),
@@ -132,7 +135,7 @@ def error_body(status: int, message: str, kind: str) -> bytes:
 
 def too_long(asked: Asked, max_model_len: int) -> str:
     """vLLM's words for a prompt that exceeds the context."""
-    n = tokens(asked.text)
+    n = asked.prompt_tokens
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, you requested"
         f" {asked.max_tokens} output tokens and your prompt contains at least {n} input tokens, for a total"
