@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.cli.run import jars_by_look
+from forebay.cli.run import jars_by_look, look_of
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
@@ -73,10 +73,10 @@ def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
     monkeypatch.setattr("forebay.connectors.jars.installed_jars", lambda folder: jars)
     settings = Settings(tmp_path, Path())
     file = str(pipeline(tmp_path))
-    assert jars_by_look(file, [], settings) == ()
-    assert jars_by_look(file, ["sink={type: kafka}"], settings) == jars
-    assert jars_by_look(str(pipeline(tmp_path, sink={"type": "kafka"})), [], settings) == jars
-    assert jars_by_look("no such file", [], settings) == ()
+    assert jars_by_look(look_of(file, []), settings) == ()
+    assert jars_by_look(look_of(file, ["sink={type: kafka}"]), settings) == jars
+    assert jars_by_look(look_of(str(pipeline(tmp_path, sink={"type": "kafka"})), []), settings) == jars
+    assert jars_by_look(look_of("no such file", []), settings) == ()
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:

@@ -239,6 +239,24 @@ def test_one_whose_jars_are_others_is_not_taken(tmp_path: Path) -> None:
         assert taken.pid == ahead.pid
 
 
+@pytest.mark.flink
+def test_one_without_a_planner_is_not_taken_where_one_is_needed(tmp_path: Path) -> None:
+    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
+        launcher.start_ahead(())
+        taken = launcher.take((), planner=True)
+        try:
+            assert taken.planner
+            words = " ".join(jvm_of(taken.pid).cmdline())
+            assert "flink-table-planner-" in words
+        finally:
+            taken.kill()
+        launcher.start_ahead((), planner=True)
+        (ahead,) = clients()
+        taken = launcher.take(())
+        taken.kill()
+        assert taken.pid == ahead.pid
+
+
 def clients() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "flink_main" in " ".join(p.cmdline())]
 

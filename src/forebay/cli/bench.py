@@ -12,6 +12,7 @@ from forebay.cli.bench_compare import compare_runs
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
+from forebay.cli.bench_stream import stream
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -40,6 +41,7 @@ def _bench() -> None:
 bench.command(cls=Command)(batching)
 bench.command(cls=Command)(burst)
 bench.command(cls=Command)(serve)
+bench.command(cls=Command)(stream)
 bench.command(name="report")(report_run)
 bench.command(name="compare", cls=Command)(compare_runs)
 

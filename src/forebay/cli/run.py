@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
 LOOK_BYTES = 1 << 20
+PLANNED = (b"event_time", b"summary")
+"""A text with one of them may be of a pipeline whose job needs Flink's table planner."""
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
@@ -121,7 +123,8 @@ def run(
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
         # Before all else is even imported: it takes longest.
-        launcher.start_ahead(jars_by_look(pipeline, values, settings))
+        looks = look_of(pipeline, values)
+        launcher.start_ahead(jars_by_look(looks, settings), planner=any(word in looks for word in PLANNED))
         _run(
             pipeline,
             given,
@@ -139,13 +142,18 @@ def _key_setting(api_key_env: str | None) -> list[str]:
     return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
 
 
-def jars_by_look(pipeline: str, values: Sequence[str], settings: Settings) -> tuple[Path, ...]:
-    """The jars that the run will need by the look of its file, which is not read in earnest yet."""
-    from forebay.connectors.jars import installed_jars
-
+def look_of(pipeline: str, values: Sequence[str]) -> bytes:
+    """The text of what is to run, which is not read in earnest yet."""
     text = " ".join(values).encode()
     with suppress(OSError), Path(pipeline).open("rb") as file:
         text += file.read(LOOK_BYTES)
+    return text + pipeline.encode()
+
+
+def jars_by_look(text: bytes, settings: Settings) -> tuple[Path, ...]:
+    """The jars that a run will need by the look of its text."""
+    from forebay.connectors.jars import installed_jars
+
     return installed_jars(settings.connectors) if b"kafka" in text else ()
 
 

@@ -203,12 +203,13 @@ def launch_jvm(
     *,
     heap_mb: int,
     jars: Sequence[Path] = (),
+    planner: bool = False,
     archive_dir: Path | None = None,
     beside: str = "",
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
-    `archive_dir`, or lists its classes for one, and has its table planner from there, which only `jars` need:
-    without any, it has none.
+    `archive_dir`, or lists its classes for one, and has its table planner from there, which `jars` need, and
+    jobs with event time: without `jars` and without `planner`, it has none.
 
     `beside` names one beside this process's own, for its files: the thread that starts it has to live as long
     as the JVM is needed, and no archive is made of it.
@@ -229,7 +230,8 @@ def launch_jvm(
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
     archive = None
     if archive_dir is not None:
-        classpath = with_planner(classpath, archive_dir.absolute()) if jars else without_planner(classpath)
+        plans = planner or bool(jars)
+        classpath = with_planner(classpath, archive_dir.absolute()) if plans else without_planner(classpath)
         archive = ClassArchive(archive_dir.absolute(), folder if beside else log_dir, java, classpath)
     options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
     process = subprocess.Popen(

@@ -153,16 +153,22 @@ class FlinkProcess:
     To be started from a thread that lives as long as it is needed: with that thread's end the kernel ends it.
     Its log, and that of its JVM, are in `settings.run / "flink"`.
 
-    Standard output of the JVM goes to the file descriptor `stdout`; its class path has `jars`.
+    Standard output of the JVM goes to the file descriptor `stdout`; its class path has `jars`, and
+    with them, or where it is wished, Flink's table planner.
     """
 
-    def __init__(self, settings: Settings, stdout: int, jars: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, settings: Settings, stdout: int, jars: Sequence[Path] = (), *, planner: bool = False
+    ) -> None:
         self.jars = tuple(jars)
+        self.planner = planner or bool(jars)
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
-        post = Post(os.getpid(), reports, str(log_dir), str(settings.java), tuple(map(str, jars)))
+        post = Post(
+            os.getpid(), reports, str(log_dir), str(settings.java), tuple(map(str, jars)), self.planner
+        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 module_command("forebay.runtime.flink_main", post.encode()),
@@ -254,21 +260,23 @@ class FlinkLauncher:
         self._settings = settings
         self._ahead: FlinkProcess | None = None
 
-    def start_ahead(self, jars: Sequence[Path]) -> None:
-        """Start a process for the next `take`, which will want `jars` as far as is known; returns at once."""
+    def start_ahead(self, jars: Sequence[Path], *, planner: bool = False) -> None:
+        """Start a process for the next `take`, which will want `jars` and `planner` as far as is known;
+        returns at once."""
         if self._ahead is None:
-            self._ahead = self._started(jars)
+            self._ahead = self._started(jars, planner)
 
-    def take(self, jars: Sequence[Path]) -> FlinkProcess:
-        """A process that nobody else has, with `jars` and no others; whoever takes it ends it."""
+    def take(self, jars: Sequence[Path], *, planner: bool = False) -> FlinkProcess:
+        """A process that nobody else has, with `jars` and no others, and with the planner where it is needed;
+        whoever takes it ends it."""
         taken, self._ahead = self._ahead, None
-        if taken is not None and taken.jars != tuple(jars):
+        if taken is not None and (taken.jars != tuple(jars) or (planner and not taken.planner)):
             taken.kill()
             taken = None
-        return taken or self._started(jars)
+        return taken or self._started(jars, planner)
 
-    def _started(self, jars: Sequence[Path]) -> FlinkProcess:
-        return FlinkProcess(self._settings, self.printed.fileno(), jars)
+    def _started(self, jars: Sequence[Path], planner: bool) -> FlinkProcess:
+        return FlinkProcess(self._settings, self.printed.fileno(), jars, planner=planner)
 
     def __enter__(self) -> FlinkLauncher:
         return self

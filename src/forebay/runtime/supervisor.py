@@ -151,7 +151,9 @@ class Supervisor:
         if launcher is None:
             return self._attempt_here(order, enter)
         self._printed = launcher.printed if isinstance(self._spec.sink, StdoutSink) else None
-        process = launcher.take(connector_jars(self._spec, self._settings))
+        process = launcher.take(
+            connector_jars(self._spec, self._settings), planner=self._spec.event_time is not None
+        )
         watched = _Watched(process, self._heard, self._mend, self._vigil())
         self._drain = watched.process.drain
         submitted = False
@@ -232,6 +234,7 @@ class Supervisor:
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
             cluster=order.cluster,
+            rest_port=ready.rest_port,
             ends=ready.ends,
             kafka=ready.kafka,
         )

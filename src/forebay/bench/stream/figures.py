@@ -1,0 +1,164 @@
+"""The figures of a run of a pipeline, from its records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from forebay.bench.metrics import Distribution, distribution
+from forebay.bench.stream.lag import Slope, lag_curve, lag_slope
+from forebay.bench.stream.options import EventSlo, Until
+from forebay.bench.stream.records import EventRecord, StreamRun
+
+UNTIL: tuple[Until, ...] = ("answered", "committed")
+WATERMARK_DELAY = "watermark_delay_s"
+
+STAGES = {
+    "source": ("due_s", "emitted_s", "until the feed wrote it"),
+    "read": ("emitted_s", "read_s", "at the source"),
+    "flink": ("read_s", "accepted_s", "in Flink, until the operator took it"),
+    "slot": ("accepted_s", "sent_s", "for a slot and room at the engine"),
+    "prefill": ("sent_s", "first_token_s", "queue and prefill at the engine"),
+    "decode": ("first_token_s", "answered_s", "decode"),
+    "release": ("answered_s", "left_s", "until the answer left the operator"),
+    "commit": ("left_s", "committed_s", "for the commit"),
+}
+"""The parts of an event's latency: the moments between which each lies, and what was waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """What a run gave.
+
+    `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
+    letter; `lost`: with neither; `doubled`: with more than one result. `offered_per_s`: due events over the
+    time in which they were due. `answered_per_s` and `committed_per_s`: over the time from the first event
+    that was due to the last answer or commit. `goodput`: the share of all that were offered that met the
+    objective; `good_per_s`: so many a second; None without an objective.
+
+    `latency`: from the event's own time to `answered` and to `committed`. `stages`: by the names of `STAGES`.
+    Distributions are in seconds. `lag` of `answered` and `committed`: how fast the number of events that were
+    due and not there yet grew; None where there were too few to tell. `most_lag`: the largest it was.
+    `checkpoint`: distributions of `duration_s`, `state_bytes` and `written_bytes`. `watermark_delay`: of its
+    samples; None without event time. `samples`: the distribution of each of the run's samples.
+    """
+
+    offered: int
+    committed: int
+    failed: int
+    lost: int
+    doubled: int
+    duration_s: float
+    offered_per_s: float
+    answered_per_s: float
+    committed_per_s: float
+    prompt_tokens: int
+    output_tokens: int
+    goodput: float | None = None
+    good_per_s: float | None = None
+    latency: Mapping[str, Distribution] = field(default_factory=dict)
+    stages: Mapping[str, Distribution] = field(default_factory=dict)
+    lag: Mapping[str, Slope | None] = field(default_factory=dict)
+    most_lag: Mapping[str, int] = field(default_factory=dict)
+    checkpoints: int = 0
+    failed_checkpoints: int = 0
+    checkpoint: Mapping[str, Distribution] = field(default_factory=dict)
+    watermark_delay: Distribution | None = None
+    samples: Mapping[str, Distribution] = field(default_factory=dict)
+
+
+def moment_s(event: EventRecord, name: str) -> float | None:
+    """One of the `MOMENTS` of an event."""
+    value: float | None = getattr(event, name)
+    return value
+
+
+def stage_s(event: EventRecord, name: str) -> float | None:
+    """How long one of the `STAGES` took an event, in seconds; None where it cannot be told."""
+    begin, end, _ = STAGES[name]
+    began_s, ended_s = moment_s(event, begin), moment_s(event, end)
+    return None if began_s is None or ended_s is None else ended_s - began_s
+
+
+def latency_s(event: EventRecord, until: Until) -> float | None:
+    """From an event's own time until it was answered, or committed; None where it was not."""
+    ended_s = event.answered_s if until == "answered" else event.committed_s
+    return None if ended_s is None or not event.committed else ended_s - event.due_s
+
+
+def is_good(event: EventRecord, slo: EventSlo) -> bool:
+    """Whether an event has its result, and in time."""
+    took_s = latency_s(event, slo.until)
+    return took_s is not None and took_s <= slo.within_s
+
+
+def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures:
+    """The figures of `run`; with an objective, its goodput."""
+    events = run.events
+    due_s = sorted(event.due_s for event in events)
+    done_s = {
+        "answered": sorted(event.answered_s for event in events if event.answered_s is not None),
+        "committed": sorted(event.committed_s for event in events if event.committed_s is not None),
+    }
+    begin_s = due_s[0] if due_s else 0.0
+    good = None if slo is None else sum(is_good(event, slo) for event in events)
+    good_per_s = None if good is None else _per_second(good, begin_s, done_s["committed"])
+    latency: dict[str, list[float]] = {
+        until: _told(latency_s(event, until) for event in events) for until in UNTIL
+    }
+    stages = {name: _told(stage_s(event, name) for event in events) for name in STAGES}
+    done = [each for each in run.checkpoints if each.completed]
+    delays = _told(sample.values.get(WATERMARK_DELAY) for sample in run.samples)
+    return StreamFigures(
+        offered=len(events),
+        committed=sum(event.committed for event in events),
+        failed=sum(event.error is not None and not event.committed for event in events),
+        lost=sum(event.lost for event in events),
+        doubled=sum(event.results > 1 for event in events),
+        duration_s=run.duration_s,
+        offered_per_s=_per_second(len(due_s), 0.0, due_s),
+        answered_per_s=_per_second(len(done_s["answered"]), begin_s, done_s["answered"]),
+        committed_per_s=_per_second(len(done_s["committed"]), begin_s, done_s["committed"]),
+        prompt_tokens=sum(event.prompt_tokens for event in events),
+        output_tokens=sum(event.completion_tokens for event in events),
+        goodput=good / len(events) if good is not None and events else None,
+        good_per_s=good_per_s,
+        latency=_distributions(latency),
+        stages=_distributions(stages),
+        lag={until: lag_slope(due_s, done_s[until]) for until in UNTIL},
+        most_lag={
+            until: max((lag for _, lag in lag_curve(due_s, done_s[until])), default=0) for until in UNTIL
+        },
+        checkpoints=len(done),
+        failed_checkpoints=len(run.checkpoints) - len(done),
+        checkpoint=_distributions(
+            {
+                "duration_s": [each.duration_s for each in done],
+                "state_bytes": [float(each.state_bytes) for each in done],
+                "written_bytes": [float(each.written_bytes) for each in done],
+            }
+        ),
+        watermark_delay=distribution(delays),
+        samples=_distributions(_samples(run)),
+    )
+
+
+def _samples(run: StreamRun) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for sample in run.samples:
+        for name, value in sample.values.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _distributions(samples: Mapping[str, Sequence[float]]) -> dict[str, Distribution]:
+    found = {name: distribution(values) for name, values in samples.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _per_second(count: int, begin_s: float, ends_s: Sequence[float]) -> float:
+    return count / (ends_s[-1] - begin_s) if ends_s and ends_s[-1] > begin_s else 0.0

@@ -1,0 +1,91 @@
+"""A pipeline measured end to end, against an engine with known times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from forebay.bench.load.schedules import Constant
+from forebay.bench.stream.figures import STAGES, stream_figures
+from forebay.bench.stream.measure import StreamSession
+from forebay.bench.stream.options import EventLoad, StreamOptions
+from forebay.bench.stream.records import MOMENTS, StreamRun
+from forebay.bench.stream.verdict import judge_stream
+from forebay.errors import SettingError
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
+
+CALL_S = 0.2
+PIPELINE: dict[str, Any] = {
+    "name": "measured",
+    "source": {"type": "generator"},
+    "prompt": "About? {{ text }}",
+    "sink": {"type": "jsonl", "path": "never-written"},
+    "event_time": {"out_of_orderness_s": 0.5},
+    "checkpoint": {"interval_s": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[StreamRun]:
+    with ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))) as replica:
+        options = StreamOptions(
+            pipeline=PIPELINE,
+            engine=(replica.url,),
+            load=EventLoad(schedule=Constant(20.0), events=60),
+            warm_events=5,
+        )
+        with StreamSession(options) as session:
+            session.warm_up()
+            yield session.measure(options.load)
+
+
+@pytest.mark.flink
+def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
+    assert run.complete
+    assert [event.index for event in run.events] == list(range(60))
+    for event in run.events:
+        moments = [getattr(event, name) for name in MOMENTS]
+        assert all(after - before >= -run.resolution_s for before, after in pairwise(moments)), event
+        assert (event.results, event.attempts, event.error) == (1, 1, None)
+    assert run.strangers == 0
+
+
+@pytest.mark.flink
+def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> None:
+    figures = stream_figures(run)
+    assert figures.stages["prefill"].minimum >= CALL_S - 0.001
+    assert set(figures.stages) == set(STAGES)
+    assert figures.latency["answered"].minimum >= CALL_S
+    assert figures.offered_per_s == pytest.approx(60 / (59 / 20))
+
+
+@pytest.mark.flink
+def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
+    figures = stream_figures(run)
+    assert run.checkpoints
+    assert figures.checkpoint["state_bytes"].maximum > 0
+    names = set(figures.samples)
+    assert {"in_flight", "pending", "running", "run_memory_mb", "feed_memory_mb", "engine_cores"} <= names
+    assert figures.watermark_delay is not None
+    # Half a second of patience with late events, and the calls that are awaited.
+    assert figures.watermark_delay.minimum >= 0.5
+
+
+@pytest.mark.flink
+def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
+    # What else runs on this machine decides about the others.
+    wrong = [words for words in judge_stream(run).reasons if "events have" in words or "clocks" in words]
+    assert wrong == []
+
+
+@pytest.mark.flink
+def test_events_without_the_prompts_fields_are_told_at_once() -> None:
+    document = {**PIPELINE, "prompt": "About? {{ headline }}"}
+    with ReplicaProcess(ReplicaScript()) as replica:
+        options = StreamOptions(pipeline=document, engine=(replica.url,))
+        with pytest.raises(SettingError, match=r"1 of 1 events became dead letters.*headline.*--data"):
+            StreamSession(options).__enter__()
