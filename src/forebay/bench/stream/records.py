@@ -1,0 +1,119 @@
+"""What was seen of each event of a run, and of the pipeline meanwhile, before anything is computed from it.
+
+All times are seconds after the run's start, the moment at which the first event could be due, by the wall
+clock of this machine, which all of the processes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.bench.records import EngineSample
+
+MOMENTS = (
+    "due_s",
+    "emitted_s",
+    "read_s",
+    "accepted_s",
+    "sent_s",
+    "first_token_s",
+    "answered_s",
+    "left_s",
+    "committed_s",
+)
+"""The moments of an event, in the order in which they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One event, from its own time to its committed result.
+
+    `id`: the one that it carried; `index` counts the run's events from 0, in the order in which they are due.
+    `due_s`: its event time. `free_s`: when the feed could have written it: at `due_s`, or later where the
+    pipeline was not connected. `emitted_s`: the feed wrote it. `read_s`: the pipeline got it from its source.
+    `accepted_s`: the operator took it up. `sent_s`: the call that was answered was sent. `first_token_s`: its
+    first token came. `answered_s`: its answer was complete. `left_s`: the answer left the operator.
+    `committed_s`: the result was visible to a reader. What did not happen, or is not told, is None.
+
+    `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
+    dead letter. `reissued`: it was sent again after a restore.
+    """
+
+    index: int
+    id: str
+    due_s: float
+    free_s: float | None = None
+    emitted_s: float | None = None
+    read_s: float | None = None
+    accepted_s: float | None = None
+    sent_s: float | None = None
+    first_token_s: float | None = None
+    answered_s: float | None = None
+    left_s: float | None = None
+    committed_s: float | None = None
+    results: int = 0
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reissued: bool = False
+    error: str | None = None
+
+    @property
+    def committed(self) -> bool:
+        """Whether its result is in the sink."""
+        return self.results > 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether neither a result nor a dead letter of it came."""
+        return not self.results and self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint, as Flink tells it: when it was triggered, how long it took to its end, the bytes of the
+    whole state and those that this one wrote. `completed`: False where it failed."""
+
+    number: int
+    at_s: float
+    duration_s: float
+    state_bytes: int
+    written_bytes: int
+    completed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """All that a run of a pipeline under one load gave.
+
+    `began_at`: wall-clock time of its start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`:
+    schedule, events, seed, data, and the pipeline's own settings. `events`: in the order in which they were
+    due. `checkpoints`: those triggered in the run. `samples`: once a second, by name:
+
+    - of the engine, as `forebay.bench.engine_signals` tells them: `running`, `waiting`, `kv_cache_usage`,
+      `preemptions`, `prefix_cache_hit_share`, ...; of several engines, each name begins with `engine0_`, ...
+    - `watermark_delay_s`: how far the results' event time is behind the clock, where the pipeline has one
+    - `in_flight`, `pending`: calls in the operator's slots, and events that wait for one
+    - `run_cores`, `run_memory_mb`: the processes of the pipeline, its JVM included; `feed_cores`, ...; and
+      those of the processes that were named
+
+    `strangers`: ids in the sink that no event had. `resolution_s`: of the clocks, the coarser one.
+    `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
+    `complete`: False where it was interrupted.
+    """
+
+    began_at: str
+    duration_s: float
+    asked: Mapping[str, Any]
+    events: tuple[EventRecord, ...]
+    checkpoints: tuple[Checkpoint, ...] = ()
+    samples: tuple[EngineSample, ...] = ()
+    strangers: int = 0
+    resolution_s: float = 0.004
+    others_cores: float | None = None
+    cores: int = 1
+    complete: bool = True
+    provenance: Mapping[str, Any] = field(default_factory=dict)
