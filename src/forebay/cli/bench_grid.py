@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from forebay.bench.metrics import Distribution
     from forebay.bench.presets.grid.engines import GivenEngines, LocalEngines
     from forebay.bench.presets.grid.measurement import Found
 
@@ -110,6 +111,7 @@ def grid(
     )
     from forebay.bench.presets.grid.document import grid_document
     from forebay.bench.presets.grid.measurement import Measurement
+    from forebay.bench.presets.grid.picture import draw_grid
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
     from forebay.simulate.figures import check_drawing
@@ -156,6 +158,8 @@ def grid(
     origin = provenance(command=["forebay", *sys.argv[1:]], seed=seed, data=trace)
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
     write_json(json, document)
+    if plot is not None:
+        draw_grid(plot, document)
     if shows_text(json):
         show_grid(document, results_console())
     if not measurement.complete:
@@ -203,12 +207,17 @@ def found_line(found: Found) -> str:
         return f"{found.spec.name}: failed: {found.error}"
     words = []
     if found.serving is not None:
-        e2el = found.serving.measured.figures.distributions.get("e2el")
-        words.append(
-            "no answer" if e2el is None else f"engine p50 {e2el.percentiles.get(50, e2el.mean):.2f} s"
-        )
+        words.append(f"engine alone {_p50(found.serving.measured.figures.distributions.get('e2el'))}")
+    if found.stream is not None:
+        latency = found.stream.figures.latency
+        words += [f"{name} {_p50(latency.get(name))}" for name in ("answered", "committed")]
     invalid = f"; INVALID: {'; '.join(found.reasons)}" if found.reasons else ""
     return f"{found.spec.name}, {found.rate_per_s:.3g}/s: {', '.join(words)}{invalid}"
+
+
+def _p50(found: Distribution | None) -> str:
+    value = None if found is None else found.percentiles.get(50)
+    return "never" if value is None else f"p50 {value:.2f} s"
 
 
 def show_grid(document: dict[str, Any], console: Console) -> None:

@@ -102,7 +102,7 @@ class StreamRun:
 
     `strangers`: ids in the sink that no event had. `resolution_s`: of the clocks, the coarser one.
     `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
-    `complete`: False where it was interrupted.
+    `complete`: False where it was interrupted, or the pipeline ended: then `failure` says of what.
     """
 
     began_at: str
@@ -116,4 +116,5 @@ class StreamRun:
     others_cores: float | None = None
     cores: int = 1
     complete: bool = True
+    failure: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)

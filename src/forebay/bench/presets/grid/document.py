@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from forebay.bench.metrics import Distribution
 from forebay.bench.presets.grid.cells import GridOptions, Parallelism
 from forebay.bench.presets.grid.measurement import Capacity, Cell, Found, Served
 from forebay.bench.presets.signals import sample_figures
+from forebay.bench.presets.streamed import distribution_document, figure, streamed_document
 from forebay.bench.statistics import mean_interval
 
 FORMAT = "forebay-bench-grid/1"
-PERCENTILES = (50.0, 90.0, 99.0)
 
 
 def grid_document(
@@ -67,6 +66,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "reasons": list(cell.reasons),
         "error": cell.error,
         "serving": None if cell.serving is None else served_document(cell.serving),
+        "stream": None if cell.stream is None else streamed_document(cell.stream),
     }
 
 
@@ -90,19 +90,13 @@ def served_document(served: Served) -> dict[str, Any]:
     }
 
 
-def distribution_document(found: Distribution | None) -> dict[str, float | None] | None:
-    """Mean, and those of p50, p90 and p99 that so many samples can give."""
-    if found is None:
-        return None
-    told = {f"p{percent:g}": found.percentiles.get(percent) for percent in PERCENTILES}
-    return {"mean": found.mean, **told, "max": found.maximum}
-
-
 def _parallelism(parallelism: Parallelism) -> dict[str, int | None]:
     return {"replicas": parallelism.replicas, "cores_each": parallelism.cores_each}
 
 
 MAIN = {
+    "stream_answered_p50_s": ("stream", "answered_s", "p50"),
+    "stream_committed_p50_s": ("stream", "committed_s", "p50"),
     "serving_e2el_p50_s": ("serving", "e2el_s", "p50"),
     "serving_output_tokens_per_s": ("serving", "output_tokens_per_s"),
 }
@@ -124,11 +118,3 @@ def _repeats(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             intervals[name] = None if interval is None else asdict(interval)
         found.append({**same, **intervals})
     return found
-
-
-def figure(cell: Mapping[str, Any], *path: str) -> float | None:
-    """What a cell's document has at `path`; None where it has nothing there."""
-    at: Any = cell
-    for name in path:
-        at = at.get(name) if isinstance(at, Mapping) else None
-    return float(at) if isinstance(at, int | float) else None

@@ -17,8 +17,10 @@ from forebay.bench.presets.grid.cells import (
     cell_load,
     warm_up_load,
 )
+from forebay.bench.presets.grid.streams import TEMPERATURE, open_session, stream_cell
 from forebay.bench.presets.other_programs import disturbed, processor_use
 from forebay.bench.presets.signals import FleetSignals
+from forebay.bench.presets.streamed import Session, Streamed
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import GpuResources, ProcessResources
@@ -31,8 +33,6 @@ from forebay.errors import ForebayError
 
 TIMEOUT_S = 1800.0
 SAMPLE_EVERY_S = 0.25
-TEMPERATURE = 1.0
-"""Random weights prefer one token to all others by a hair, and at a temperature of 0 answer nothing else."""
 TELL_MOST = 200
 
 
@@ -53,6 +53,8 @@ class RunningEngine:
 
 
 StartEngine = Callable[[str, Parallelism], AbstractContextManager[RunningEngine]]
+OpenSession = Callable[[tuple[str, ...], str | None, GridOptions, int], AbstractContextManager[Session]]
+"""Starts the pipeline before these engines with so many subtasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,16 @@ class Cell:
     spec: CellSpec
     rate_per_s: float
     serving: Served | None = None
+    stream: Streamed | None = None
     error: str | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not valid."""
-        found = () if self.serving is None else tuple(f"engine: {one}" for one in self.serving.reasons)
-        return found if self.error is None else (*found, self.error)
+        found = [] if self.serving is None else [f"engine: {one}" for one in self.serving.reasons]
+        if self.stream is not None:
+            found += [f"stream: {one}" for one in self.stream.reasons]
+        return tuple(found if self.error is None else [*found, self.error])
 
 
 Found = Capacity | Cell
@@ -117,6 +122,7 @@ class Measurement:
     on_progress: OnProgress | None = None
     local: bool = True
     complete: bool = True
+    session: OpenSession = open_session
 
     def found(self) -> Iterator[Found]:
         """For each engine what it can do, then its cells, each when it is there."""
@@ -133,27 +139,81 @@ class Measurement:
         options = self.options
         self.complete = measure(engine.target(), warm_up_load(options)).complete
         bursts: dict[str, Served] = {}
-        for tail in options.tails if self.complete else ():
-            served = self._serve(engine, burst_load(options, tail))
-            if not self.complete:
-                return
-            bursts[tail] = served
+        for tail in options.tails:
+            if self.complete:
+                bursts[tail] = self._serve(engine, burst_load(options, tail))
         if not self.complete:
             return
         capacity = Capacity(model, parallelism, bursts)
         yield capacity
-        rate_per_s = options.rate_per_s or (capacity.requests_per_s or 0.0) * options.load
-        for spec in options.cells(model, parallelism):
+        rate_per_s = round(options.rate_per_s or (capacity.requests_per_s or 0.0) * options.load, 4)
+        cells = {
+            spec: Cell(spec, rate_per_s, error=None if rate_per_s else "the engine answered nothing")
+            for spec in options.cells(model, parallelism)
+        }
+        if not rate_per_s:
+            yield from cells.values()
+            return
+        try:
+            self._serve_all(engine, cells)
+            yield from self._stream_all(engine, cells)
+        except KeyboardInterrupt:
+            self.complete = False
+        # What has no stream: none was asked for, or it was interrupted.
+        yield from (cell for cell in cells.values() if cell.serving is not None or cell.error is not None)
+
+    def _serve_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> None:
+        """Measure the engine alone, before a pipeline runs beside it; once for all numbers of subtasks."""
+        seen: dict[CellSpec, Cell] = {}
+        for spec, cell in cells.items() if self.options.serving else ():
             if not self.complete:
                 return
-            try:
-                yield self._cell(engine, spec, round(rate_per_s, 4))
-            except ForebayError as error:
-                yield Cell(spec, rate_per_s, error=_told(error))
+            alike = replace(spec, subtasks=1)
+            if alike not in seen:
+                seen[alike] = self._served(engine, cell)
+            cells[spec] = replace(seen[alike], spec=spec)
 
-    def _cell(self, engine: RunningEngine, spec: CellSpec, rate_per_s: float) -> Cell:
-        load = cell_load(self.options, spec, rate_per_s)
-        return Cell(spec, rate_per_s, self._serve(engine, load) if self.options.serving else None)
+    def _served(self, engine: RunningEngine, cell: Cell) -> Cell:
+        try:
+            load = cell_load(self.options, cell.spec, cell.rate_per_s)
+            return replace(cell, serving=self._serve(engine, load))
+        except ForebayError as error:
+            return replace(cell, error=f"engine: {_told(error)}")
+
+    def _stream_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> Iterator[Cell]:
+        """Measure the pipeline, which stays for all cells with its number of subtasks; where it failed, the
+        next cell gets another. What was measured is no longer in `cells`."""
+        if not self.options.stream:
+            return
+        for subtasks in self.options.subtasks:
+            waiting = [spec for spec in cells if spec.subtasks == subtasks]
+            while waiting and self.complete:
+                for cell in self._streamed(engine, subtasks, waiting, cells):
+                    del cells[cell.spec]
+                    yield cell
+
+    def _streamed(
+        self, engine: RunningEngine, subtasks: int, waiting: list[CellSpec], cells: Mapping[CellSpec, Cell]
+    ) -> Iterator[Cell]:
+        """Cells over one pipeline, taken from `waiting`, until it has failed."""
+        current = None
+        try:
+            with self.session(engine.urls, engine.model, self.options, subtasks) as session:
+                while waiting and self.complete:
+                    current = waiting.pop(0)
+                    cell = cells[current]
+                    found = stream_cell(session, self.options, cell.spec, cell.rate_per_s, local=self.local)
+                    failure = found.run.failure
+                    self.complete = found.run.complete or failure is not None
+                    yield replace(cell, stream=found, error=cell.error or failure)
+                    current = None
+                    if failure is not None:
+                        return
+        except ForebayError as error:
+            # One that did not start would not start for the others either.
+            failed = list(waiting) if current is None else [current]
+            waiting[:] = [spec for spec in waiting if spec not in failed]
+            yield from (replace(cells[spec], error=f"stream: {_told(error)}") for spec in failed)
 
     def _serve(self, engine: RunningEngine, load: Load) -> Served:
         sources: list[Source] = [FleetSignals(engine.urls), GpuResources()]

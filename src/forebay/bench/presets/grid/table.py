@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forebay.bench.presets.grid.document import figure
+from forebay.bench.presets.streamed import figure
 
 NONE = "–"
 Rows = list[list[str]]
@@ -40,33 +40,39 @@ def engine_rows(document: Mapping[str, Any]) -> Rows:
     return rows
 
 
+TIMES = {
+    "event to answer p50, s": ("stream", "answered_s", "p50"),
+    "p90": ("stream", "answered_s", "p90"),
+    "to commit p50": ("stream", "committed_s", "p50"),
+    "commit p90": ("stream", "committed_s", "p90"),
+    "engine alone p50": ("serving", "e2el_s", "p50"),
+    "alone p90": ("serving", "e2el_s", "p90"),
+}
+"""The times of a cell, in seconds, and where its document has them."""
+
+
 def cell_rows(document: Mapping[str, Any]) -> Rows:
-    """Every cell: what arrived, and what the engine alone did with it; an invalid one in brackets."""
-    rows = [
-        [
-            "model",
-            "replicas × cores",
-            "arrival",
-            "lengths",
-            "rate, 1/s",
-            "TTFT p50, s",
-            "E2EL p50, s",
-            "p90, s",
-        ]
-    ]
-    for cell in document["cells"]:
-        times = [
-            number(figure(cell, "serving", *path), 2)
-            for path in (("ttft_s", "p50"), ("e2el_s", "p50"), ("e2el_s", "p90"))
-        ]
+    """Every cell: what arrived, how long an event took through the pipeline, and what the engine alone took;
+    an invalid one in brackets. Columns in which no cell has a figure are left out."""
+    cells = document["cells"]
+    told = {
+        name: path for name, path in TIMES.items() if any(figure(cell, *path) is not None for cell in cells)
+    }
+    rows = [["model", "replicas × cores", "arrival", "lengths", "rate, 1/s", *told, "engine, cores", "run"]]
+    for cell in cells:
+        times = [number(figure(cell, *path), 2) for path in told.values()]
+        side = "serving" if cell["stream"] is None else "stream"
+        tasks = f", {cell['subtasks']} subtasks" if cell["subtasks"] > 1 else ""
         rows.append(
             [
                 short_model(cell["model"]),
-                parallelism_name(cell["parallelism"]),
+                parallelism_name(cell["parallelism"]) + tasks,
                 cell["arrival"],
                 cell["tail"],
                 number(cell["rate_per_s"], 2),
                 *(times if cell["valid"] else [f"({time})" for time in times]),
+                number(figure(cell, side, "resources", "engine_cores_mean"), 2),
+                number(figure(cell, side, "resources", "run_cores_mean"), 2),
             ]
         )
     return rows
