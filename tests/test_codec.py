@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.codec import NAMES, TAGS, decode, encode, not_pickled, pack_state, unpack_state
 from forebay.errors import ForebayError, MalformedRecord
-from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Timeline, Usage
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 integers = st.integers(-(2**63), 2**64 - 1)
@@ -51,6 +51,8 @@ letters = st.builds(
     record_key=keys,
     headers=headers,
 )
+moments = st.integers(0, 2**60)
+timelines = st.none() | st.builds(Timeline, moments, *[st.none() | moments] * 5)
 results = st.builds(
     Result,
     id=text,
@@ -70,8 +72,11 @@ results = st.builds(
     record_key=keys,
     headers=headers,
     replica=names,
+    timeline=timelines,
 )
-keyed = st.builds(KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50))
+keyed = st.builds(
+    KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50), timeline=timelines
+)
 records = st.one_of(events, letters, results, keyed)
 
 
@@ -100,7 +105,7 @@ def test_an_event_inside_a_keyed_event_may_have_fewer_fields_too() -> None:
 def test_the_order_of_fields_never_changes() -> None:
     # Checkpoints hold these positions: a new field goes last and has a default.
     assert NAMES[Event] == ("raw", "fields", "time_ms", "position", "record_key", "headers")
-    assert NAMES[KeyedEvent] == ("id", "key", "event", "read_ms")
+    assert NAMES[KeyedEvent] == ("id", "key", "event", "read_ms", "timeline")
     assert NAMES[DeadLetter][:8] == (
         "raw",
         "cause",
@@ -209,5 +214,5 @@ def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
 def test_a_result_of_a_version_that_named_no_replica_is_read() -> None:
     result = Result("i", "k", {}, "a", Usage(), 1, 2, 0.5, 0.5, replica="http://a:1")
     tag, *values = msgpack.unpackb(encode(result))
-    assert values[-1] == "http://a:1"
-    assert decode(msgpack.packb([tag, *values[:-1]])) == replace(result, replica=None)
+    assert values[-2:] == ["http://a:1", None]
+    assert decode(msgpack.packb([tag, *values[:-2]])) == replace(result, replica=None)

@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch; may jump."""
         ...
 
+    def wall_us(self) -> int:
+        """The same in microseconds."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -26,3 +30,6 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1_000

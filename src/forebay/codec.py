@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 
 from forebay.errors import ForebayError, MalformedRecord
-from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+from forebay.records import DeadLetter, Event, KeyedEvent, Result, Timeline, Usage
 
 TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
 CLASSES: dict[int, type] = {tag: cls for cls, tag in TAGS.items()}
@@ -24,6 +24,9 @@ NAMES: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) fo
 VALUES = {cls: attrgetter(*names) for cls, names in NAMES.items()}
 USAGE = NAMES[Result].index("usage")
 EVENT = NAMES[KeyedEvent].index("event")
+TIMELINES: dict[type, int] = {cls: NAMES[cls].index("timeline") for cls in (Result, KeyedEvent)}
+MOMENTS = tuple(f.name for f in fields(Timeline))
+MOMENTS_OF = attrgetter(*MOMENTS)
 
 PICKLE = b"\x80"
 """How a Python pickle begins, and no array of msgpack's."""
@@ -59,6 +62,9 @@ def decode(data: bytes | Sequence[int]) -> Any:
             values[USAGE] = Usage(*values[USAGE])
         elif cls is KeyedEvent:
             values[EVENT] = Event(*values[EVENT][: len(NAMES[Event])])
+        at = TIMELINES.get(cls)
+        if at is not None and at < len(values) and values[at] is not None:
+            values[at] = Timeline(*values[at][: len(MOMENTS)])
         return cls(*values[: len(NAMES[cls])])
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"not a Forebay record: {type(error).__name__}: {error}") from None
@@ -114,4 +120,6 @@ def _pack_other(value: object) -> object:
         return value.prompt_tokens, value.completion_tokens, value.cached_tokens
     if isinstance(value, Event):
         return VALUES[Event](value)
+    if isinstance(value, Timeline):
+        return MOMENTS_OF(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")

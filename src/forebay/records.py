@@ -70,17 +70,45 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeline:
+    """When an event passed each station, by the wall clock, in microseconds since the Unix epoch.
+
+    Attributes:
+        read_us: The pipeline got it from its source.
+        accepted_us: The operator took it up, and kept it in its state from then on.
+        sent_us: The call that was answered was sent to the engine.
+        first_token_us: Its first token came; None where the engine did not stream.
+        answered_us: Its answer was complete.
+        left_us: The answer left the operator.
+
+    A moment that did not come is None. After a recovery `read_us` and `accepted_us` are still those from
+    before, where the event was in the checkpoint.
+
+    >>> Timeline(read_us=1_000_000, accepted_us=1_000_400).accepted_us
+    1000400
+    """
+
+    read_us: int
+    accepted_us: int | None = None
+    sent_us: int | None = None
+    first_token_us: int | None = None
+    answered_us: int | None = None
+    left_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedEvent:
     """An event on its way to an answer.
 
     `id` names its request; `key` is what ordering is kept by; `read_ms` is the wall-clock moment at which the
-    pipeline got it from its source.
+    pipeline got it from its source. `timeline`: None where none is kept.
     """
 
     id: str
     key: str
     event: Event
     read_ms: int
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +250,8 @@ class Result:
         journaled: The journal had the answer; no call was made.
         replica: Address of the replica that answered, without secrets; None if none did, or if an older
             version wrote the result.
+        timeline: When the event passed each station (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
+            `answered_us`, `left_us`); None unless the pipeline keeps them.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
@@ -244,3 +274,4 @@ class Result:
     record_key: bytes | None = None
     headers: Mapping[str, bytes] = field(default_factory=dict)
     replica: str | None = None
+    timeline: Timeline | None = None

@@ -174,6 +174,9 @@ class FastClock:
     def wall_ms(self) -> int:
         return 0
 
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
+
 
 def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Twenty seconds, of which the first run has two or three.

@@ -32,6 +32,9 @@ class ManualClock:
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
+
 
 def completion(text: str = "yes") -> Completion:
     return Completion(text=text, finish_reason="stop", usage=Usage(10, 3, 2), timing=Timing(1.0, 2.0))

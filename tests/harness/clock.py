@@ -28,6 +28,9 @@ class ManualClock:
     def wall_ms(self) -> int:
         return int(self._wall_ms)
 
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
+
     def advance(self, seconds: float) -> None:
         """Move both clocks. Raises `ValueError` for a negative step: monotonic time never goes back."""
         if seconds < 0:
@@ -60,6 +63,9 @@ class SetClock:
     def wall_ms(self) -> int:
         is_back = self.until is not None and self.until.exists()
         return SystemClock().wall_ms() + (-self.behind_ms if is_back else self.ahead_ms)
+
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
 
 
 T = TypeVar("T")
@@ -105,6 +111,9 @@ class LoopClock:
 
     def wall_ms(self) -> int:
         return EPOCH_MS + round(self._loop.time() * 1000)
+
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

@@ -34,6 +34,9 @@ class WallClock:
     def wall_ms(self) -> int:
         return self._wall_ms + self._passed_ms
 
+    def wall_us(self) -> int:
+        return self.wall_ms() * 1000
+
     def advance(self, seconds: float) -> None:
         """Time passes."""
         self._passed_ms += round(seconds * 1000)

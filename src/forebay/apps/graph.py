@@ -31,6 +31,7 @@ class InferenceOptions:
     capacity: int = 64
     shards: int = 8
     event_time: bool = False
+    timeline: bool = False
     parallelism: int | None = None
     name: str = "infer"
 

@@ -126,6 +126,10 @@ class LoadOptions:
             plans += [Plan(schedule, workload, requests, self.seed + turn) for turn in range(self.repeats)]
         return plans
 
+    def schedules(self) -> list[Schedule | ClosedLoop]:
+        """When what is sent is due, for each run. Raises as `plan` does."""
+        return self._schedules(None if self.trace is None else read_trace(self.trace))
+
     def _filled(self, schedule: Schedule | ClosedLoop, requests: int) -> Schedule | ClosedLoop:
         """A closed loop holds no more requests than there are."""
         if not isinstance(schedule, ClosedLoop) or not 0 < requests < schedule.concurrency:

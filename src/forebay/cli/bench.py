@@ -14,6 +14,7 @@ from forebay.cli.bench_interplay import interplay
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
+from forebay.cli.bench_stream import stream
 from forebay.cli.output import (
     Command,
     JsonFile,
@@ -44,6 +45,7 @@ bench.command(cls=Command)(burst)
 bench.command(cls=Command)(grid)
 bench.command(cls=Command)(interplay)
 bench.command(cls=Command)(serve)
+bench.command(cls=Command)(stream)
 bench.command(name="report")(report_run)
 bench.command(name="compare", cls=Command)(compare_runs)
 

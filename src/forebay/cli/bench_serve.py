@@ -254,7 +254,7 @@ def serve(
     )
     if not 0 < timeout <= MAX_SECONDS:
         raise SettingError(f"--timeout: expected more than 0 seconds, found {timeout:g}")
-    processes = _processes(process or ())
+    processes = read_processes(process or ())
     key = _api_key(api_key_env)
     target = TargetOptions(
         url=url,
@@ -359,7 +359,8 @@ def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) ->
     return None if seconds == [None] * 3 else Slo(*seconds)
 
 
-def _processes(words: Sequence[str]) -> dict[str, int]:
+def read_processes(words: Sequence[str]) -> dict[str, int]:
+    """The processes that `--process` names. Raises `SettingError`."""
     found = {}
     for word in words:
         name, _, number = word.partition("=")

@@ -43,6 +43,7 @@ from forebay.documents.fields import (
     PositiveFloat,
     PositiveInt,
     Scalar,
+    Switch,
     wrong,
 )
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
@@ -171,6 +172,11 @@ class PipelineSpec(Model):
     )
     event_time: EventTimeSpec | None = Field(
         None, description="Watermarks; null: no event time. Needs a source with times."
+    )
+    timeline: Switch = Field(
+        False,
+        description="Results say when their event was read, accepted, sent, got its first token, was "
+        "answered and left the operator: `timeline`, in wall-clock microseconds since 1970.",
     )
     parallelism: PositiveInt = Field(
         1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."

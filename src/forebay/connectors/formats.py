@@ -128,18 +128,23 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-WRITTEN = tuple(field.name for field in fields(Result) if field.name not in {"record_key", "headers"})
+LEFT_OUT = {"record_key", "headers", "timeline"}
+WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system.
+    """One line of JSON, without the record's key and headers, which are bytes of another system, and with a
+    `timeline` only where there is one.
 
     Raises `MalformedRecord` where a field is not a JSON value.
     """
     try:
-        return orjson.dumps({name: getattr(result, name) for name in WRITTEN}).decode("utf-8")
+        line = {name: getattr(result, name) for name in WRITTEN}
+        if result.timeline is not None:
+            line["timeline"] = result.timeline
+        return orjson.dumps(line).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 

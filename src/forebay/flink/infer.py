@@ -49,6 +49,7 @@ def infer(
     ordering: Ordering = "unordered",
     shards: int = DEFAULT_SHARDS,
     event_time: bool = False,
+    timeline: bool = False,
     parallelism: int | None = None,
     pace: PollInterval | None = None,
     clock: Clock | None = None,
@@ -62,7 +63,8 @@ def infer(
 
     `shards` is the number of Flink keys that state is spread over: at least the parallelism, and the same
     for the life of a pipeline where order matters. With `event_time`, results carry the event's time, and
-    the watermark behind the operator never passes an event whose answer is still awaited.
+    the watermark behind the operator never passes an event whose answer is still awaited. With `timeline`,
+    they say when their event passed each station.
 
     The operator's state is found again by its `name`, which must be unique in the job (its `uid` is of
     `shards_uid`).
@@ -82,7 +84,7 @@ def infer(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event)
+    keying = _keying(stream, shards, key, id, to_event, timeline=timeline)
     bound = ordering == "key"
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 
@@ -101,6 +103,7 @@ def infer_stateful(
     max_state_bytes: int = 262_144,
     shards: int = DEFAULT_SHARDS,
     event_time: bool = False,
+    timeline: bool = False,
     parallelism: int | None = None,
     pace: PollInterval | None = None,
     clock: Clock | None = None,
@@ -134,15 +137,21 @@ def infer_stateful(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event)
+    keying = _keying(stream, shards, key, id, to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
 
 
 def _keying(
-    stream: DataStream, shards: int, key: EventText | None, id: EventText | None, to_event: ToEvent | None
+    stream: DataStream,
+    shards: int,
+    key: EventText | None,
+    id: EventText | None,
+    to_event: ToEvent | None,
+    *,
+    timeline: bool,
 ) -> Keying:
     even = even_shards(stream.get_execution_environment())
-    return Keying(shards=shards, even=even, key=key, id=id, to_event=to_event)
+    return Keying(shards=shards, even=even, key=key, id=id, to_event=to_event, timeline=timeline)
 
 
 def _attach(

@@ -13,7 +13,7 @@ from forebay.codec import decode, encode
 from forebay.engine.prompt import request_id
 from forebay.errors import MalformedRecord, RecordError, detail_text
 from forebay.flink.shards import flink_keys, shard_of
-from forebay.records import JSON, DeadLetter, Event, KeyedEvent
+from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
 
 MAX_TEXT_CHARS = 4096
 """No more of a text is looked at, and no more travels."""
@@ -58,7 +58,7 @@ class Keying(FlatMapFunction):
 
     Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
     `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
-    the job. Without a `key`, the id spreads the records.
+    the job. Without a `key`, the id spreads the records. With `timeline`, events carry one from here on.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Keying(FlatMapFunction):
         key: EventText | None = None,
         id: EventText | None = None,
         to_event: ToEvent | None = None,
+        timeline: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._shards = shards
@@ -76,6 +77,7 @@ class Keying(FlatMapFunction):
         self._key = key
         self._id = id
         self._to_event = to_event
+        self._timeline = timeline
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -105,7 +107,8 @@ class Keying(FlatMapFunction):
             key = "" if self._key is None else self._text("key", self._key(record))
             given = None if self._id is None else self._text("id", self._id(record))
             id = request_id(record, key, given)
-            item = KeyedEvent(id=id, key=key, event=record, read_ms=self._clock.wall_ms())
+            timeline = Timeline(self._clock.wall_us()) if self._timeline else None
+            item = KeyedEvent(id, key, record, self._clock.wall_ms(), timeline)
             return id if self._key is None else key, encode(item)
         except Exception as error:
             letter = refused(record, error, id=_made(self._id, record), key=_made(self._key, record))

@@ -14,7 +14,7 @@ woken, timers look for answers. A restore takes up all shards before the first r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, 
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import decode
+from forebay.codec import decode, encode
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
@@ -170,6 +170,11 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 yield from self._make_room(shard, record.key, ctx)
                 self._counts.accepted += 1
+                if record.timeline is not None:
+                    record = replace(
+                        record, timeline=replace(record.timeline, accepted_us=self._clock.wall_us())
+                    )
+                    data = encode(record)
                 effects = shard.machine.event(record, data, partial(self._times, ctx))
                 yield from self._apply(shard, effects, ctx)
         self._arm(shard, ctx)
@@ -247,7 +252,12 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 self._counts.results += 1
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
-                yield self._output(effect.record, effect.data, ctx)
+                yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)
+
+    def _leaving(self, answer: Result, data: bytes) -> bytes:
+        if answer.timeline is None:
+            return data
+        return encode(replace(answer, timeline=replace(answer.timeline, left_us=self._clock.wall_us())))
 
     def _hold(self, shard: Shard, held: HoldWatermark) -> None:
         shard.held[held.name] = held

@@ -37,6 +37,8 @@ from forebay.records import (
     Request,
     Result,
     Sampling,
+    Timeline,
+    Timing,
 )
 from forebay.stateful.outputs import ProgramRequest
 
@@ -100,7 +102,8 @@ class RequestHandler:
                     pass
                 else:
                     self._counts.journal_hits += 1
-                    return result(item, known, answer, attempts=0, journaled=True)
+                    timeline = self._answered(item, None)
+                    return result(item, known, answer, attempts=0, journaled=True, timeline=timeline)
         self._counts.calls += 1
         outcome = await complete_with_retry(
             self._engine,
@@ -129,6 +132,25 @@ class RequestHandler:
             attempts=outcome.attempts,
             elapsed_s=outcome.elapsed_s,
             called_s=outcome.called_s,
+            timeline=self._answered(item, outcome.completion.timing),
+        )
+
+    def _answered(self, item: KeyedEvent, timing: Timing | None) -> Timeline | None:
+        """The event's timeline with its answer, which is there now; None where none is kept."""
+        if item.timeline is None:
+            return None
+        now_us, now_s = self._clock.wall_us(), self._clock.monotonic_s()
+
+        def wall_us(at_s: float | None) -> int | None:
+            return None if at_s is None else now_us - round((now_s - at_s) * 1e6)
+
+        if timing is None:
+            return replace(item.timeline, answered_us=now_us)
+        return replace(
+            item.timeline,
+            sent_us=wall_us(timing.sent_s),
+            first_token_us=wall_us(timing.first_token_s),
+            answered_us=wall_us(timing.done_s),
         )
 
     async def close(self) -> None:
@@ -209,6 +231,7 @@ def result(
     elapsed_s: float = 0.0,
     called_s: float = 0.0,
     journaled: bool = False,
+    timeline: Timeline | None = None,
 ) -> Result:
     """The result of `item`."""
     return Result(
@@ -228,6 +251,7 @@ def result(
         replica=completion.replica,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        timeline=timeline,
     )
 
 

@@ -107,7 +107,8 @@ class Attempt:
             noted_commits.result()
         until = _ends(order)
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
-        self._report(Ready(jvm_process(), self._kafka, noted))
+        rest_port = None if order.cluster else port
+        self._report(Ready(jvm_process(), self._kafka, noted, rest_port))
         rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
         try:
             job = submit(env, spec.name, rest)

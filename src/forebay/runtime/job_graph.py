@@ -64,6 +64,7 @@ def build(
         capacity=spec.capacity,
         shards=spec.shards,
         event_time=spec.event_time is not None,
+        timeline=spec.timeline,
         parallelism=spec.parallelism,
         name=OPERATOR,
     )

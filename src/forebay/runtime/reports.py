@@ -30,11 +30,13 @@ class Checked:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The job is built, and submitted once this has been taken note of: the process of its JVM and its birth,
-    the id of the Kafka cluster that is read, and where its topics ended at the first start."""
+    the id of the Kafka cluster that is read, where its topics ended at the first start, and the port of an
+    embedded Flink's REST service."""
 
     jvm: tuple[int, float]
     kafka: str | None = None
     ends: tuple[tuple[str, int, int], ...] = ()
+    rest_port: int | None = None
     kind: Literal["ready"] = "ready"
 
 

@@ -55,8 +55,9 @@ class RunState(BaseModel):
     `job` is the last job, None before the first; `restored` the checkpoint that it was started from, below
     the folder of the record or absolute, None for the beginning; `completed` the newest of its own that was
     seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
-    with its birth; `cluster` says where else it ran. `ends` are topics, partitions and the offsets at which
-    they ended when the pipeline was first started. `kafka` is the id of the Kafka cluster that was read.
+    with its birth, `rest_port` the port of its REST service; `cluster` says where else it ran. `ends` are
+    topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
+    id of the Kafka cluster that was read.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 
@@ -71,6 +72,7 @@ class RunState(BaseModel):
     completed: Completed | None = None
     parallelism: int | None = None
     jvm: tuple[int, float] | None = None
+    rest_port: int | None = None
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None

@@ -232,6 +232,7 @@ class Supervisor:
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
             cluster=order.cluster,
+            rest_port=ready.rest_port,
             ends=ready.ends,
             kafka=ready.kafka,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -19,7 +19,7 @@ from forebay.stateful.program import Ask, Failure, Output, Step
 class ProgramRequest(KeyedEvent):
     """What a program asks in a turn of this event, under the id of the call."""
 
-    ask: Ask
+    ask: Ask = field(kw_only=True)
 
 
 def call_of(turn: Turn, *, again: bool = False) -> StartCall:
@@ -27,7 +27,9 @@ def call_of(turn: Turn, *, again: bool = False) -> StartCall:
     item = turn.item
     assert turn.ask is not None
     id = numbered(item.id, turn.calls - 1)
-    return StartCall(ProgramRequest(id, item.key, item.event, item.read_ms, turn.ask), again)
+    return StartCall(
+        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask), again
+    )
 
 
 def hold_of(turn: Turn) -> HoldWatermark:
@@ -66,6 +68,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         position=item.event.position,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        timeline=item.timeline,
     )
     if carrier is None:
         return result
@@ -77,6 +80,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         reissued=carrier.reissued,
         journaled=carrier.journaled,
         replica=carrier.replica,
+        timeline=carrier.timeline,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forebay.bench.metrics import Distribution
-from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.records import StreamRun
-from forebay.errors import SettingError
+from forebay.bench.metrics import Distribution, distribution
+from forebay.bench.stream.lag import Slope, lag_curve, lag_slope
+from forebay.bench.stream.options import EventSlo, Until
+from forebay.bench.stream.records import EventRecord, StreamRun
+
+UNTIL: tuple[Until, ...] = ("answered", "committed")
+WATERMARK_DELAY = "watermark_delay_s"
 
 STAGES = {
     "source": ("due_s", "emitted_s", "until the feed wrote it"),
@@ -21,16 +24,6 @@ STAGES = {
     "commit": ("left_s", "committed_s", "for the commit"),
 }
 """The parts of an event's latency: the moments between which each lies, and what was waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slope:
-    """How fast a lag grew, in events per second, with its 95 % interval: a straight line through the means of
-    ten parts of the time in which events were due (see `forebay.bench.stream.lag`)."""
-
-    per_s: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class StreamFigures:
     Distributions are in seconds. `lag` of `answered` and `committed`: how fast the number of events that were
     due and not there yet grew; None where there were too few to tell. `most_lag`: the largest it was.
     `checkpoint`: distributions of `duration_s`, `state_bytes` and `written_bytes`. `watermark_delay`: of its
-    samples; None without event time. `engine`: mean and largest of each of the samples.
+    samples; None without event time. `samples`: the distribution of each of the run's samples.
     """
 
     offered: int
@@ -74,6 +67,98 @@ class StreamFigures:
     samples: Mapping[str, Distribution] = field(default_factory=dict)
 
 
+def moment_s(event: EventRecord, name: str) -> float | None:
+    """One of the `MOMENTS` of an event."""
+    value: float | None = getattr(event, name)
+    return value
+
+
+def stage_s(event: EventRecord, name: str) -> float | None:
+    """How long one of the `STAGES` took an event, in seconds; None where it cannot be told."""
+    begin, end, _ = STAGES[name]
+    began_s, ended_s = moment_s(event, begin), moment_s(event, end)
+    return None if began_s is None or ended_s is None else ended_s - began_s
+
+
+def latency_s(event: EventRecord, until: Until) -> float | None:
+    """From an event's own time until it was answered, or committed; None where it was not."""
+    ended_s = event.answered_s if until == "answered" else event.committed_s
+    return None if ended_s is None or not event.committed else ended_s - event.due_s
+
+
+def is_good(event: EventRecord, slo: EventSlo) -> bool:
+    """Whether an event has its result, and in time."""
+    took_s = latency_s(event, slo.until)
+    return took_s is not None and took_s <= slo.within_s
+
+
 def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures:
     """The figures of `run`; with an objective, its goodput."""
-    raise SettingError("not there yet")
+    events = run.events
+    due_s = sorted(event.due_s for event in events)
+    done_s = {
+        "answered": sorted(event.answered_s for event in events if event.answered_s is not None),
+        "committed": sorted(event.committed_s for event in events if event.committed_s is not None),
+    }
+    begin_s = due_s[0] if due_s else 0.0
+    good = None if slo is None else sum(is_good(event, slo) for event in events)
+    good_per_s = None if good is None else _per_second(good, begin_s, done_s["committed"])
+    latency: dict[str, list[float]] = {
+        until: _told(latency_s(event, until) for event in events) for until in UNTIL
+    }
+    stages = {name: _told(stage_s(event, name) for event in events) for name in STAGES}
+    done = [each for each in run.checkpoints if each.completed]
+    delays = _told(sample.values.get(WATERMARK_DELAY) for sample in run.samples)
+    return StreamFigures(
+        offered=len(events),
+        committed=sum(event.committed for event in events),
+        failed=sum(event.error is not None and not event.committed for event in events),
+        lost=sum(event.lost for event in events),
+        doubled=sum(event.results > 1 for event in events),
+        duration_s=run.duration_s,
+        offered_per_s=_per_second(len(due_s), 0.0, due_s),
+        answered_per_s=_per_second(len(done_s["answered"]), begin_s, done_s["answered"]),
+        committed_per_s=_per_second(len(done_s["committed"]), begin_s, done_s["committed"]),
+        prompt_tokens=sum(event.prompt_tokens for event in events),
+        output_tokens=sum(event.completion_tokens for event in events),
+        goodput=good / len(events) if good is not None and events else None,
+        good_per_s=good_per_s,
+        latency=_distributions(latency),
+        stages=_distributions(stages),
+        lag={until: lag_slope(due_s, done_s[until]) for until in UNTIL},
+        most_lag={
+            until: max((lag for _, lag in lag_curve(due_s, done_s[until])), default=0) for until in UNTIL
+        },
+        checkpoints=len(done),
+        failed_checkpoints=len(run.checkpoints) - len(done),
+        checkpoint=_distributions(
+            {
+                "duration_s": [each.duration_s for each in done],
+                "state_bytes": [float(each.state_bytes) for each in done],
+                "written_bytes": [float(each.written_bytes) for each in done],
+            }
+        ),
+        watermark_delay=distribution(delays),
+        samples=_distributions(_samples(run)),
+    )
+
+
+def _samples(run: StreamRun) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for sample in run.samples:
+        for name, value in sample.values.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _distributions(samples: Mapping[str, Sequence[float]]) -> dict[str, Distribution]:
+    found = {name: distribution(values) for name, values in samples.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _per_second(count: int, begin_s: float, ends_s: Sequence[float]) -> float:
+    return count / (ends_s[-1] - begin_s) if ends_s and ends_s[-1] > begin_s else 0.0

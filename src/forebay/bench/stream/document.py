@@ -1,0 +1,114 @@
+"""The document of measured pipelines: one JSON file, and the events of each run beside it, one line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.bench.report.document import DIGITS, verdict_document
+from forebay.bench.stream.figures import StreamFigures, stream_figures
+from forebay.bench.stream.options import EventSlo
+from forebay.bench.stream.records import EventRecord, StreamRun
+from forebay.bench.stream.verdict import judge_stream
+from forebay.bench.verdict import Verdict
+from forebay.errors import SettingError
+from forebay.files import write_atomic
+
+FORMAT = "forebay-bench-stream/1"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStream:
+    """A run of a pipeline, and what was computed from it."""
+
+    run: StreamRun
+    figures: StreamFigures
+    verdict: Verdict
+    slo: EventSlo | None = None
+
+
+def measured_stream(run: StreamRun, slo: EventSlo | None = None) -> MeasuredStream:
+    """The run with its figures and its verdict."""
+    return MeasuredStream(run, stream_figures(run, slo), judge_stream(run), slo)
+
+
+def events_path(path: Path) -> Path:
+    """Where the events of the document at `path` are."""
+    return path.with_name(f"{path.stem}.events.jsonl")
+
+
+def stream_document(measured: Sequence[MeasuredStream], command: str = "stream") -> dict[str, Any]:
+    """The runs as a JSON value, without their events."""
+    return {"format": FORMAT, "command": command, "runs": [run_document(each) for each in measured]}
+
+
+def run_document(measured: MeasuredStream) -> dict[str, Any]:
+    """One run as a JSON value."""
+    run = measured.run
+    return {
+        "began_at": run.began_at,
+        "duration_s": run.duration_s,
+        "complete": run.complete,
+        "failure": run.failure,
+        "verdict": verdict_document(measured.verdict),
+        "asked": dict(run.asked),
+        "slo": None if measured.slo is None else asdict(measured.slo),
+        "figures": _with_texts(asdict(measured.figures)),
+        "checkpoints": [asdict(each) for each in run.checkpoints],
+        "samples": [
+            {
+                "at_s": round(sample.at_s, DIGITS),
+                "values": {name: value for name, value in sample.values.items() if math.isfinite(value)},
+            }
+            for sample in run.samples
+        ],
+        "resolution_s": run.resolution_s,
+        "others_cores": run.others_cores,
+        "cores": run.cores,
+        "strangers": run.strangers,
+        "provenance": dict(run.provenance),
+    }
+
+
+def _with_texts(value: Any) -> Any:
+    """`value` with texts as keys: percentiles are numbers."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        f"{key:g}" if isinstance(key, float | int) else key: _with_texts(each) for key, each in value.items()
+    }
+
+
+def event_document(event: EventRecord) -> dict[str, Any]:
+    """An event as a JSON value; what is None, 0 or false is left out, but for its index."""
+    found = {name: getattr(event, name) for name in EventRecord.__slots__}
+    return {
+        name: round(value, DIGITS) if isinstance(value, float) else value
+        for name, value in found.items()
+        if name in ("index", "due_s", "results") or value
+    }
+
+
+def event_lines(measured: Sequence[MeasuredStream]) -> Iterator[bytes]:
+    """Every event of every run, with the number of its run."""
+    for number, each in enumerate(measured):
+        for event in each.run.events:
+            yield orjson.dumps({"run": number, **event_document(event)}) + b"\n"
+
+
+def write_stream(path: Path, measured: Sequence[MeasuredStream], document: dict[str, Any]) -> None:
+    """Write the document to `path` and its events beside it; blocks.
+
+    Raises `SettingError` where they cannot be written.
+    """
+    data = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    try:
+        write_atomic(events_path(path), b"".join(event_lines(measured)))
+        write_atomic(path, data)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None

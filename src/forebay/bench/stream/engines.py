@@ -1,0 +1,112 @@
+"""The engine of a measured pipeline: where it is, what it says, and what it takes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from urllib.parse import urlsplit
+
+import psutil
+
+from forebay.bench.engine_signals import EngineSignals
+from forebay.bench.processor import process_use
+from forebay.config.spec import PipelineSpec
+from forebay.engine.launch import Replicas, local_replicas
+from forebay.errors import LaunchError, SettingError
+from forebay.processes import descendants
+from forebay.settings import Settings, read_secret
+
+HERE = ("127.0.0.1", "localhost", "::1")
+
+
+class Engines:
+    """The engine for the length of the block: that of `given`, else of the pipeline's file, else a local one
+    that is started here (`ours`).
+
+    `urls`: for the command line; none where the file says where the replicas are in another way.
+    `processes`: those on this machine that serve them, by name.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        given: tuple[str, ...],
+        settings: Settings,
+        *,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._spec = spec
+        self.urls = tuple(given)
+        self._settings = settings
+        self._note = note
+        self._opened = ExitStack()
+        self.ours: Replicas | None = None
+        self.processes: dict[str, int] = {}
+        self._used: dict[int, float] = {}
+
+    def __enter__(self) -> Engines:
+        if self._spec.asks_model and not self.urls:
+            if self._spec.engine.replicas() is None:
+                self._note("starting the local engine")
+                self.ours = self._opened.enter_context(local_replicas(settings=self._settings))
+                self.urls = tuple(self.ours)
+            else:
+                self.urls = tuple(self._spec.engine.url)
+        self._found()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def signals(self) -> list[Callable[[], Mapping[str, float]]]:
+        """Sources of what each replica says; with several, the names begin with `engine0_` and so on."""
+        secret = self._spec.engine.secret()
+        key = None if secret is None else read_secret(secret)
+        try:
+            each = [EngineSignals.at(url, api_key=key) for url in self.urls]
+        except SettingError as error:
+            raise SettingError(f"engine.url: {error}") from None
+        if len(each) == 1:
+            return [each[0]]
+        return [_named(f"engine{number}_", source) for number, source in enumerate(each)]
+
+    def used_s(self) -> float:
+        """Processor seconds of the replicas on this machine that were not started here, since the last
+        call."""
+        used: dict[int, float] = {}
+        for pid in self.processes.values() if self.ours is None else ():
+            for each in (pid, *(child.pid for child in descendants(pid))):
+                try:
+                    used[each] = process_use(each).processor_s
+                except LaunchError:
+                    continue
+        passed_s = sum(now_s - self._used[pid] for pid, now_s in used.items() if pid in self._used)
+        self._used = used
+        return passed_s
+
+    def kill(self) -> None:
+        """Kill the engine that was started here."""
+        assert self.ours is not None
+        self.ours.kill(0)
+
+    def bring_back(self) -> None:
+        """Start it again at its address; blocks until it answers."""
+        assert self.ours is not None
+        self.ours.restart(0)
+        self._found()
+
+    def _found(self) -> None:
+        ports = {urlsplit(url).port for url in self.urls if urlsplit(url).hostname in HERE}
+        try:
+            listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        except psutil.Error:
+            return
+        pids = sorted({each.pid for each in listening if each.laddr and each.laddr[1] in ports and each.pid})
+        self.processes = {f"engine{number or ''}": pid for number, pid in enumerate(pids)}
+
+
+def _named(prefix: str, source: Callable[[], Mapping[str, float]]) -> Callable[[], Mapping[str, float]]:
+    return lambda: {prefix + name: value for name, value in source().items()}

@@ -1,0 +1,164 @@
+"""`python -m forebay.bench.stream.feed`: events at the moments at which they are due, as server-sent events.
+
+Prints its address as the first line of standard output. Each line of standard input is a file of further
+events, which is answered with `ready`, or `report FILE`, which has that file written and is answered with
+`written`. It ends with its standard input.
+
+A line of a file of events is `DUE_US ID DATA`, sorted, and none due before one of an earlier file; a line of
+a report is `ID FREE_US EMITTED_US`, for each event that was written at least once (see `EventRecord`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:ok\n\n"
+MAX_HEAD_BYTES = 1 << 16
+LAST_ID = b"last-event-id"
+
+
+def now_us() -> int:
+    """The wall clock, in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class Emitted:
+    """The events that there are, and when each was written first. `free_us` is the moment from which on it
+    could have been: when it was due, or the client came, whichever was later."""
+
+    def __init__(self, now: Callable[[], int] = now_us) -> None:
+        self._now = now
+        self.due_us: list[int] = []
+        self._ids: list[str] = []
+        self._data: list[bytes] = []
+        self._free_us: list[int] = []
+        self._emitted_us: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.due_us)
+
+    def load(self, lines: bytes) -> None:
+        """Add the events of a file."""
+        for number, line in enumerate(lines.splitlines(), len(self)):
+            due, id, data = line.split(b" ", 2)
+            self.due_us.append(int(due))
+            self._ids.append(id.decode())
+            self._data.append(b"id: %d\ndata: %b\n\n" % (number, data))
+
+    def take(self, number: int, since_us: int) -> tuple[bytes, int]:
+        """What is to be written now, for a client that came at `since_us` and has the events before `number`:
+        all that are due; and the number of the next."""
+        now, begin = self._now(), number
+        while number < len(self.due_us) and self.due_us[number] <= now:
+            if number == len(self._emitted_us):
+                self._free_us.append(max(self.due_us[number], since_us))
+                self._emitted_us.append(now)
+            number += 1
+        return b"".join(self._data[begin:number]), number
+
+    def wait_s(self, number: int) -> float | None:
+        """Seconds until event `number` is due; None where there is none."""
+        return max(0.0, (self.due_us[number] - self._now()) / 1e6) if number < len(self.due_us) else None
+
+    def report(self) -> bytes:
+        """When each event was written."""
+        rows = zip(self._ids, self._free_us, self._emitted_us, strict=False)
+        return b"".join(b"%b %d %d\n" % (id.encode(), free, at) for id, free, at in rows)
+
+
+class Feed:
+    """Serves the events: event N has the id N there, and a client goes on after the last one it names.
+
+    What a client does not read waits in this process: the feed is never late because the pipeline is slow.
+    """
+
+    def __init__(self, emitted: Emitted) -> None:
+        self._emitted = emitted
+        self._changed: set[asyncio.Event] = set()
+
+    def wake(self) -> None:
+        """There are more events."""
+        for changed in self._changed:
+            changed.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client, until it goes."""
+        changed = asyncio.Event()
+        self._changed.add(changed)
+        try:
+            number = next_event(await reader.readuntil(b"\r\n\r\n"))
+            gone = asyncio.create_task(_until_gone(reader, writer, changed))
+            writer.write(HEAD)
+            since_us = now_us()
+            while not writer.is_closing():
+                changed.clear()
+                data, number = self._emitted.take(number, since_us)
+                if data:
+                    writer.write(data)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), self._emitted.wait_s(number))
+            await gone
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass
+        finally:
+            self._changed.discard(changed)
+            writer.close()
+
+
+async def _until_gone(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(MAX_HEAD_BYTES):
+            pass
+    writer.close()
+    changed.set()
+
+
+def next_event(head: bytes) -> int:
+    """The number of the event that a request wants first. Raises `ValueError` for an id that is no number."""
+    for line in head.splitlines():
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == LAST_ID:
+            return int(value) + 1
+    return 0
+
+
+def read(place: str) -> bytes:
+    """A file's bytes."""
+    return Path(place).read_bytes()
+
+
+def write(place: str, data: bytes) -> None:
+    """Make a file of these bytes."""
+    Path(place).write_bytes(data)
+
+
+async def main() -> None:
+    """Serve until standard input ends."""
+    emitted = Emitted()
+    feed = Feed(emitted)
+    server = await asyncio.start_server(feed.serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/events", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        word, _, place = line.strip().partition(" ")
+        if word == "report":
+            write(place, emitted.report())
+            print("written", flush=True)
+        else:
+            emitted.load(read(line.strip()))
+            # A collection in the midst of a run would make events late.
+            gc.freeze()
+            feed.wake()
+            print("ready", flush=True)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,74 @@
+"""From the options of a command line to the load of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, Replay, check_rate
+from forebay.bench.serve import LoadOptions
+from forebay.bench.stream.options import EventLoad
+from forebay.errors import SettingError
+
+RATE_PER_S = 10.0
+EVENTS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLoadOptions:
+    """When events are due, and what they hold, as `forebay bench stream` has its options.
+
+    One of `rate`, `ramp`, `bursts` and `trace` says when; none: `RATE_PER_S`. `events` None: `seconds` times
+    the rate, all of a trace, or else `EVENTS`.
+    """
+
+    rate: float | None = None
+    burstiness: float | None = None
+    constant: bool = False
+    ramp: str | None = None
+    bursts: str | None = None
+    trace: Path | None = None
+    speed: float = 1.0
+    events: int | None = None
+    seconds: float | None = None
+    data: Path | None = None
+    seed: int = 0
+
+    def load(self, turn: int = 0) -> EventLoad:
+        """The load of repeat `turn`, which has a seed of its own. Raises `SettingError` for options that do
+        not fit together."""
+        timed = self.ramp or self.bursts or self.trace
+        rate = RATE_PER_S if self.rate is None and not timed else self.rate
+        if rate is not None:
+            check_rate("--rate", rate)
+        schedule = LoadOptions(
+            rates=() if rate is None else (rate,),
+            burstiness=self.burstiness,
+            constant=self.constant,
+            ramp=self.ramp,
+            bursts=self.bursts,
+            trace=self.trace,
+            speed=self.speed,
+        ).schedules()[0]
+        assert not isinstance(schedule, ClosedLoop)
+        return EventLoad(
+            schedule=schedule,
+            events=self._events(rate, schedule.arrivals_s if isinstance(schedule, Replay) else ()),
+            data=self.data,
+            seed=self.seed + turn,
+        )
+
+    def _events(self, rate: float | None, arrivals_s: object) -> int:
+        if self.events is not None and self.seconds is not None:
+            raise SettingError("--events and --seconds: expected one of them")
+        if self.events is not None:
+            return self.events
+        if self.seconds is not None:
+            if rate is None or not 0 < self.seconds <= MAX_SECONDS:
+                raise SettingError(
+                    f"--seconds {self.seconds:g}: expected more than 0, with --rate; elsewhere give --events"
+                )
+            return max(1, round(rate * self.seconds))
+        if isinstance(arrivals_s, list) and arrivals_s:
+            return len(arrivals_s)
+        return EVENTS

@@ -1,0 +1,96 @@
+"""The pipeline that is run: the user's, between the measurement's own source and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forebay.bench.stream.events import DUE_US, ID
+from forebay.config import load_spec, parse_spec, set_values
+from forebay.config.plan import resolved
+from forebay.config.spec import PipelineSpec
+from forebay.documents import known_paths
+from forebay.errors import SettingError
+
+MANY_TO_ONE = ("summary", "topics", "trends")
+"""Applications whose results belong to no single event."""
+ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
+"""Keys of the pipeline that a report names."""
+PATIENCE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a measured pipeline reads and writes."""
+
+    feed_url: str
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    @property
+    def letters(self) -> Path:
+        return self.folder / "dead-letters"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+
+def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
+    """The user's pipeline, checked. Raises `SettingError` where it is wrong, or cannot be measured."""
+    if isinstance(pipeline, Path):
+        spec = load_spec(pipeline, settings)
+    else:
+        document = deepcopy(dict(pipeline))
+        given = set_values(document, settings, known_paths(PipelineSpec, document))
+        spec = parse_spec(document, base=Path.cwd(), given=given)
+    if spec.application is not None and spec.application.type in MANY_TO_ONE:
+        raise SettingError(
+            f"application.type: expected none, or sessions, found {spec.application.type}: its results "
+            "belong to no single event, so no event's latency can be measured"
+        )
+    return spec
+
+
+def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
+    """`spec` as a pipeline file, with the feed as its source, files below `places.folder` as its sinks and
+    its state, and results that say when their events passed each station."""
+    document = resolved(spec)
+    document |= {
+        "source": {
+            "type": "sse",
+            "url": places.feed_url,
+            "time": DUE_US,
+            "time_format": "unix_us",
+            # Between two loads nothing comes.
+            "idle_timeout_s": PATIENCE_S,
+        },
+        "id": "{{ " + ID + " }}",
+        "timeline": True,
+        "sink": {"type": "jsonl", "path": str(places.results)},
+        "dead_letters": {"type": "jsonl", "path": str(places.letters)},
+        "checkpoint": {**document["checkpoint"], "dir": str(places.state)},
+    }
+    if document.get("journal") is not None:
+        # The user's own must not learn of made-up events, nor answer them.
+        document["journal"] = {**document["journal"], "path": str(places.folder / "journal.db")}
+    return document
+
+
+def asked_of(spec: PipelineSpec) -> dict[str, Any]:
+    """The settings of a pipeline that a report names."""
+    return {
+        "name": spec.name,
+        "application": None if spec.application is None else spec.application.type,
+        **{name: getattr(spec, name) for name in ASKED},
+        "checkpoint_interval_s": spec.checkpoint.interval_s,
+        "event_time": spec.event_time is not None,
+        "max_tokens": spec.sampling.max_tokens,
+        "schema": spec.output is not None,
+    }

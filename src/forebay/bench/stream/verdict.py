@@ -1,0 +1,153 @@
+"""Whether the figures of a run of a pipeline can be believed: VALID, or INVALID with every reason found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
+from forebay.bench.presets.other_programs import disturbed
+from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.stream.figures import STAGES, stage_s
+from forebay.bench.stream.lag import lag_slope
+from forebay.bench.stream.records import StreamRun
+from forebay.bench.verdict import Verdict
+
+LATE_OF_LATENCY = 0.01
+"""An event that the feed wrote late by less than this share of the median latency changes no figure that is
+read."""
+LEAST_FOR_RATE = 100
+
+
+def judge_stream(run: StreamRun) -> Verdict:
+    """The verdict on a run, from its records and samples alone."""
+    found = [check(run) for check in CHECKS]
+    delays_s = feed_delays_s(run)
+    p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
+    return Verdict(
+        reasons=tuple(reason for reason in found if reason is not None),
+        notes=tuple(_notes(run, delays_s, p99_s)),
+        schedule_delay_p99_s=p99_s,
+        schedule_delay_max_s=delays_s[-1] if delays_s else None,
+    )
+
+
+def feed_delays_s(run: StreamRun) -> list[float]:
+    """By how much the feed was late with each event that it could have written, sorted."""
+    return sorted(
+        event.emitted_s - event.free_s
+        for event in run.events
+        if event.emitted_s is not None and event.free_s is not None
+    )
+
+
+def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[str]:
+    if not delays_s:
+        return []
+    most = f"at most {delays_s[-1] * 1000:.3g} ms"
+    if p99_s is None:
+        delay = f"schedule delay: {most}; a p99 needs 1,000 events, and {len(delays_s)} came"
+    else:
+        delay = f"schedule delay: p99 {p99_s * 1000:.3g} ms, {most}"
+    return [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+
+
+def _is_whole(run: StreamRun) -> str | None:
+    if run.failure is not None:
+        return f"the pipeline ended before its events: {run.failure}"
+    return None if run.complete else "interrupted: the figures are those of what was measured until then"
+
+
+def _was_on_time(run: StreamRun) -> str | None:
+    delays_s = feed_delays_s(run)
+    took_s = sorted(event.committed_s - event.due_s for event in run.events if event.committed_s is not None)
+    bound_s = MAX_LATE_S
+    if took_s:
+        bound_s = max(bound_s, LATE_OF_LATENCY * percentile(took_s, 50))
+    late = sum(delay_s > bound_s for delay_s in delays_s)
+    if late <= MAX_LATE_SHARE * len(delays_s):
+        return None
+    return (
+        f"the feed could not keep its schedule: {late} of {len(delays_s)} events came more than "
+        f"{bound_s * 1000:.3g} ms late, and at most {MAX_LATE_SHARE:.0%} may"
+    )
+
+
+def _came_as_asked(run: StreamRun) -> str | None:
+    # Where the pipeline was away for a while, its events came when it was back.
+    emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
+    if len(emitted_s) < LEAST_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
+        return None
+    due_s = sorted(event.due_s for event in run.events)
+    if due_s[-1] <= due_s[0] or emitted_s[-1] <= emitted_s[0]:
+        return None
+    asked, found = len(due_s) / (due_s[-1] - due_s[0]), len(emitted_s) / (emitted_s[-1] - emitted_s[0])
+    if abs(found / asked - 1) <= MAX_RATE_ERROR:
+        return None
+    return f"events came at {found:.4g}/s, and were due at {asked:.4g}/s"
+
+
+def _was_away(run: StreamRun) -> bool:
+    return any(event.free_s is not None and event.free_s > event.due_s for event in run.events)
+
+
+def _lost_none(run: StreamRun) -> str | None:
+    lost = sum(event.lost for event in run.events)
+    if not run.complete or not lost:
+        return None
+    return f"{lost} of {len(run.events)} events have neither a result nor a dead letter"
+
+
+def _doubled_none(run: StreamRun) -> str | None:
+    doubled = sum(event.results > 1 for event in run.events)
+    if doubled:
+        return f"{doubled} of {len(run.events)} events have more than one result"
+    return f"{run.strangers} results belong to none of the events" if run.strangers else None
+
+
+def _is_steady(run: StreamRun) -> str | None:
+    schedule = run.asked.get("schedule", {})
+    if schedule.get("kind") not in STEADY:
+        return None
+    due_s = sorted(event.due_s for event in run.events)
+    done_s = sorted(event.answered_s for event in run.events if event.answered_s is not None)
+    slope = lag_slope(due_s, done_s)
+    rate_per_s = len(due_s) / due_s[-1] if due_s and due_s[-1] > 0 else 0.0
+    if slope is None or not slope.grows(rate_per_s):
+        return None
+    return (
+        f"no steady state: the events that were due and not answered grew by {slope.per_s:.3g}/s (95 % "
+        f"interval {slope.low:.3g} to {slope.high:.3g}), and their latency with the length of the run"
+    )
+
+
+def _clocks_agree(run: StreamRun) -> str | None:
+    for name in STAGES:
+        bound_s = run.resolution_s + CLOCK_S if name == "commit" else CLOCK_S
+        took_s = [each for event in run.events if (each := stage_s(event, name)) is not None]
+        if took_s and min(took_s) < -bound_s:
+            begin, end, _ = STAGES[name]
+            return (
+                f"the clocks disagree: {end} was {-min(took_s) * 1000:.3g} ms before {begin}, and the clocks "
+                f"are known to {bound_s * 1000:.3g} ms"
+            )
+    return None
+
+
+CLOCK_S = 0.001
+"""Moments that monotonic clocks gave are brought to the wall clock's by one look at both."""
+
+
+def _was_undisturbed(run: StreamRun) -> str | None:
+    return None if run.others_cores is None else disturbed(run.others_cores, run.cores)
+
+
+CHECKS: tuple[Callable[[StreamRun], str | None], ...] = (
+    _is_whole,
+    _was_on_time,
+    _came_as_asked,
+    _lost_none,
+    _doubled_none,
+    _is_steady,
+    _clocks_agree,
+    _was_undisturbed,
+)

@@ -1,0 +1,93 @@
+"""What is committed, held against what was sent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+
+from forebay.bench.stream.book import EventBook
+from forebay.bench.stream.pipeline import Places
+from forebay.bench.stream.sinks import CommittedFiles, file_clock_s
+from forebay.connectors.formats import dead_letter_json, result_json
+from forebay.records import DeadLetter, Result, Timeline, Usage
+
+LINE = Timeline(1_000_100, 1_000_200, 1_000_300, 1_000_400, 1_000_500, 1_000_600)
+
+
+def result(id: str, timeline: Timeline | None = LINE) -> str:
+    return result_json(Result(id, "", {}, "a", Usage(5, 2), 1, 0, 0.1, 0.1, timeline=timeline))
+
+
+def commit(folder: Path, name: str, *lines: str) -> int:
+    """A file as Flink commits it; gives the moment of its renaming, in microseconds."""
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}.inprogress"
+    hidden.write_text("".join(f"{line}\n" for line in lines))
+    path = hidden.rename(folder / name)
+    return path.stat().st_ctime_ns // 1000
+
+
+def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
+    places = Places("http://feed", tmp_path)
+    book = EventBook(places)
+    book.expect(["e0", "e1", "e2"])
+    at_us = commit(places.results, "part-abc-0.jsonl", result("e0"), result("e0/2"), result("alien"))
+    letter = DeadLetter(b'{"forebay_event": "e1"}', cause="too_long", detail="a\nb", attempts=2)
+    commit(places.letters, "part-abc-0.jsonl", dead_letter_json(letter))
+    book.look()
+    book.look()
+    assert book.done(["e0", "e1", "e2"]) == (2, 1)
+    assert book.failures(["e0", "e1", "e2"]) == ["too_long: a b"]
+    assert book.strangers == 1
+    first, second, third = book.records(
+        ["e0", "e1", "e2"], [1_000_000, 1_000_010, 1_000_020], {"e0": (1_000_000, 1_000_050)}, 1_000_000
+    )
+    assert (first.due_s, first.emitted_s, first.read_s, first.left_s) == (0.0, 50e-6, 100e-6, 600e-6)
+    assert first.committed_s == pytest.approx((at_us - 1_000_000) / 1e6)
+    assert (first.results, first.prompt_tokens, first.lost) == (1, 5, False)
+    assert (second.error, second.committed_s, second.attempts, second.lost) == (
+        "too_long: a b",
+        None,
+        2,
+        False,
+    )
+    assert third.lost
+
+
+def test_a_result_that_comes_twice_counts_twice_and_keeps_its_first_moment(tmp_path: Path) -> None:
+    places = Places("http://feed", tmp_path)
+    book = EventBook(places)
+    book.expect(["e0"])
+    at_us = commit(places.results, "part-abc-0.jsonl", result("e0"))
+    book.look()
+    commit(places.results, "part-abc-1.jsonl", result("e0"))
+    book.look()
+    (found,) = book.records(["e0"], [at_us], {}, at_us)
+    assert (found.results, found.committed_s) == (2, 0.0)
+
+
+def test_what_earlier_loads_left_is_no_stranger(tmp_path: Path) -> None:
+    places = Places("http://feed", tmp_path)
+    book = EventBook(places)
+    book.expect(["e0"])
+    book.expect(["e1"])
+    commit(places.results, "part-abc-0.jsonl", result("e0", timeline=None))
+    book.look()
+    assert (book.strangers, book.done(["e1"])) == (0, (0, 0))
+
+
+def test_files_that_are_being_written_are_not_visible(tmp_path: Path) -> None:
+    (tmp_path / ".part-abc-0.jsonl.inprogress").write_text("{}\n")
+    (tmp_path / "part-abc.jsonl.tmp").write_text("{}\n")
+    assert list(CommittedFiles(tmp_path).look()) == []
+
+
+def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_path: Path) -> None:
+    # The file's times lie long before the look at which it was not there.
+    commit(tmp_path, "part-abc-0.jsonl", orjson.dumps({}).decode())
+    now_us = os.stat(tmp_path / "part-abc-0.jsonl").st_ctime_ns // 1000 + 60_000_000
+    ((at_us, _),) = CommittedFiles(tmp_path, now=lambda: now_us).look()
+    assert at_us == now_us - round(file_clock_s() * 1e6)

@@ -1,0 +1,89 @@
+"""What makes a run's figures unbelievable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
+
+from forebay.bench.stream.records import EventRecord
+from forebay.bench.stream.verdict import judge_stream
+
+
+def late(events: list[EventRecord], count: int, by_s: float) -> list[EventRecord]:
+    """The events, with so many of them written late."""
+    return [
+        replace(each, emitted_s=(each.free_s or 0.0) + by_s) if each.index < count else each
+        for each in events
+    ]
+
+
+def slower(index: int) -> tuple[float, ...]:
+    """Of ten events a second, eight are answered."""
+    return (0.001, 0.002, 0.003, 0.01, 0.1 + index / 8 - index / 10, 0.2, 0.001, 0.5)
+
+
+def test_a_good_run_is_valid() -> None:
+    verdict = judge_stream(stream_run(even(1000), others_cores=0.1, cores=2))
+    assert verdict.reasons == ()
+    assert verdict.valid
+    assert verdict.schedule_delay_p99_s == pytest.approx(0.001)
+    assert "schedule delay: p99 1 ms" in verdict.notes[0]
+
+
+def test_few_events_give_no_p99() -> None:
+    verdict = judge_stream(stream_run(even(200)))
+    assert verdict.schedule_delay_p99_s is None
+    assert "a p99 needs 1,000 events, and 200 came" in verdict.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"events": tuple(late(even(200), 3, 0.02))}, "the feed could not keep its schedule: 3 of 200"),
+        ({"events": (*even(199), lost(199, 19.9))}, "1 of 200 events have neither a result nor a dead"),
+        ({"events": (*even(199), event(199, 19.9, results=2))}, "1 of 200 events have more than one result"),
+        ({"strangers": 2}, "2 results belong to none of the events"),
+        ({"complete": False}, "interrupted"),
+        ({"complete": False, "failure": "status 1"}, "the pipeline ended before its events: status 1"),
+        ({"others_cores": 0.5, "cores": 2}, "other programs kept 0.50 of 2 cores busy"),
+        (
+            {"events": (*even(199), event(199, 19.9, read_s=19.8))},
+            "the clocks disagree: read_s was 101 ms before emitted_s",
+        ),
+        (
+            {"events": tuple(event(n, n / 10, emitted_s=n / 10 * 1.05) for n in range(200))},
+            "events came at 9.57",
+        ),
+        (
+            {"events": tuple(event(n, n / 10, slower(n)) for n in range(400))},
+            "no steady state: the events that were due and not answered grew by",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
+    verdict = judge_stream(stream_run(**{"events": even(200), **changes}))
+    assert any(each.startswith(reason) for each in verdict.reasons), verdict.reasons
+    assert not verdict.valid
+
+
+def test_a_commit_may_be_dated_before_by_as_much_as_the_file_clock_is_coarse() -> None:
+    events = [event(n, n / 10, (0.001, 0.002, 0.003, 0.01, 0.1, 0.2, 0.001, -0.003)) for n in range(200)]
+    assert judge_stream(stream_run(events, resolution_s=0.004)).valid
+    assert not judge_stream(stream_run(events, resolution_s=0.001)).valid
+
+
+def test_events_that_came_late_since_the_pipeline_was_away_are_not_the_feeds_fault() -> None:
+    events = [
+        event(n, n / 10, (max(0.0, 5.0 - n / 10) + 0.001, *STAGES_S[1:]), free_s=max(n / 10, 5.0))
+        for n in range(100)
+    ]
+    assert judge_stream(stream_run(events)).valid
+
+
+def test_a_ramp_may_grow() -> None:
+    events = tuple(event(n, n / 10, slower(n)) for n in range(400))
+    asked = {"schedule": {"kind": "ramp"}}
+    assert judge_stream(stream_run(events, asked=asked)).valid
