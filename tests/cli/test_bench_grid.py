@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from typer.testing import CliRunner, Result
 
-from forebay.bench.presets.grid.measurement import Measurement
+from forebay.bench.presets.grid.measurement import Cell, Measurement
 from forebay.cli import application
 from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -79,16 +80,16 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_before_ctrl_c_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Measurement._cell
+    whole = Measurement._served
     measured = []
 
-    def cell(self: Measurement, *args: object) -> object:
+    def served(self: Measurement, *args: Any) -> Cell:
         if measured:
             raise KeyboardInterrupt
         measured.append(1)
-        return whole(self, *args)  # type: ignore[arg-type]
+        return whole(self, *args)
 
-    monkeypatch.setattr(Measurement, "_cell", cell)
+    monkeypatch.setattr(Measurement, "_served", served)
     with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:
         result = run("--url", replica.url, *SMALL, "--json", str(tmp_path / "grid.json"))
     document = orjson.loads((tmp_path / "grid.json").read_bytes())

@@ -169,11 +169,11 @@ def show_interplay(document: dict[str, Any], console: Console) -> None:
     """The points as a table."""
     from rich.table import Table
 
-    from forebay.bench.presets.interplay.document import point_rows
+    from forebay.bench.presets.interplay.document import SHORT, point_rows
 
-    heads, *rows = point_rows(document)
+    heads, *rows = point_rows(document, SHORT)
     table = Table(*heads, box=None)
-    for column in table.columns[2:]:
+    for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
         table.add_row(*row)

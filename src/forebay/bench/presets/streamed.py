@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from forebay.bench.metrics import Distribution
-from forebay.bench.presets.other_programs import disturbed, processor_use
+from forebay.bench.presets.other_programs import processor_use
 from forebay.bench.presets.signals import sample_figures
 from forebay.bench.stream.figures import StreamFigures, stream_figures
 from forebay.bench.stream.options import EventLoad
 from forebay.bench.stream.records import StreamRun
-from forebay.engine.launch.spec import usable_cores
+from forebay.bench.stream.verdict import judge_stream
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A pipeline in front of the engine, under one load. `others_cores`: how many cores other programs kept
-    busy meanwhile; None where it is not known."""
+    """A pipeline in front of the engine, under one load."""
 
     run: StreamRun
     figures: StreamFigures
-    others_cores: float | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not valid."""
-        figures, run = self.figures, self.run
-        counted = {"dead letters": figures.failed, "lost": figures.lost, "with two results": figures.doubled}
-        found = [f"{count} of {figures.offered} events: {what}" for what, count in counted.items() if count]
-        if not run.complete:
-            found.insert(0, "interrupted")
-        crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
-        return tuple(found if crowd is None else [*found, crowd])
+        failed = self.figures.failed
+        letters = [f"{failed} of {self.figures.offered} events became dead letters"] if failed else []
+        return (*letters, *judge_stream(self.run).reasons)
 
 
 class Session(Protocol):
@@ -49,8 +43,9 @@ def stream_load(session: Session, load: EventLoad, *, local: bool) -> Streamed:
     what other programs used can be told."""
     before = processor_use()
     run = session.measure(load)
-    others = before.others_cores(processor_use()) if local else run.others_cores
-    return Streamed(run, stream_figures(run), others)
+    if local:
+        run = replace(run, others_cores=before.others_cores(processor_use()))
+    return Streamed(run, stream_figures(run))
 
 
 def streamed_document(streamed: Streamed) -> dict[str, Any]:
@@ -81,7 +76,7 @@ def streamed_document(streamed: Streamed) -> dict[str, Any]:
         "checkpoints": figures.checkpoints,
         "checkpoint_s": distribution_document(checkpoint.get("duration_s")),
         "state_bytes": distribution_document(checkpoint.get("state_bytes")),
-        "others_cores": streamed.others_cores,
+        "others_cores": run.others_cores,
         "resources": sample_figures(run.samples, run.duration_s),
     }
 

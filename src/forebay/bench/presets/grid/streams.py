@@ -40,7 +40,8 @@ def grid_pipeline(
             "temperature": TEMPERATURE,
             "extra": {"ignore_eos": True},
         },
-        "answer_tokens": "{{ tokens }}",
+        # The events before the first load are made-up posts.
+        "answer_tokens": "{{ tokens | default(8) }}",
         "capacity": CAPACITY,
         "parallelism": subtasks,
         "shards": max(8, subtasks),

@@ -71,18 +71,29 @@ def _cell(found: PointRun) -> dict[str, Any]:
     }
 
 
-def point_rows(document: Mapping[str, Any]) -> list[list[str]]:
+SHORT = (
+    "running, mean",
+    "KV cache, most",
+    "prefix hits",
+    "preemptions",
+    "answered p50, s",
+    "committed p50, s",
+)
+"""The columns that a terminal has room for."""
+
+
+def point_rows(document: Mapping[str, Any], columns: Sequence[str] = tuple(COLUMNS)) -> list[list[str]]:
     """Every point with its figures, heads first; those of an invalid one in brackets. Columns in which no
     point has a figure are left out."""
     cells = document["cells"]
     told = {
-        name: column
-        for name, column in COLUMNS.items()
-        if any(figure(cell, *column[0]) is not None for cell in cells)
+        name: COLUMNS[name]
+        for name in columns
+        if any(figure(cell, *COLUMNS[name][0]) is not None for cell in cells)
     }
-    rows = [["factor", "value", *told]]
+    rows = [["", *told]]
     for cell in cells:
-        row = [cell["factor"], cell["value"]]
+        row = [f"{cell['factor']}: {cell['value']}"]
         for name, (path, scale, digits) in told.items():
             value = figure(cell, *path)
             text = NONE if value is None else f"{value * scale:,.{digits}f}" + " %" * (name in PERCENT)

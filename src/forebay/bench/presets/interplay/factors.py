@@ -44,7 +44,7 @@ class Point:
         return f"{self.factor}: {self.value}"
 
 
-BASE_POINT = Point(BASE, "capacity 16, a checkpoint a second, unordered, own prompts, 1 subtask")
+BASE_POINT, BASE_AGAIN = Point(BASE, "first"), Point(BASE, "again")
 BASE_SETTINGS: Mapping[str, Any] = {
     "capacity": 16,
     "checkpoint.interval_s": 1.0,
@@ -95,7 +95,7 @@ def points(factors: Sequence[str]) -> list[Point]:
     first = [point for point in varied if not point.settings and point.kv_cache_gib == KV_CACHE_GIB]
     later = [point for point in varied if point.settings and point.kv_cache_gib == KV_CACHE_GIB]
     last = [point for point in varied if point.kv_cache_gib != KV_CACHE_GIB]
-    return [BASE_POINT, *first, *later, BASE_POINT, *last]
+    return [BASE_POINT, *first, *later, BASE_AGAIN, *last]
 
 
 def by_engine(found: Sequence[Point]) -> Iterator[tuple[float, list[Point]]]:

@@ -86,18 +86,32 @@ class InterplayMeasurement:
     def _points(
         self, engine: RunningEngine, settings: Mapping[str, Any], alike: Sequence[Point]
     ) -> Iterator[PointRun]:
-        """Points that one pipeline is measured at."""
+        """Points that one pipeline is measured at; where it ended, the next gets another."""
         waiting = list(alike)
+        while waiting and self.complete:
+            yield from self._through(engine, settings, waiting)
+
+    def _through(
+        self, engine: RunningEngine, settings: Mapping[str, Any], waiting: list[Point]
+    ) -> Iterator[PointRun]:
+        """Points over one pipeline, taken from `waiting`, until it has ended."""
+        current = None
         try:
             with self.open(engine.urls[0], engine.model, self.options, settings) as session:
                 while waiting and self.complete:
-                    found = self._measured(session, waiting[0])
-                    point = waiting.pop(0)
+                    current = waiting.pop(0)
+                    found = self._measured(session, current)
                     failure = found.run.failure
                     self.complete = found.run.complete or failure is not None
-                    yield PointRun(point, found, failure)
+                    yield PointRun(current, found, failure)
+                    current = None
+                    if failure is not None:
+                        return
         except ForebayError as error:
-            yield from (PointRun(point, error=_told(error)) for point in waiting)
+            # One that did not start would not start for the others either.
+            failed = list(waiting) if current is None else [current]
+            waiting[:] = [point for point in waiting if point not in failed]
+            yield from (PointRun(point, error=_told(error)) for point in failed)
 
     def _measured(self, session: Session, point: Point) -> Streamed:
         options = self.options

@@ -68,7 +68,8 @@ def point_pipeline(
         "key": "{{ user }}",
         "engine": {"url": url, "model": model, "api": "completions"},
         "sampling": {"max_tokens": options.limit_tokens, "extra": {"ignore_eos": True}},
-        "answer_tokens": "{{ tokens }}",
+        # The events before the first load are made-up posts.
+        "answer_tokens": "{{ tokens | default(8) }}",
         "sink": {"type": "jsonl", "path": "unused"},
     }
     for path, value in {**BASE_SETTINGS, **settings}.items():
