@@ -129,6 +129,18 @@ def test_events_of_caches_have_one_form() -> None:
         parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://*:5557"}})
 
 
+def test_the_length_of_an_answer_is_a_template() -> None:
+    call = call_of(
+        parse_spec({**DATA, "answer_tokens": "{{ n }}"}),
+        replicas=FixedReplicas(("http://127.0.0.1:9",)),
+        model="m",
+    )
+    assert call.answer_tokens is not None
+    assert call.answer_tokens.render({"n": 3}) == "3"
+    with pytest.raises(SettingError, match="answer_tokens: expected a template"):
+        parse_spec({**DATA, "answer_tokens": "{{ n"})
+
+
 def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:
     spec = parse_spec({**DATA, "priority": "{{ level }}", "engine": {"priority": True}})
     call = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m")

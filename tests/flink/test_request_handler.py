@@ -18,7 +18,7 @@ from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
-from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result
+from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result, Sampling
 from forebay.testing.answers import echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.script import Fixed
@@ -89,6 +89,28 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
     assert chat.messages == (Message("system", "for ann"), Message("user", "hello"))
     assert (chat.id, chat.model, chat.prompt) == ("r1", "m", None)
     assert (plain.messages, plain.prompt) == ((), "hello")
+
+
+async def test_the_length_of_an_answer_is_a_whole_number_of_the_event() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
+
+    tokens = FieldTemplate("{{ text | length }}", what="answer_tokens")
+    await answer(item(), call(Spy(Fixed(0.0)), answer_tokens=tokens))
+    await answer(item(), call(Spy(Fixed(0.0)), answer_tokens=tokens, sampling=Sampling(2, stop=("x",))))
+    assert [request.sampling.max_tokens for request in seen] == [5, 5]
+    assert seen[1].sampling.stop == ("x",)
+    for text in ("{{ text }}", "0", "-3", "1.5", "99999999"):
+        found = await answer(item(), call(answer_tokens=FieldTemplate(text, what="answer_tokens")))
+        assert isinstance(found, DeadLetter)
+        assert (found.cause, found.attempts) == ("template_failed", 0)
+        assert "answer_tokens: expected a whole number above 0" in found.detail
 
 
 async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_it_is_switched_on() -> None:

@@ -147,6 +147,8 @@ class Inference:
             restart. It is created if it does not exist.
         priority: Template of a whole number; lower goes first.
         send_priority: Send the priority to the server as well.
+        answer_tokens: Template of the maximum length of an event's answer, in tokens; None:
+            `sampling.max_tokens` for all.
         api_key: Where the key is, `{"env": NAME}` or `{"file": PATH}`; never the key itself.
 
     Raises `SettingError` for a wrong argument.
@@ -176,6 +178,7 @@ class Inference:
     journal: str | Path | None = None
     priority: str | None = None
     send_priority: bool = False
+    answer_tokens: str | None = None
     api_key: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -210,12 +213,19 @@ class Inference:
             journal=None if self.journal is None else JournalConfig(Path(self.journal)),
             priority=None if self.priority is None else FieldTemplate(self.priority, what="priority"),
             send_priority=self.send_priority,
+            answer_tokens=None
+            if self.answer_tokens is None
+            else FieldTemplate(self.answer_tokens, what="answer_tokens"),
         )
 
     def templates(self) -> list[tuple[str, str]]:
         """The templates, and what each is called."""
         found = [(f"messages[{i}].content", each.content) for i, each in enumerate(self.messages)]
-        named = [("prompt", self.prompt), ("priority", self.priority)]
+        named = [
+            ("prompt", self.prompt),
+            ("priority", self.priority),
+            ("answer_tokens", self.answer_tokens),
+        ]
         return [*found, *((what, text) for what, text in named if text is not None)]
 
     def served_model(self) -> str:
@@ -283,7 +293,7 @@ def _check_types(given: Inference) -> None:
     engine: Any = given.engine
     if not isinstance(engine, str | Sequence | Fleet) and not callable(engine):
         raise SettingError(f"engine: expected a URL, a list of URLs or a Fleet, found {_kind(engine)}")
-    for name in ("model", "prompt", "priority"):
+    for name in ("model", "prompt", "priority", "answer_tokens"):
         value = getattr(given, name)
         if value is not None and (not isinstance(value, str) or not value):
             raise SettingError(f"{name}: expected a text, found {_found(value)}")

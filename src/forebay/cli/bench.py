@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forebay.cli.bench_compare import compare_runs
+from forebay.cli.bench_grid import grid
+from forebay.cli.bench_interplay import interplay
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
@@ -40,6 +42,8 @@ def _bench() -> None:
 
 bench.command(cls=Command)(batching)
 bench.command(cls=Command)(burst)
+bench.command(cls=Command)(grid)
+bench.command(cls=Command)(interplay)
 bench.command(cls=Command)(serve)
 bench.command(cls=Command)(stream)
 bench.command(name="report")(report_run)

@@ -33,7 +33,13 @@ def up(
     context: typer.Context,
     *,
     replicas: Annotated[int, typer.Option(help="Number of replicas to start.")] = 1,
-    model: Annotated[str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME.")] = "default",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`: an architecture with random "
+            "weights, such as random:opt-125m."
+        ),
+    ] = "default",
     served_model_name: Annotated[str | None, typer.Option(help="The name that requests use.")] = None,
     port_base: Annotated[int, typer.Option(help="The first port tried.")] = 8100,
     cores: Annotated[

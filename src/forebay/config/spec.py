@@ -140,6 +140,11 @@ class PipelineSpec(Model):
         description="Template of an event's priority, a whole number: of requests that are due at the same "
         "time, the lowest goes first; null: all are alike.",
     )
+    answer_tokens: FieldText | None = Field(
+        None,
+        description="Template of the most tokens of an event's answer, a whole number; null: "
+        "`sampling.max_tokens` for all.",
+    )
     capacity: PositiveInt = Field(
         64,
         le=100_000,
@@ -262,7 +267,7 @@ class PipelineSpec(Model):
                     yield key, "expected a place apart from source.path, found one within what is read"
 
     def _problems_of_application(self, application: ApplicationSettings) -> Any:
-        for name in ("prompt", "messages", "output"):
+        for name in ("prompt", "messages", "output", "answer_tokens"):
             if getattr(self, name):
                 yield name, "expected none with 'application', which writes the prompts itself"
         if self.engine.api == "completions":
@@ -308,6 +313,10 @@ class PipelineSpec(Model):
 
     def priority_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.priority, what="priority") if self.priority is not None else None
+
+    def answer_tokens_template(self) -> FieldTemplate | None:
+        text = self.answer_tokens
+        return FieldTemplate(text, what="answer_tokens") if text is not None else None
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None

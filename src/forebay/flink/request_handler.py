@@ -43,6 +43,7 @@ from forebay.records import (
 from forebay.stateful.outputs import ProgramRequest
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
+TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class InferenceSpec:
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
     whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
+    `answer_tokens` makes the most tokens of an event's answer, in place of `sampling.max_tokens`.
     """
 
     engine: EngineFactory
@@ -68,6 +70,7 @@ class InferenceSpec:
     journal: JournalConfig | None = None
     priority: FieldTemplate | None = None
     send_priority: bool = False
+    answer_tokens: FieldTemplate | None = None
     accept: Accept | None = None
 
 
@@ -163,7 +166,7 @@ class RequestHandler:
             raise RecordError("the call has no prompt template to make a request of an event")
         rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
-        sampling, priority = self._call.sampling, self._priority(event)
+        sampling, priority = self._sampling(event), self._priority(event)
         if self._call.send_priority:
             sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
         return Request(
@@ -179,6 +182,15 @@ class RequestHandler:
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
         return self._check
+
+    def _sampling(self, event: Event) -> Sampling:
+        template = self._call.answer_tokens
+        if template is None:
+            return self._call.sampling
+        text = template.render(event.fields, time_ms=event.time_ms)
+        if not TOKENS.fullmatch(text):
+            raise TemplateFailed(f"answer_tokens: expected a whole number above 0, found {text[:40]!r}")
+        return replace(self._call.sampling, max_tokens=int(text))
 
     def _priority(self, event: Event) -> int:
         template = self._call.priority

@@ -57,7 +57,12 @@ class _Templates:
     """What a pipeline takes of each record before anybody is asked."""
 
     def __init__(self, spec: PipelineSpec) -> None:
-        fields = (spec.key_template(), spec.id_template(), spec.priority_template())
+        fields = (
+            spec.key_template(),
+            spec.id_template(),
+            spec.priority_template(),
+            spec.answer_tokens_template(),
+        )
         self._fields = [template for template in fields if template is not None]
         self._prompt = spec.prompt_template()
         self._text = None if spec.application is None else spec.application.text_field

@@ -96,4 +96,5 @@ def call_of(spec: PipelineSpec, *, replicas: ReplicaList, model: str) -> Inferen
         journal=None if spec.journal is None else spec.journal.config(),
         priority=spec.priority_template(),
         send_priority=spec.engine.priority,
+        answer_tokens=spec.answer_tokens_template(),
     )

@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forebay.engine.launch.architectures import (
+    RANDOM_WEIGHTS,
+    architecture_directory,
+    has_random_weights,
+    write_architecture,
+)
 from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type, read_processor
 from forebay.engine.launch.environment import engine_python, ensure_environment
 from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model, is_quantized, more_weights_gib
@@ -48,8 +54,9 @@ class LocalEngine:
 class EngineOptions:
     """How local replicas are run. None means: chosen from what the machine has free.
 
-    `model` is `default`, a directory, or a hub's OWNER/NAME; `dtype` one of vLLM's number types; `cores` are
-    shared out over the replicas; `extra` goes to vLLM as it is, after everything else.
+    `model` is `default`, a directory, a hub's OWNER/NAME, or `random:NAME` for an architecture with random
+    weights; `dtype` one of vLLM's number types; `cores` are shared out over the replicas; `extra` goes to
+    vLLM as it is, after everything else.
     """
 
     model: str = "default"
@@ -105,6 +112,9 @@ def local_replicas(
     check_processor(processor)
     shares = share_cores(chosen.cores or usable_cores(), count)
     engine = ensure_engine(home, progress)
+    made_up = has_random_weights(chosen.model)
+    if made_up:
+        write_architecture(chosen.model, home)
     number_type = _number_type(home, chosen, directory, shares[0], progress or Silent())
     more_gib = more_weights_gib(Path(directory), number_type.name)
     spec = ReplicaSpec(
@@ -115,7 +125,7 @@ def local_replicas(
         max_num_seqs=chosen.max_num_seqs,
         kv_cache_gib=chosen.kv_cache_gib or kv_cache_share_gib(available_memory_gib(), count, more_gib),
         eager=chosen.eager,
-        extra=chosen.extra,
+        extra=(*(RANDOM_WEIGHTS if made_up else ()), *chosen.extra),
     )
 
     def launch(port: int, cores: tuple[int, ...]) -> Launch:
@@ -165,6 +175,9 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
     """What vLLM loads and the name it is served under. Raises `SettingError` for what cannot be a model."""
     if model == "default":
         return str(settings.models / DEFAULT_MODEL), DEFAULT_MODEL
+    if has_random_weights(model):
+        directory = architecture_directory(model, settings)
+        return str(directory), directory.name
     # Of os.path, because it answers False to a name that no file can have, where pathlib raises.
     if os.path.isdir(os.path.expanduser(model)):
         path = Path(model).expanduser()
@@ -176,7 +189,8 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
     if HUB_NAME.fullmatch(model):
         return model, model
     raise SettingError(
-        f"model {model[:200]!r} is no directory; expected default, a directory, or a hub's OWNER/NAME"
+        f"model {model[:200]!r} is no directory; expected default, a directory, a hub's OWNER/NAME, "
+        "or random:NAME"
     )
 
 

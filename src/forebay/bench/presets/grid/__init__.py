@@ -1,0 +1,1 @@
+"""`forebay bench grid`: models × parallelism × arrival × output tail."""
