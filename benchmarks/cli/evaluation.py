@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.output import results_console, say
+from forebay.cli.output import JsonFile, check_json, results_console, say, shows_text, write_json
 
 
 def evaluation(
@@ -18,16 +18,20 @@ def evaluation(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; status 1 where something would change.")
     ] = False,
+    json: JsonFile = None,
 ) -> None:
     """Make every table and plot of docs/results anew from the recorded JSON files there; seconds."""
     from benchmarks.evaluation import PAGES
     from benchmarks.evaluation import page as pages
 
+    check_json(json)
     files = pages.evaluation(folder, PAGES)
     paths = pages.changed(files) if check else pages.write(files)
-    for path in paths:
-        say(results_console(), f"{path} {'differs' if check else 'written'}")
-    if not paths:
-        say(results_console(), f"{len(files)} files in {folder} are as recorded")
+    write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})
+    if shows_text(json):
+        for path in paths:
+            say(results_console(), f"{path} {'differs' if check else 'written'}")
+        if not paths:
+            say(results_console(), f"{len(files)} files in {folder} are as recorded")
     if check and paths:
         raise typer.Exit(1)

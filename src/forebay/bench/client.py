@@ -231,6 +231,7 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = deque(load.requests)
         self._busy: dict[str, deque[LoadRequest]] = {}
+        self._answered_s: dict[str, float] = {}
         self._ended = self._failed = 0
         self._over = asyncio.Event()
         self._defect: BaseException | None = None
@@ -303,6 +304,9 @@ class _Run:
         return True
 
     def _send(self, request: LoadRequest, due_s: float) -> None:
+        if request.session is not None:
+            # A turn is due no earlier than the answer to the one before it.
+            due_s = max(due_s, self._answered_s.get(request.session, 0.0))
         flight = _Flight(request, due_s, self._clock)
         self._flights.append(flight)
         task = self._loop.create_task(self._fly(flight))
@@ -347,12 +351,13 @@ class _Run:
         self._failed += flight.error is not None
         session = flight.request.session
         if session is not None:
+            self._answered_s[session] = flight.ended_s - self._start_s
             waiting = self._busy[session]
             if not waiting:
                 del self._busy[session]
             elif not self._stop.is_set():
                 request = waiting.popleft()
-                self._send(request, max(request.due_s or 0.0, self._clock() - self._start_s))
+                self._send(request, request.due_s or 0.0)
                 return
         if self._load.concurrency is not None:
             self._send_next()

@@ -23,7 +23,6 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import ForebayError, SettingError
-from forebay.processes import birth_s
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
@@ -362,6 +361,8 @@ def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) ->
 
 def read_processes(words: Sequence[str]) -> dict[str, int]:
     """The processes that `--process` names. Raises `SettingError`."""
+    from forebay.processes import birth_s
+
     found = {}
     for word in words:
         name, _, number = word.partition("=")
