@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forebay.cli.bench_compare import compare_runs
+from forebay.cli.bench_goodput import goodput
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
@@ -42,6 +43,7 @@ bench.command(cls=Command)(batching)
 bench.command(cls=Command)(burst)
 bench.command(cls=Command)(serve)
 bench.command(cls=Command)(stream)
+bench.command(cls=Command)(goodput)
 bench.command(name="report")(report_run)
 bench.command(name="compare", cls=Command)(compare_runs)
 
