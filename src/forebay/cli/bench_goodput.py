@@ -11,6 +11,7 @@ from forebay.cli.bench_serve import INVALID_STATUS, LOAD
 from forebay.cli.bench_stream import (
     DataFile,
     EngineUrls,
+    HtmlFile,
     Moment,
     Patience,
     Pipeline,
@@ -72,6 +73,7 @@ def goodput(
     warm_events: WarmEvents = 20,
     patience: Patience = 120.0,
     json: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Measure how many events have their committed result in time, without and with parts killed.
 
@@ -83,7 +85,7 @@ def goodput(
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
 
-    check_files(json, {"--data": data, "PIPELINE": pipeline})
+    check_files(json, html, {"--data": data, "PIPELINE": pipeline})
     if kill and kills is not None:
         raise SettingError("--kill and --kills: expected one of them")
     asked = EventLoadOptions(rate=rate, constant=constant, seconds=seconds, data=data, seed=seed)
@@ -108,7 +110,7 @@ def goodput(
         return drawn_kills(kills, seconds, seed + number, parts) if kills else chosen
 
     found: list[MeasuredStream] = []
-    with reported(found, json, command="goodput", more=lambda: goodput_document(found)):
+    with reported(found, json, html, command="goodput", more=lambda: goodput_document(found)):
         _measure(options, loads, found, kills_of)
         if shows_text(json):
             show_goodput(found, results_console())

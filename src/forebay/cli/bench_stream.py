@@ -15,6 +15,7 @@ from forebay.cli.output import (
     JsonFile,
     check_distinct,
     check_json,
+    check_writable,
     errors_console,
     results_console,
     say,
@@ -93,6 +94,12 @@ Named = Annotated[
         help="Sample processor and memory of a further process on this machine. May be repeated.",
         rich_help_panel=REPORT,
     ),
+]
+
+
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the report as one page.", rich_help_panel=REPORT),
 ]
 
 
@@ -176,6 +183,7 @@ def stream(
     ] = 0.99,
     process: Named = None,
     json: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Measure a pipeline end to end: what each event felt, from its own time to its committed result.
 
@@ -186,7 +194,7 @@ def stream(
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
 
-    check_files(json, {"--data": data, "--trace": trace, "PIPELINE": pipeline})
+    check_files(json, html, {"--data": data, "--trace": trace, "PIPELINE": pipeline})
     asked = EventLoadOptions(
         rate=rate,
         burstiness=burstiness,
@@ -215,21 +223,23 @@ def stream(
     if find_rate:
         if asked.fixed:
             raise SettingError(f"--find-rate: expected none with {asked.fixed}")
-        search_rate(options, asked, found, json=json, share=slo_share)
+        search_rate(options, asked, found, json=json, html=html, share=slo_share)
         return
     loads = [asked.load(turn) for turn in range(repeats)]
-    with reported(found, json):
+    with reported(found, json, html):
         measure_loads(options, loads, found)
 
 
-def check_files(json: str | None, read: dict[str, Path | None]) -> None:
+def check_files(json: str | None, html: Path | None, read: dict[str, Path | None]) -> None:
     """Raise `SettingError` where what is to be written cannot be, or is what is read."""
     from forebay.bench.stream.document import events_path
 
     check_json(json)
+    if html is not None:
+        check_writable("--html", html)
     document = None if json is None or not shows_text(json) else Path(json)
     events = None if document is None else events_path(document)
-    check_distinct({"--json": document, "the events of --json": events}, read)
+    check_distinct({"--json": document, "the events of --json": events, "--html": html}, read)
 
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
@@ -259,6 +269,7 @@ def search_rate(
     found: list[MeasuredStream],
     *,
     json: str | None,
+    html: Path | None,
     share: float,
 ) -> None:
     """Search for the highest sustained rate; shows each trial, and the runs' document has the search."""
@@ -282,7 +293,7 @@ def search_rate(
             "trials": [asdict(trial) for trial in made],
         }
 
-    with reported(found, json, command="find-rate", more=more, judged=False):
+    with reported(found, json, html, command="find-rate", more=more, judged=False):
         with (
             stream_progress(console) as on_progress,
             StreamSession(
@@ -313,6 +324,7 @@ def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
 def reported(
     found: list[MeasuredStream],
     json: str | None,
+    html: Path | None,
     *,
     command: str = "stream",
     more: Callable[[], dict[str, Any]] = dict,
@@ -335,6 +347,8 @@ def reported(
         write_stream(Path(json), found, document)
     else:
         write_json(json, document)
+    if html is not None:
+        write_page(html, found, command)
     if shows_text(json):
         for measured in found:
             show_stream(measured, results_console())
@@ -345,6 +359,17 @@ def reported(
         raise typer.Exit(INTERRUPTED_STATUS)
     if judged and not all(measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
+
+
+def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
+    """Write the runs as a page. Raises `SettingError` where it cannot be written."""
+    from forebay.bench.report.html_stream import stream_page
+    from forebay.files import write_atomic
+
+    try:
+        write_atomic(path, stream_page(found, command).encode())
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextmanager
