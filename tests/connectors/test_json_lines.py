@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors.formats import dead_letter_json, parse_dead_letter, result_json
 from forebay.errors import MalformedRecord
-from forebay.records import DeadLetter, Result, Usage
+from forebay.records import DeadLetter, Result, Timeline, Usage
 
 TEXT = st.text()
 MAYBE = st.none() | TEXT
@@ -85,6 +85,10 @@ def test_a_result_is_one_line_with_all_its_fields() -> None:
     assert value["answer"] == {"topic": "é"}
     assert value["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 0}
     assert "\n" not in result_json(result)
+    assert "timeline" not in value
+    timed = orjson.loads(result_json(replace(result, timeline=Timeline(1, 2))))
+    assert timed["timeline"]["accepted_us"] == 2
+    assert timed["timeline"]["sent_us"] is None
 
 
 def test_a_records_key_and_headers_are_left_to_the_system_that_they_are_of() -> None:

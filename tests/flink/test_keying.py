@@ -16,7 +16,7 @@ from forebay.engine.prompt import FieldTemplate
 from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
 from forebay.flink.keying import Keying
 from forebay.flink.shards import flink_keys, shard_of
-from forebay.records import DeadLetter, Event, KeyedEvent
+from forebay.records import DeadLetter, Event, KeyedEvent, Timeline
 
 
 class FromTemplate:
@@ -46,6 +46,12 @@ def test_an_event_gets_its_key_its_id_and_its_shard() -> None:
     )
     assert item == KeyedEvent(id="3", key="ann", event=event(user="ann", n=3), read_ms=42)
     assert flink_key == flink_keys(8)[shard_of("ann", 8)]
+
+
+def test_a_timeline_begins_where_an_event_is_read() -> None:
+    _, item = keyed(encode(event()), timeline=True)
+    assert item.timeline == Timeline(read_us=42_000)
+    assert keyed(encode(event()))[1].timeline is None
 
 
 def test_without_an_id_its_position_names_it_and_without_a_key_its_id_spreads_it() -> None:

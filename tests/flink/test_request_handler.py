@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,19 @@ from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
-from forebay.records import DeadLetter, Event, KeyedEvent, Message, Request, Result, Sampling
+from forebay.records import (
+    Completion,
+    DeadLetter,
+    Event,
+    KeyedEvent,
+    Message,
+    Request,
+    Result,
+    Sampling,
+    Timeline,
+    Timing,
+    Usage,
+)
 from forebay.testing.answers import echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.script import Fixed
@@ -70,6 +83,42 @@ async def test_a_result_carries_the_event_and_the_answer() -> None:
     assert found.usage.completion_tokens > 0
     assert (counts.calls, counts.retries) == (1, 0)
     assert counts.completion_tokens == found.usage.completion_tokens
+
+
+class TimedEngine:
+    """Its calls take known times: sent after 2 s, the first token 3 s later, done after 4 more."""
+
+    def __init__(self, clock: ManualClock, *, streams: bool = True) -> None:
+        self._clock = clock
+        self._streams = streams
+
+    async def complete(self, request: Request, **_: object) -> Completion:
+        self._clock.advance(2.0)
+        sent_s = self._clock.monotonic_s()
+        self._clock.advance(7.0)
+        timing = Timing(sent_s, sent_s + 7.0, first_token_s=sent_s + 3.0 if self._streams else None)
+        self._clock.advance(0.5)
+        return Completion("yes", "stop", Usage(), timing)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_timeline_has_the_moments_of_the_call_by_the_wall_clock(streams: bool) -> None:
+    clock = ManualClock(wall_ms=1_000_000)
+    spec = call(TimedEngine(clock, streams=streams))
+    begun = replace(item(), timeline=Timeline(read_us=5, accepted_us=6))
+    found = await RequestHandler(spec, InferenceCounters(), clock).answer(begun)
+    assert isinstance(found, Result)
+    first_us = 1_005_000_000 if streams else None
+    assert found.timeline == Timeline(5, 6, 1_002_000_000, first_us, 1_009_000_000)
+
+
+async def test_without_a_timeline_none_is_made() -> None:
+    found = await answer(item(), call())
+    assert isinstance(found, Result)
+    assert found.timeline is None
 
 
 async def test_the_request_is_made_of_the_event_and_the_call() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.codec import encode
-from forebay.records import Event, KeyedEvent, Result, Usage
+from forebay.records import Event, KeyedEvent, Result, Timeline, Usage
 from forebay.stateful.entries import Turn
 from forebay.stateful.machine import Emit
 from forebay.stateful.outputs import leaving
@@ -23,3 +23,14 @@ def test_a_result_names_the_replica_of_its_call() -> None:
     assert (result.replica, result.finish_reason, result.called_s) == ("http://a:1", "stop", 0.25)
     _, (alone,) = leaving(turn, Step(None, outputs=(Output("a"),)), None)
     assert alone.record.replica is None
+
+
+def test_a_result_has_the_timeline_of_its_call_and_without_one_that_of_its_event() -> None:
+    item = KeyedEvent("i", "k", Event(b"x", {}), 5, Timeline(7, 8))
+    turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
+    carrier = Result("i", "k", {}, "said", Usage(), 1, 5, 0.5, 0.25, timeline=Timeline(7, 8, 9, 10, 11))
+    for given, timeline in ((carrier, Timeline(7, 8, 9, 10, 11)), (None, Timeline(7, 8))):
+        _, (effect,) = leaving(turn, Step(None, outputs=(Output("a"),)), given)
+        assert isinstance(effect, Emit)
+        assert isinstance(effect.record, Result)
+        assert effect.record.timeline == timeline

@@ -11,6 +11,7 @@ import typer
 from forebay.cli.bench_compare import compare_runs
 from forebay.cli.bench_grid import grid
 from forebay.cli.bench_interplay import interplay
+from forebay.cli.bench_goodput import goodput
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
@@ -46,6 +47,7 @@ bench.command(cls=Command)(grid)
 bench.command(cls=Command)(interplay)
 bench.command(cls=Command)(serve)
 bench.command(cls=Command)(stream)
+bench.command(cls=Command)(goodput)
 bench.command(name="report")(report_run)
 bench.command(name="compare", cls=Command)(compare_runs)
 

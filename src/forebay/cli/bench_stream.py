@@ -15,19 +15,21 @@ from forebay.cli.output import (
     JsonFile,
     check_distinct,
     check_json,
+    check_writable,
     errors_console,
     results_console,
     say,
     shows_text,
     write_json,
 )
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.bench.metrics import Distribution
     from forebay.bench.stream.document import MeasuredStream
+    from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.measure import Progress
     from forebay.bench.stream.options import EventLoad, StreamOptions
 
@@ -95,6 +97,12 @@ Named = Annotated[
 ]
 
 
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the report as one page.", rich_help_panel=REPORT),
+]
+
+
 def stream(
     pipeline: Pipeline,
     *,
@@ -153,13 +161,29 @@ def stream(
         ),
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of times and posts.", rich_help_panel=LOAD)] = 0,
+    find_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-rate",
+            help="Search for the highest rate at which the lag does not grow and the objective is kept; it "
+            "begins at --rate, and tries each for --seconds (default: 30).",
+            rich_help_panel=LOAD,
+        ),
+    ] = False,
     data: DataFile = None,
     warm_events: WarmEvents = 20,
     patience: Patience = 60.0,
     slo_event_ms: SloMs = None,
     slo_until: SloUntil = Moment.committed,
+    slo_share: Annotated[
+        float,
+        typer.Option(
+            min=0.01, max=1, help="With --find-rate: the share that has to keep it.", rich_help_panel=REPORT
+        ),
+    ] = 0.99,
     process: Named = None,
     json: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Measure a pipeline end to end: what each event felt, from its own time to its committed result.
 
@@ -170,7 +194,7 @@ def stream(
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
 
-    check_files(json, {"--data": data, "--trace": trace, "PIPELINE": pipeline})
+    check_files(json, html, {"--data": data, "--trace": trace, "PIPELINE": pipeline})
     asked = EventLoadOptions(
         rate=rate,
         burstiness=burstiness,
@@ -195,20 +219,27 @@ def stream(
         patience_s=patience,
         processes=read_processes(process or ()),
     )
-    loads = [asked.load(turn) for turn in range(repeats)]
     found: list[MeasuredStream] = []
-    with reported(found, json):
+    if find_rate:
+        if asked.fixed:
+            raise SettingError(f"--find-rate: expected none with {asked.fixed}")
+        search_rate(options, asked, found, json=json, html=html, share=slo_share)
+        return
+    loads = [asked.load(turn) for turn in range(repeats)]
+    with reported(found, json, html):
         measure_loads(options, loads, found)
 
 
-def check_files(json: str | None, read: dict[str, Path | None]) -> None:
+def check_files(json: str | None, html: Path | None, read: dict[str, Path | None]) -> None:
     """Raise `SettingError` where what is to be written cannot be, or is what is read."""
     from forebay.bench.stream.document import events_path
 
     check_json(json)
+    if html is not None:
+        check_writable("--html", html)
     document = None if json is None or not shows_text(json) else Path(json)
     events = None if document is None else events_path(document)
-    check_distinct({"--json": document, "the events of --json": events}, read)
+    check_distinct({"--json": document, "the events of --json": events, "--html": html}, read)
 
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
@@ -232,10 +263,76 @@ def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: lis
                 break
 
 
+def search_rate(
+    options: StreamOptions,
+    asked: EventLoadOptions,
+    found: list[MeasuredStream],
+    *,
+    json: str | None,
+    html: Path | None,
+    share: float,
+) -> None:
+    """Search for the highest sustained rate; shows each trial, and the runs' document has the search."""
+    from dataclasses import asdict
+
+    from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.loads import RATE_PER_S
+    from forebay.bench.stream.measure import StreamSession
+    from forebay.bench.stream.origin import with_origin
+    from forebay.bench.stream.rate_search import RateSearch, Trial, trials
+
+    console = errors_console()
+    search = RateSearch(asked.rate or RATE_PER_S)
+    made: list[Trial] = []
+
+    def more() -> dict[str, Any]:
+        return {
+            "sustained_per_s": search.found_per_s,
+            "not_sustained_per_s": search.high_per_s,
+            "share": share,
+            "trials": [asdict(trial) for trial in made],
+        }
+
+    with reported(found, json, html, command="find-rate", more=more, judged=False):
+        with (
+            stream_progress(console) as on_progress,
+            StreamSession(
+                options, note=lambda words: say(console, words), on_progress=on_progress
+            ) as session,
+        ):
+            session.warm_up()
+            for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
+                made.append(trial)
+                found.append(measured_stream(with_origin(run, session, options), options.slo))
+                outcome = "sustained" if trial.sustained else f"not sustained: {trial.why}"
+                say(console, f"{trial.rate_per_s:.4g} events/s: {outcome}")
+        if shows_text(json):
+            say(results_console(), rate_words(search.found_per_s, search.high_per_s), style="bold")
+    if search.found_per_s is None:
+        raise typer.Exit(INVALID_STATUS)
+
+
+def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
+    """What a search gave, in one line."""
+    if found_per_s is None:
+        return "no rate was found that is sustained each time"
+    above = "" if high_per_s is None else f"; {high_per_s:.4g} are not"
+    return f"{found_per_s:.4g} events/s are sustained{above}"
+
+
 @contextmanager
-def reported(found: list[MeasuredStream], json: str | None) -> Iterator[None]:
+def reported(
+    found: list[MeasuredStream],
+    json: str | None,
+    html: Path | None,
+    *,
+    command: str = "stream",
+    more: Callable[[], dict[str, Any]] = dict,
+    judged: bool = True,
+) -> Iterator[None]:
     """Around what measures: at its end, also after an error or Ctrl-C, write and show the runs that are
-    there, and end the command with its exit status."""
+    there, and end the command with its exit status. The document has `more` besides. Not `judged`: a run that
+    is INVALID does not make it end with 1."""
     from forebay.bench.stream.document import stream_document, write_stream
 
     failure: BaseException | None = None
@@ -245,11 +342,13 @@ def reported(found: list[MeasuredStream], json: str | None) -> Iterator[None]:
         if not found:
             raise
         failure = error
-    document = stream_document(found)
+    document = {**stream_document(found, command), **more()}
     if json is not None and shows_text(json):
         write_stream(Path(json), found, document)
     else:
         write_json(json, document)
+    if html is not None:
+        write_page(html, found, command)
     if shows_text(json):
         for measured in found:
             show_stream(measured, results_console())
@@ -258,8 +357,19 @@ def reported(found: list[MeasuredStream], json: str | None) -> Iterator[None]:
     last = found[-1].run
     if last.failure is None and (failure is not None or not last.complete):
         raise typer.Exit(INTERRUPTED_STATUS)
-    if not all(measured.verdict.valid for measured in found):
+    if judged and not all(measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
+
+
+def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
+    """Write the runs as a page. Raises `SettingError` where it cannot be written."""
+    from forebay.bench.report.html_stream import stream_page
+    from forebay.files import write_atomic
+
+    try:
+        write_atomic(path, stream_page(found, command).encode())
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

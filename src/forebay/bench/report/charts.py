@@ -241,6 +241,7 @@ def rows_chart(
     end: float,
     unit: Unit,
     label: str,
+    x_name: str = "time since the start",
 ) -> Html:
     """Bars in rows over time: of each colour (row, from, to)."""
     width, row_height = 1080.0, min(max(480.0 / max(rows, 1), 3.0), 14.0)
@@ -264,7 +265,7 @@ def rows_chart(
             for x in (round(x_axis.at(value), 1) for value in x_axis.ticks())
         ),
         *bars,
-        *below(x_axis, bottom, _named("time since the start", unit), (31, 68)),
+        *below(x_axis, bottom, _named(x_name, unit), (31, 68)),
         label=label,
     )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, Replay, check_rate
 from forebay.bench.serve import LoadOptions
+from forebay.bench.stream.lag import LEAST_EVENTS
 from forebay.bench.stream.options import EventLoad
 from forebay.errors import SettingError
 
 RATE_PER_S = 10.0
 EVENTS = 300
+TRIAL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,22 @@ class EventLoadOptions:
     seconds: float | None = None
     data: Path | None = None
     seed: int = 0
+
+    @property
+    def fixed(self) -> str:
+        """The options that leave no rate to choose; empty where there are none."""
+        given = {
+            "--ramp": self.ramp,
+            "--bursts": self.bursts,
+            "--trace": self.trace,
+            "--events": self.events,
+        }
+        return " and ".join(name for name, value in given.items() if value is not None)
+
+    def at_rate(self, rate_per_s: float, turn: int = 0) -> EventLoad:
+        """The load at another rate, for `seconds`, or `TRIAL_S`, and of twice `LEAST_EVENTS` at least."""
+        count = max(2 * LEAST_EVENTS, round(rate_per_s * (self.seconds or TRIAL_S)))
+        return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:
         """The load of repeat `turn`, which has a seed of its own. Raises `SettingError` for options that do

@@ -34,6 +34,7 @@ from forebay.bench.stream.events import due_offsets, event_lines, fields_of, rea
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.feed_process import FeedProcess
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
+from forebay.bench.stream.kills import Kill, Killer
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
 from forebay.bench.stream.process import RunProcess
@@ -153,17 +154,19 @@ class StreamSession:
         warm = EventLoad(schedule=Constant(min(rate_per_s, 1e6)), events=count, seed=load.seed + 1)
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
 
-    def measure(self, load: EventLoad) -> StreamRun:
+    def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
         """Let the load through, and give what was seen of each event; blocks until all are committed, or
         `patience_s` after the last was due. After Ctrl-C the run is what came until then, not `complete`;
-        where the pipeline ended, it has the reason as its `failure`."""
+        where the pipeline ended, it has the reason as its `failure`. `kills` are made meanwhile."""
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()
             self.engines.used_s()
             began_us, ids, due_us = self._offer(load)
             complete, failure = True, None
+            killer = Killer(self.run, self.engines, kills, began_us, self._note)
             try:
-                self._await(began_us, ids, due_us, due_us[-1] + round(self._options.patience_s * 1e6))
+                until_us = due_us[-1] + round(self._options.patience_s * 1e6)
+                self._await(began_us, ids, due_us, until_us, killer)
             except KeyboardInterrupt:
                 complete = False
             except LaunchError as error:
@@ -182,6 +185,7 @@ class StreamSession:
             events=self._book.records(ids, due_us, self._emitted(), began_us),
             checkpoints=checkpoints_between(self._flink.checkpoints, began_us, ended_us),
             samples=sampler.samples(begin),
+            kills=tuple(killer.killed),
             strangers=self._book.strangers,
             resolution_s=file_clock_s(),
             # What a killed JVM had used is not known.
@@ -192,6 +196,11 @@ class StreamSession:
             complete=complete,
             failure=failure,
         )
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until the last load's events all have a result or a dead letter; False where they have not
+        within `timeout_s`."""
+        return self._await(now_us(), self._last, (), now_us() + round(timeout_s * 1e6))
 
     def _emitted(self) -> Mapping[str, tuple[int, int]]:
         try:
@@ -238,15 +247,25 @@ class StreamSession:
         path = self._folder / f"events-{self._loads}.txt"
         path.write_bytes(b"".join(event_lines(ids, due_us, fields_of(data, len(ids), load.seed))))
         self._sent += len(ids)
+        self._last = ids
         self._loads += 1
         self._book.expect(ids)
         self._feed.load(path)
         return began_us, ids, due_us
 
-    def _await(self, began_us: int, ids: Sequence[str], due_us: Sequence[int], until_us: int) -> bool:
+    def _await(
+        self,
+        began_us: int,
+        ids: Sequence[str],
+        due_us: Sequence[int],
+        until_us: int,
+        killer: Killer | None = None,
+    ) -> bool:
         """Block until all of the events have a result or a dead letter, at most `until_us`."""
         due = 0
         while True:
+            if killer is not None:
+                killer.look()
             self._book.look()
             done, failed = self._book.done(ids)
             now = now_us()

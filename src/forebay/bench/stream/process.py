@@ -74,10 +74,14 @@ class RunProcess:
         return ""
 
     def kill_jvm(self) -> None:
-        """Kill the JVM, in which all of the tasks are; the command goes on with another."""
-        found = {process for process in session_members(self.pid) if _is_java(process)}
-        if not found:
-            raise LaunchError(f"there is no JVM to kill; the run said: {self.said()}")
+        """Kill the JVM, in which all of the tasks are; the command goes on with another. Where it is just
+        being started, it is waited for."""
+        until_s = time.monotonic() + GONE_S
+        while not (found := {each for each in session_members(self.pid) if _is_java(each)}):
+            self.check()
+            if time.monotonic() > until_s:
+                raise LaunchError(f"there is no JVM to kill; the run said: {self.said()}")
+            time.sleep(POLL_S)
         kill(found)
         wait_gone(found, GONE_S)
 

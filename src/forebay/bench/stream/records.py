@@ -86,12 +86,23 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Killed:
+    """A part that was killed in the run. `back_s`: when what had to be started again was; that which comes
+    back by itself, at once."""
+
+    part: str
+    at_s: float
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRun:
     """All that a run of a pipeline under one load gave.
 
     `began_at`: wall-clock time of its start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`:
     schedule, events, seed, data, and the pipeline's own settings. `events`: in the order in which they were
-    due. `checkpoints`: those triggered in the run. `samples`: once a second, by name:
+    due. `checkpoints`: those triggered in the run. `kills`: what was killed. `samples`: once a second, by
+    name:
 
     - of the engine, as `forebay.bench.engine_signals` tells them: `running`, `waiting`, `kv_cache_usage`,
       `preemptions`, `prefix_cache_hit_share`, ...; of several engines, each name begins with `engine0_`, ...
@@ -111,6 +122,7 @@ class StreamRun:
     events: tuple[EventRecord, ...]
     checkpoints: tuple[Checkpoint, ...] = ()
     samples: tuple[EngineSample, ...] = ()
+    kills: tuple[Killed, ...] = ()
     strangers: int = 0
     resolution_s: float = 0.004
     others_cores: float | None = None

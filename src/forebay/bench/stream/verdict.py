@@ -106,7 +106,7 @@ def _doubled_none(run: StreamRun) -> str | None:
 
 def _is_steady(run: StreamRun) -> str | None:
     schedule = run.asked.get("schedule", {})
-    if schedule.get("kind") not in STEADY:
+    if schedule.get("kind") not in STEADY or run.kills:
         return None
     due_s = sorted(event.due_s for event in run.events)
     done_s = sorted(event.answered_s for event in run.events if event.answered_s is not None)

@@ -1,0 +1,41 @@
+"""Goodput without and with kills, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from forebay.bench.statistics import mean_interval
+from forebay.bench.stream.document import MeasuredStream
+from forebay.bench.stream.kills import next_result_s
+
+
+def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
+    """What the runs without and with kills gave: of each kind the goodput, its mean and interval where there
+    are several, what was lost and doubled, and how long each kill was recovered from (see `next_result_s`),
+    in the order of the runs."""
+    return {
+        "without_kills": _of([measured for measured in found if not measured.run.kills]),
+        "with_kills": _of([measured for measured in found if measured.run.kills]),
+    }
+
+
+def _of(found: Sequence[MeasuredStream]) -> dict[str, Any] | None:
+    if not found:
+        return None
+    shares = [each.figures.goodput for each in found if each.figures.goodput is not None]
+    interval = mean_interval(shares)
+    return {
+        "goodput": shares,
+        "interval": None if interval is None else asdict(interval),
+        "good_per_s": [each.figures.good_per_s for each in found],
+        "lost": sum(each.figures.lost for each in found),
+        "doubled": sum(each.figures.doubled for each in found),
+        "failed": sum(each.figures.failed for each in found),
+        "kills": [
+            {**asdict(killed), "next_result_s": next_result_s(killed, each.run.events)}
+            for each in found
+            for killed in each.run.kills
+        ],
+    }

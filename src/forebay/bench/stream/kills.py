@@ -1,0 +1,113 @@
+"""Which parts of a measured pipeline are killed, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, get_args
+
+from forebay.bench.stream.engines import Engines
+from forebay.bench.stream.feed import now_us
+from forebay.bench.stream.process import RunProcess
+from forebay.bench.stream.records import EventRecord, Killed
+from forebay.errors import SettingError
+
+Part = Literal["jvm", "command", "engine"]
+"""`jvm`: Flink with all of its tasks; the command goes on with another. `command`: `forebay run`, with what
+it started; it is started again at once. `engine`: the local one, which is brought back."""
+PARTS: tuple[Part, ...] = get_args(Part)
+SETTLE_S = 0.1
+"""What was on its way when a part was killed may still be answered for so long."""
+EDGE = 0.15
+"""In this share of the time at its beginning and its end, drawn kills leave the pipeline alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """`part` is killed `at_s` seconds after the first moment of the load."""
+
+    part: Part
+    at_s: float
+
+
+def read_kill(words: str) -> Kill:
+    """A kill as the command line has it, `PART:SECONDS`. Raises `SettingError`."""
+    part, _, number = words.partition(":")
+    try:
+        at_s = float(number)
+    except ValueError:
+        at_s = -1.0
+    found = next((each for each in PARTS if each == part), None)
+    if found is None or not 0 <= at_s <= 1e6:
+        raise SettingError(
+            f"--kill: expected PART:SECONDS, such as jvm:20, with one of {', '.join(PARTS)}; found "
+            f"{words[:80]!r}"
+        )
+    return Kill(found, at_s)
+
+
+def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) -> list[Kill]:
+    """`count` kills of `parts` by turns, one at a random moment of each of as many equal parts of the middle
+    of `seconds`; the same for the same seed."""
+    dice = Random(f"kills {seed}")
+    begin_s, length_s = EDGE * seconds, (1 - 2 * EDGE) * seconds / max(1, count)
+    return [
+        Kill(parts[number % len(parts)], round(begin_s + (number + dice.random()) * length_s, 2))
+        for number in range(count)
+    ]
+
+
+class Killer:
+    """Makes kills when they are due. A kill blocks until what was killed is gone, and what does not come
+    back by itself is started again."""
+
+    def __init__(
+        self,
+        run: RunProcess,
+        engines: Engines,
+        kills: Sequence[Kill],
+        began_us: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self._run = run
+        self._engines = engines
+        self._left = sorted(kills, key=lambda kill: kill.at_s)
+        self._began_us = began_us
+        self._note = note
+        self.killed: list[Killed] = []
+
+    def look(self) -> None:
+        """Make the kills that are due by now."""
+        while self._left and self._passed_s() >= self._left[0].at_s:
+            self._kill(self._left.pop(0).part)
+
+    def _kill(self, part: Part) -> None:
+        at_s = self._passed_s()
+        self._note(f"{at_s:.0f} s: the {part} is killed")
+        if part == "jvm":
+            self._run.kill_jvm()
+        elif part == "command":
+            self._run.kill_command()
+            self._run.start()
+        else:
+            self._engines.kill()
+            self._engines.bring_back()
+        self.killed.append(Killed(part, at_s, self._passed_s()))
+
+    def _passed_s(self) -> float:
+        return (now_us() - self._began_us) / 1e6
+
+
+def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None:
+    """How long it took from a kill until a result was committed that was answered after it; None where none
+    was. What was answered before the kill, and committed after, says nothing of a recovery."""
+    after = (
+        event.committed_s
+        for event in events
+        if event.committed_s is not None
+        and event.answered_s is not None
+        and event.answered_s > killed.at_s + SETTLE_S
+    )
+    first_s = min(after, default=None)
+    return None if first_s is None else first_s - killed.at_s

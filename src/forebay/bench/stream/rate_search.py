@@ -1,0 +1,155 @@
+"""The search for the highest rate that is sustained: told outcomes, it says the next rate to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from forebay.bench.load.schedules import MAX_RATE_PER_S, check_rate
+from forebay.bench.stream.figures import stream_figures
+from forebay.bench.stream.measure import StreamSession
+from forebay.bench.stream.options import EventLoad, EventSlo
+from forebay.bench.stream.records import StreamRun
+from forebay.errors import SettingError
+
+RESOLUTION = 1.1
+LEAST_PER_S = 0.01
+MOST_TRIALS = 40
+
+
+class RateSearch:
+    """Doubles or halves from the first rate until one is sustained and one is not, then bisects between them
+    in the logarithm until they are as close as `resolution` says, then tries the lower one `confirmations`
+    times more. One that is not sustained each time counts as not sustained, and the search goes on below.
+
+    Above `most_per_s` and below `least_per_s` nothing is tried. After `MOST_TRIALS` it ends without a result.
+    """
+
+    def __init__(
+        self,
+        first_per_s: float,
+        *,
+        resolution: float = RESOLUTION,
+        confirmations: int = 2,
+        least_per_s: float = LEAST_PER_S,
+        most_per_s: float = MAX_RATE_PER_S,
+    ) -> None:
+        check_rate("--rate", first_per_s)
+        if not 1 < resolution <= 2:
+            raise SettingError(f"resolution: expected more than 1, and at most 2, found {resolution:g}")
+        self._first = min(max(first_per_s, least_per_s), most_per_s)
+        self._resolution = resolution
+        self._confirmations = confirmations
+        self._least, self._most = least_per_s, most_per_s
+        self._sustained: list[float] = []
+        self._high: float | None = None
+        self._confirmed = 0
+        self._trials = 0
+
+    @property
+    def low_per_s(self) -> float | None:
+        """The highest rate that was sustained whenever it was tried; None so far for none."""
+        return self._sustained[-1] if self._sustained else None
+
+    @property
+    def high_per_s(self) -> float | None:
+        """The lowest rate that was not sustained; None so far for none."""
+        return self._high
+
+    @property
+    def next_per_s(self) -> float | None:
+        """The rate to try next; None: the search is over."""
+        low, high = self.low_per_s, self._high
+        if self._trials >= MOST_TRIALS:
+            return None
+        if low is None:
+            if high is None:
+                return self._first
+            return None if high <= self._least else max(self._least, high / 2)
+        if high is None and low < self._most:
+            return min(self._most, low * 2)
+        if high is not None and high > low * self._resolution:
+            return math.sqrt(low * high)
+        return low if self._confirmed < self._confirmations else None
+
+    @property
+    def found_per_s(self) -> float | None:
+        """The highest sustained rate, once it is confirmed; None before, and where there is none."""
+        over = self.next_per_s is None and self._trials < MOST_TRIALS
+        return self.low_per_s if over else None
+
+    def tell(self, sustained: bool) -> None:
+        """What came of trying `next_per_s`."""
+        rate = self.next_per_s
+        assert rate is not None
+        self._trials += 1
+        if rate == self.low_per_s:
+            if sustained:
+                self._confirmed += 1
+                return
+            self._sustained.pop()
+        if sustained:
+            self._sustained.append(rate)
+        else:
+            self._high = rate
+        self._confirmed = 0
+
+
+SETTLE_S = 600.0
+"""The longest wait, after a rate that was too high, until all that piled up is through."""
+
+
+def trials(
+    session: StreamSession,
+    search: RateSearch,
+    load_at: Callable[[float, int], EventLoad],
+    *,
+    slo: EventSlo | None = None,
+    share: float = 0.99,
+) -> Iterator[tuple[Trial, StreamRun]]:
+    """Try rates on one warm pipeline until the search is over; each trial when it is there. `load_at` gives
+    the load of a rate, and of the number of the trial, for its seed. Ends early after Ctrl-C, where the
+    pipeline ended, and where what piled up does not get through."""
+    number = 0
+    while (rate := search.next_per_s) is not None:
+        run = session.measure(load_at(rate, number))
+        trial = tried(run, rate, slo, share)
+        if run.complete:
+            search.tell(trial.sustained)
+        yield trial, run
+        if not run.complete or not session.settle(SETTLE_S):
+            return
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One rate that was tried: whether it was sustained, and if not, why."""
+
+    rate_per_s: float
+    sustained: bool
+    why: str
+
+
+def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
+    """Whether `run`, a load of so many events per second, was sustained: the number of events that were due
+    and not answered did not grow (see `Slope.grows`), all have their result, and the objective, if there is
+    one, was kept by a `share` of them."""
+    figures = stream_figures(run, slo)
+    slope = figures.lag["answered"]
+    if run.failure is not None:
+        why = run.failure
+    elif figures.lost or figures.failed:
+        why = f"{figures.lost} of {figures.offered} events without a result, {figures.failed} dead letters"
+    elif slope is None:
+        why = f"{figures.offered} events are too few to tell whether a lag grows"
+    elif slope.grows(figures.offered_per_s):
+        why = f"the lag grew by {slope.per_s:.3g}/s (95 % interval {slope.low:.3g} to {slope.high:.3g})"
+    elif slo is not None and figures.goodput is not None and figures.goodput < share:
+        why = (
+            f"{figures.goodput:.1%} {slo.until} within {slo.within_s * 1000:g} ms, {share:.1%} were asked for"
+        )
+    else:
+        why = ""
+    return Trial(rate_per_s, not why, why)

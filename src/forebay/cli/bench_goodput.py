@@ -1,0 +1,171 @@
+"""`forebay bench goodput`: what share of events kept their objective, also while parts are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forebay.cli.bench_serve import INVALID_STATUS, LOAD
+from forebay.cli.bench_stream import (
+    DataFile,
+    EngineUrls,
+    HtmlFile,
+    Moment,
+    Patience,
+    Pipeline,
+    SetValues,
+    SloUntil,
+    WarmEvents,
+    check_files,
+    reported,
+    stream_progress,
+)
+from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.bench.stream.document import MeasuredStream
+    from forebay.bench.stream.kills import Kill
+    from forebay.bench.stream.options import EventLoad, StreamOptions
+
+KILLS = "What is killed"
+
+
+def goodput(
+    pipeline: Pipeline,
+    *,
+    slo_event_ms: Annotated[
+        float, typer.Option(help="The objective: from an event's time to its committed result.")
+    ],
+    slo_until: SloUntil = Moment.committed,
+    set: SetValues = None,
+    engine: EngineUrls = None,
+    rate: Annotated[
+        float, typer.Option(help="Events per second, with exponential gaps.", rich_help_panel=LOAD)
+    ] = 10.0,
+    constant: Annotated[bool, typer.Option("--constant", help="Even gaps.", rich_help_panel=LOAD)] = False,
+    seconds: Annotated[float, typer.Option(help="Length of each run.", rich_help_panel=LOAD)] = 90.0,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART:SECONDS",
+            help="Kill a part so long after the start: jvm, command, or engine (one that is started here). "
+            "May be repeated.",
+            rich_help_panel=KILLS,
+        ),
+    ] = None,
+    kills: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="So many kills at random moments.", rich_help_panel=KILLS),
+    ] = None,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1, max=100, help="Pairs of runs, without and with the kills, by turns.", rich_help_panel=LOAD
+        ),
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of times, posts and kills.", rich_help_panel=LOAD)] = 0,
+    data: DataFile = None,
+    warm_events: WarmEvents = 20,
+    patience: Patience = 120.0,
+    json: JsonFile = None,
+    html: HtmlFile = None,
+) -> None:
+    """Measure how many events have their committed result in time, without and with parts killed.
+
+    Without --kill and --kills, only without. The exit status is 1 where an event was lost or doubled, or the
+    figures cannot be believed, and 130 after Ctrl-C.
+    """
+    from forebay.bench.stream.goodput import goodput_document
+    from forebay.bench.stream.kills import PARTS, drawn_kills, read_kill
+    from forebay.bench.stream.loads import EventLoadOptions
+    from forebay.bench.stream.options import EventSlo, StreamOptions
+
+    check_files(json, html, {"--data": data, "PIPELINE": pipeline})
+    if kill and kills is not None:
+        raise SettingError("--kill and --kills: expected one of them")
+    asked = EventLoadOptions(rate=rate, constant=constant, seconds=seconds, data=data, seed=seed)
+    options = StreamOptions(
+        pipeline=pipeline,
+        settings=set or (),
+        engine=engine or (),
+        load=asked.load(),
+        warm_events=warm_events,
+        slo=EventSlo(within_s=slo_event_ms / 1000, until=slo_until.value),
+        patience_s=patience,
+    )
+    loads = [asked.load(turn) for turn in range(repeats)]
+    chosen = [read_kill(words) for words in kill or ()]
+
+    def kills_of(number: int, engine_is_ours: bool) -> Sequence[Kill]:
+        if not engine_is_ours and any(each.part == "engine" for each in chosen):
+            raise SettingError(
+                "--kill engine: only an engine that is started here is killed; leave out --engine"
+            )
+        parts = [part for part in PARTS if part != "engine" or engine_is_ours]
+        return drawn_kills(kills, seconds, seed + number, parts) if kills else chosen
+
+    found: list[MeasuredStream] = []
+    with reported(found, json, html, command="goodput", more=lambda: goodput_document(found)):
+        _measure(options, loads, found, kills_of)
+        if shows_text(json):
+            show_goodput(found, results_console())
+    if any(measured.figures.lost or measured.figures.doubled for measured in found):
+        raise typer.Exit(INVALID_STATUS)
+
+
+def _measure(
+    options: StreamOptions,
+    loads: Sequence[EventLoad],
+    found: list[MeasuredStream],
+    kills_of: Callable[[int, bool], Sequence[Kill]],
+) -> None:
+    """Measure each load without kills and with those that `kills_of` gives for its number, and for whether
+    the engine can be killed."""
+    from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.measure import StreamSession
+    from forebay.bench.stream.origin import with_origin
+    from forebay.bench.stream.rate_search import SETTLE_S
+
+    console = errors_console()
+    with (
+        stream_progress(console) as on_progress,
+        StreamSession(options, note=lambda words: say(console, words), on_progress=on_progress) as session,
+    ):
+        ours = session.engines.ours is not None
+        planned = [kills_of(number, ours) for number in range(len(loads))]
+        session.warm_up()
+        for load, kills in zip(loads, planned, strict=True):
+            for now in ((), kills) if kills else ((),):
+                say(console, f"measuring {load.events} events, {len(now)} kills")
+                run = session.measure(load, now)
+                found.append(measured_stream(with_origin(run, session, options), options.slo))
+                if not run.complete or not session.settle(SETTLE_S):
+                    return
+
+
+def show_goodput(found: list[MeasuredStream], console: Console) -> None:
+    """The runs beside each other, and how each kill was recovered from."""
+    from rich.table import Table
+
+    from forebay.bench.stream.kills import next_result_s
+
+    table = Table("run", "goodput", "good events/s", "lost", "doubled", "dead letters", box=None)
+    for measured in found:
+        figures = measured.figures
+        table.add_row(
+            f"{len(measured.run.kills)} kills",
+            "–" if figures.goodput is None else f"{figures.goodput:.1%}",
+            "–" if figures.good_per_s is None else f"{figures.good_per_s:.2f}",
+            *map(str, (figures.lost, figures.doubled, figures.failed)),
+        )
+    console.print(table)
+    for measured in found:
+        for killed in measured.run.kills:
+            after_s = next_result_s(killed, measured.run.events)
+            back = "no result came after it" if after_s is None else f"next result {after_s:.1f} s later"
+            say(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")

@@ -1,0 +1,67 @@
+"""Which parts are killed, and what is told of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.bench.stream.stream_runs import even, event, lost, stream_run
+
+from forebay.bench.stream.document import measured_stream
+from forebay.bench.stream.goodput import goodput_document
+from forebay.bench.stream.kills import EDGE, PARTS, Kill, drawn_kills, next_result_s, read_kill
+from forebay.bench.stream.options import EventSlo
+from forebay.bench.stream.records import Killed
+from forebay.errors import SettingError
+
+
+def test_a_kill_of_the_command_line() -> None:
+    assert read_kill("jvm:20") == Kill("jvm", 20.0)
+    assert read_kill("engine:0.5") == Kill("engine", 0.5)
+
+
+@pytest.mark.parametrize("words", ["jvm", "jvm:", "broker:5", "jvm:-1", "jvm:nan", "command:1e9", "", ":3"])
+def test_what_is_no_kill(words: str) -> None:
+    with pytest.raises(SettingError, match="--kill: expected PART:SECONDS, such as jvm:20"):
+        read_kill(words)
+
+
+@given(st.integers(1, 30), st.floats(10, 1000), st.integers(0, 2**31))
+def test_drawn_kills_are_in_the_middle_in_order_and_by_turns(count: int, seconds: float, seed: int) -> None:
+    kills = drawn_kills(count, seconds, seed, PARTS)
+    assert kills == drawn_kills(count, seconds, seed, PARTS)
+    assert [kill.part for kill in kills] == [PARTS[n % len(PARTS)] for n in range(count)]
+    times = [kill.at_s for kill in kills]
+    assert times == sorted(times)
+    assert all(EDGE * seconds - 0.01 <= at_s <= (1 - EDGE) * seconds + 0.01 for at_s in times)
+
+
+def test_a_recovery_ends_with_a_result_that_was_answered_after_the_kill() -> None:
+    # Answered at 0.316 and 5.316 after their time, committed half a second later.
+    stages = (0.001, 0.002, 0.003, 0.01, 5.1, 0.2, 0.001, 0.5)
+    events = [event(0, 9.5), event(1, 9.6, stages), lost(2, 9.7)]
+    assert next_result_s(Killed("jvm", 10.0, 10.0), events) == pytest.approx(9.6 + 5.817 - 10.0)
+    assert next_result_s(Killed("jvm", 20.0, 20.0), events) is None
+
+
+def test_goodput_without_and_with_kills_side_by_side() -> None:
+    slo = EventSlo(within_s=1.0)
+    killed = (Killed("jvm", 5.0, 5.0),)
+    with_kills = [*even(199), event(199, 19.9, results=2, committed_s=25.0)]
+    found = [
+        measured_stream(stream_run(even(200)), slo),
+        measured_stream(stream_run(with_kills, kills=killed), slo),
+    ]
+    document = goodput_document(found)
+    assert document["without_kills"]["goodput"] == [1.0]
+    assert document["with_kills"]["goodput"] == [0.995]
+    assert document["with_kills"]["doubled"] == 1
+    (kill,) = document["with_kills"]["kills"]
+    assert kill["next_result_s"] == pytest.approx(4.8 + 0.817 - 5.0)
+    assert goodput_document(found[:1])["with_kills"] is None
+
+
+def test_a_lag_that_grows_while_parts_are_away_makes_no_run_invalid() -> None:
+    slow = [event(n, n / 10, (0.001, 0.002, 0.003, 0.01, 0.1 + n / 40, 0.2, 0.001, 0.5)) for n in range(200)]
+    assert not measured_stream(stream_run(slow)).verdict.valid
+    assert measured_stream(stream_run(slow, kills=(Killed("jvm", 1.0, 1.0),))).verdict.valid

@@ -1,0 +1,101 @@
+"""The highest sustained rate, found for pipelines whose limit is known."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.bench.stream.stream_runs import even, event, lost, stream_run
+
+from forebay.bench.stream.options import EventSlo
+from forebay.bench.stream.rate_search import MOST_TRIALS, RateSearch, tried
+from forebay.errors import SettingError
+
+rates = st.floats(0.05, 5e4)
+resolutions = st.floats(1.02, 2.0)
+
+
+@given(rates, rates, resolutions, st.integers(0, 4))
+def test_a_limit_is_found_to_the_resolution(
+    limit: float, first: float, resolution: float, confirmations: int
+) -> None:
+    search = RateSearch(first, resolution=resolution, confirmations=confirmations)
+    trials = []
+    while (rate := search.next_per_s) is not None:
+        trials.append(rate)
+        search.tell(rate <= limit)
+    found = search.found_per_s
+    assert found is not None
+    assert found <= limit < found * resolution * (1 + 1e-9)
+    assert trials.count(found) == 1 + confirmations
+    doublings = abs(math.log2(limit / first)) + 2
+    bisections = math.log2(1 / math.log2(resolution)) + 1
+    assert len(trials) <= doublings + max(0.0, bisections) + confirmations + 1
+
+
+@given(rates, st.integers(0, 2**32))
+def test_whatever_is_told_it_ends_and_gives_only_what_was_always_sustained(first: float, seed: int) -> None:
+    dice, told = Random(seed), dict[float, list[bool]]()
+    search = RateSearch(first)
+    for _ in range(MOST_TRIALS + 1):
+        rate = search.next_per_s
+        if rate is None:
+            break
+        outcome = dice.random() < 0.6
+        told.setdefault(rate, []).append(outcome)
+        search.tell(outcome)
+    assert search.next_per_s is None
+    found = search.found_per_s
+    if found is not None:
+        assert told[found] == [True] * 3
+
+
+def test_no_rate_is_sustained() -> None:
+    search = RateSearch(1.0, least_per_s=0.3)
+    seen = []
+    while (rate := search.next_per_s) is not None:
+        seen.append(rate)
+        search.tell(False)
+    assert seen == [1.0, 0.5, 0.3]
+    assert search.found_per_s is None
+
+
+def test_the_highest_rate_that_may_be_tried_is_sustained() -> None:
+    search = RateSearch(3.0, most_per_s=10.0, confirmations=1)
+    seen = []
+    while (rate := search.next_per_s) is not None:
+        seen.append(rate)
+        search.tell(True)
+    assert seen == [3.0, 6.0, 10.0, 10.0]
+    assert search.found_per_s == 10.0
+
+
+def test_a_rate_that_is_not_sustained_again_is_too_high() -> None:
+    search = RateSearch(10.0, resolution=2.0, confirmations=1)
+    for outcome in (True, False, False):
+        search.tell(outcome)
+    assert (search.low_per_s, search.high_per_s, search.next_per_s) == (None, 10.0, 5.0)
+
+
+@pytest.mark.parametrize("arguments", [{"first_per_s": 0.0}, {"first_per_s": 1.0, "resolution": 1.0}])
+def test_what_no_search_can_begin_with(arguments: dict[str, float]) -> None:
+    with pytest.raises(SettingError):
+        RateSearch(**arguments)
+
+
+def growing(index: int) -> tuple[float, ...]:
+    return (0.001, 0.002, 0.003, 0.01, 0.1 + index / 8 - index / 10, 0.2, 0.001, 0.5)
+
+
+def test_what_makes_a_rate_too_high() -> None:
+    slo = EventSlo(within_s=1.0)
+    assert tried(stream_run(even(200)), 10.0, slo, 0.99).sustained
+    why = tried(stream_run([event(n, n / 10, growing(n)) for n in range(200)]), 10.0, None, 0.99).why
+    assert why.startswith("the lag grew by 2")
+    assert tried(stream_run([*even(199), lost(199, 19.9)]), 10.0, None, 0.9).why.startswith("1 of 200 events")
+    assert tried(stream_run(even(200)), 10.0, EventSlo(within_s=0.5), 0.99).why.startswith("0.0% committed")
+    assert tried(stream_run(even(20)), 10.0, None, 0.99).why.startswith("20 events are too few")
+    assert tried(stream_run(even(200), failure="it ended"), 10.0, None, 0.99).why == "it ended"

@@ -1,0 +1,143 @@
+"""`forebay bench stream` and `goodput`: what they refuse, and what they write and show of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+import typer
+from tests.bench.stream.stream_runs import even, lost, stream_run
+from typer.testing import CliRunner
+
+from forebay.bench.stream.document import MeasuredStream, measured_stream
+from forebay.bench.stream.options import EventSlo
+from forebay.cli import application
+from forebay.cli.bench_stream import headlines, load_words, rate_words, reported
+from forebay.errors import LaunchError, SettingError
+
+ASKED = {
+    "schedule": {"kind": "poisson", "rate_per_s": 10.0},
+    "events": 200,
+    "pipeline": {"name": "topics"},
+}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        "name: p\nsource: {type: generator}\nprompt: '{{ text }}'\nsink: {type: jsonl, path: out}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stream", "--rate", "0"], "--rate: expected requests per second, above 0"),
+        (["stream", "--rate", "1", "--bursts", "5:1"], "--rate and --bursts"),
+        (["stream", "--slo-event-ms", "0"], "--slo-event-ms: expected more than 0"),
+        (["stream", "--data", "no-such-file"], "no-such-file cannot be read"),
+        (["stream", "--process", "engine"], "--process: expected NAME=PID"),
+        (["stream", "--find-rate", "--events", "9"], "--find-rate: expected none with --events"),
+        (["stream", "--set", "capacity=0"], "capacity"),
+        (["stream", "--set", "prompt=null"], "prompt"),
+        (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "expected one of them"),
+        (["goodput", "--slo-event-ms", "5", "--kill", "broker:1"], "--kill: expected PART:SECONDS"),
+        (
+            ["goodput", "--slo-event-ms", "5", "--engine", "http://127.0.0.1:9", "--kill", "engine:1"],
+            "--kill engine: only an engine that is started here is killed",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    pipeline: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whatever gets that far is not refused.
+    monkeypatch.setattr("forebay.bench.stream.measure.StreamSession._open", _starts)
+    command, *options = words
+    error = CliRunner().invoke(application(), ["bench", command, str(pipeline), *options]).exception
+    assert isinstance(error, SettingError), error
+    assert said in str(error)
+
+
+def _starts(session: object) -> None:
+    session.engines = type("NoEngine", (), {"ours": None})()  # type: ignore[attr-defined]
+
+
+def test_a_pipeline_that_there_is_not(tmp_path: Path) -> None:
+    words = ["bench", "stream", str(tmp_path / "missing.yaml")]
+    error = CliRunner().invoke(application(), words).exception
+    assert isinstance(error, SettingError)
+    assert "missing.yaml" in str(error)
+
+
+def test_nothing_that_is_read_is_written_over(pipeline: Path) -> None:
+    words = ["bench", "stream", str(pipeline), "--json", str(pipeline)]
+    assert isinstance(CliRunner().invoke(application(), words).exception, SettingError)
+
+
+def measured(**changes: object) -> MeasuredStream:
+    return measured_stream(stream_run(even(200), asked=ASKED, **changes), EventSlo(within_s=1.0))
+
+
+def test_a_run_is_written_with_its_events_and_a_page(tmp_path: Path) -> None:
+    found: list[MeasuredStream] = []
+    with reported(found, str(tmp_path / "run.json"), tmp_path / "run.html"):
+        found.append(measured())
+    document = orjson.loads((tmp_path / "run.json").read_bytes())
+    assert document["runs"][0]["figures"]["goodput"] == 1.0
+    assert document["runs"][0]["figures"]["latency"]["committed"]["percentiles"]["50"] == pytest.approx(0.817)
+    events = (tmp_path / "run.events.jsonl").read_bytes().splitlines()
+    assert len(events) == 200
+    assert orjson.loads(events[3])["committed_s"] == pytest.approx(1.117)
+    assert "VALID" in (tmp_path / "run.html").read_text()
+
+
+def report(path: Path, error: BaseException | None, **changes: object) -> None:
+    """A command that measures one run, and then fails."""
+    found: list[MeasuredStream] = []
+    with reported(found, str(path), None):
+        found.append(measured(**changes))
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "status"),
+    [
+        ({"complete": False}, None, 130),
+        ({"others_cores": 2.0, "cores": 2}, None, 1),
+        ({}, KeyboardInterrupt(), 130),
+    ],
+)
+def test_the_exit_status_says_how_it_went(
+    tmp_path: Path, changes: dict[str, object], error: BaseException | None, status: int
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        report(tmp_path / "run.json", error, **changes)
+    assert ended.value.exit_code == status
+    assert (tmp_path / "run.json").exists()
+
+
+def test_what_was_measured_before_an_error_is_written_and_the_error_told(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="gone"):
+        report(tmp_path / "run.json", LaunchError("gone"))
+    assert (tmp_path / "run.json").exists()
+
+
+def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), reported([], str(tmp_path / "run.json"), None):
+        raise KeyboardInterrupt
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_the_words_of_a_run() -> None:
+    one = measured_stream(stream_run([*even(199), lost(199, 19.9)], asked=ASKED), EventSlo(within_s=1.0))
+    lines = list(headlines(one))
+    assert lines[0] == "199 of 200 events committed, 1 lost"
+    assert "goodput 99.5%" in lines[2]
+    assert load_words(ASKED) == "topics: 200 events, poisson rate_per_s 10.0"
+    assert rate_words(None, 3.0) == "no rate was found that is sustained each time"
+    assert rate_words(2.5, 3.0) == "2.5 events/s are sustained; 3 are not"
