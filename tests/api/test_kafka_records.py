@@ -75,6 +75,8 @@ def test_a_key_that_cannot_be_made() -> None:
         WriteObject(key_of("{{ customer }}", None))({"n": 1})
     with pytest.raises(FunctionFailed, match="the event has no fields"):
         WriteObject(key_of("{{ customer }}", None))(5)
+    with pytest.raises(FunctionFailed, match=r"key failed for the dict .*holds half a character"):
+        WriteObject(key_of("{{ customer }}", None))({"customer": "a\ud800"})
     with pytest.raises(FunctionFailed, match="the key must be text, bytes or None, found int"):
         WriteObject(key_of(lambda element: 5, None))({"n": 1})
 

@@ -39,9 +39,11 @@ class Scripted:
         self.script = script
         self.running = self.most = self.sent = 0
         self.order: list[int] = []
+        self.connections = 0
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+        self.connections = connections
         yield
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
@@ -114,6 +116,18 @@ async def test_what_is_late_moves_nothing_after_it() -> None:
     late = [one.sent_s - one.due_s for one in run.records if one.sent_s is not None]
     assert late[3] > 0.02
     assert late[19] < late[3]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "connections"),
+    [(Bursts(), 30), (Bursts(4, 0.02), 4), (ClosedLoop(7), 7), (Constant(1000), 6), (Constant(100), 1)],
+)
+def test_as_many_connections_are_ready_as_are_needed_at_once(
+    schedule: Bursts | ClosedLoop | Constant, connections: int
+) -> None:
+    target = Scripted()
+    measure(target, make_load(schedule, SHORT, 30))
+    assert target.connections == connections
 
 
 async def test_a_closed_loop_keeps_its_places_full() -> None:

@@ -231,6 +231,32 @@ def test_an_answer_may_be_shorter_where_only_its_most_was_asked() -> None:
     assert "answer of 20 for at most 10" in reason
 
 
+def burst(count: int, each_s: float, took_s: float, *, at_s: float = 0.0) -> list[RequestRecord]:
+    """`count` requests due at one moment, sent one every `each_s`; the last is answered after `took_s`."""
+    return [
+        record_at(i, at_s, delay_s=each_s * (i + 1), service_s=took_s * (i + 1) / count - each_s * (i + 1))
+        for i in range(count)
+    ]
+
+
+def test_a_burst_may_take_its_own_time_to_be_sent() -> None:
+    """500 requests, sent within 50 ms: nothing where they are answered within 9 s, much within half a second.
+    It is the burst that counts: what others take does not matter."""
+    schedule = {"kind": "burst", "size": 500}
+    assert judge(run_of(burst(500, 0.0001, 9.0), schedule)).reasons == ()
+    (late,) = judge(run_of(burst(500, 0.0001, 0.5), schedule)).reasons
+    assert "requests were sent more than 5 ms late, or 1% of the time that its burst took" in late
+    slow = [replace(record, index=500) for record in burst(500, 0.00001, 90.0, at_s=100.0)]
+    (late,) = judge(run_of([*burst(500, 0.0001, 0.5), *slow], schedule)).reasons
+    assert "of 1000 requests" in late
+
+
+def test_requests_that_failed_do_not_lengthen_a_burst() -> None:
+    records = burst(500, 0.0001, 0.5)
+    records[0] = replace(records[0], error="timeout: none", ended_s=600.0, chunks=())
+    assert any("keep its schedule" in reason for reason in judge(run_of(records, {"kind": "burst"})).reasons)
+
+
 def test_a_template_adds_a_few_tokens_to_a_prompt() -> None:
     assert judge(run_of(changed(constant(), lambda i: True, prompt_tokens=105))).valid
     assert judge(run_of(changed(constant(), lambda i: True, prompt_tokens=7, asked_prompt_tokens=5))).valid

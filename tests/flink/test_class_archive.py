@@ -72,6 +72,28 @@ def test_java_gets_the_environment_that_is_given(
     assert "ENGINE_KEY" not in said
 
 
+def test_archives_that_no_jvm_takes_any_more_are_removed(
+    archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
+    archive.options()
+    other = replace(archive, classpath=())
+    unused, fresh = archive.folder / "flink-1.jsa", archive.folder / "flink-2.jsa"
+    for path in (unused, fresh, other.path):
+        path.touch()
+    for path in (unused, other.path):
+        os.utime(path, (1, 1))
+    assert other.options() == (f"-XX:SharedArchiveFile={other.path}",)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o700)
+    made = replace(archive, java=java)
+    Path(made.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n\n")
+    made.make({})
+    assert {path.name for path in archive.folder.glob("*.jsa")} == {"flink-2.jsa", other.path.name}
+
+
 def test_other_jars_have_another_archive(archive: ClassArchive) -> None:
     before = archive.path
     os.utime(archive.classpath[0], (1, 1))

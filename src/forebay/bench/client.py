@@ -26,6 +26,8 @@ TIMEOUT_S = 600.0
 START_S = 0.05
 """From the moment at which all is ready to the start: for what is left to do before the first request."""
 PROGRESS_S = 0.5
+AT_ONCE_S = 0.005
+"""Requests that are due within so long need a connection each, however fast the answers are."""
 OTHER_FILES = 64
 """Files and sockets that are open besides those of the load."""
 UNKNOWN = -1
@@ -64,7 +66,7 @@ def measure(
         stop = asyncio.Event()
         async with AsyncExitStack() as opened:
             try:
-                await asyncio.wait_for(opened.enter_async_context(target.open()), timeout_s)
+                await asyncio.wait_for(opened.enter_async_context(target.open(at_once(load))), timeout_s)
             except asyncio.TimeoutError:
                 raise AttemptTimeout(f"{target.name} was not ready within {timeout_s:g} s") from None
             for number in stops:
@@ -104,7 +106,7 @@ def check_files(load: Load) -> None:
 
     Lifts the process's own limit where the system allows it. Raises `SetupError` where that is not enough.
     """
-    needed = OTHER_FILES + (load.concurrency or _most_within_a_second(load))
+    needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         most = hard if hard == resource.RLIM_INFINITY else max(soft, hard)
@@ -116,9 +118,14 @@ def check_files(load: Load) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
 
 
-def _most_within_a_second(load: Load) -> int:
+def at_once(load: Load) -> int:
+    """How many requests `load` sends at one moment at most; at least 1."""
+    return max(1, load.concurrency or _most_within(load, AT_ONCE_S))
+
+
+def _most_within(load: Load, seconds: float) -> int:
     due_s = sorted(one.due_s or 0.0 for one in load.requests)
-    return max((bisect_right(due_s, at_s + 1.0) - index for index, at_s in enumerate(due_s)), default=0)
+    return max((bisect_right(due_s, at_s + seconds) - index for index, at_s in enumerate(due_s)), default=0)
 
 
 class _Flight:
@@ -231,7 +238,7 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = deque(load.requests)
         self._busy: dict[str, deque[LoadRequest]] = {}
-        self._answered_s: dict[str, float] = {}
+        self._free_s: dict[str, float] = {}
         self._ended = self._failed = 0
         self._over = asyncio.Event()
         self._defect: BaseException | None = None
@@ -280,7 +287,8 @@ class _Run:
                 return
             request = self._left.popleft()
             if not self._wait_for_turn(request):
-                self._send(request, due_s)
+                # Where this is late, the turn before may have ended after the moment that was planned.
+                self._send(request, max(due_s, self._free_s.get(request.session or "", 0.0)))
         self._check_over()
 
     def _send_next(self) -> None:
@@ -304,9 +312,6 @@ class _Run:
         return True
 
     def _send(self, request: LoadRequest, due_s: float) -> None:
-        if request.session is not None:
-            # A turn is due no earlier than the answer to the one before it.
-            due_s = max(due_s, self._answered_s.get(request.session, 0.0))
         flight = _Flight(request, due_s, self._clock)
         self._flights.append(flight)
         task = self._loop.create_task(self._fly(flight))
@@ -351,13 +356,13 @@ class _Run:
         self._failed += flight.error is not None
         session = flight.request.session
         if session is not None:
-            self._answered_s[session] = flight.ended_s - self._start_s
             waiting = self._busy[session]
             if not waiting:
                 del self._busy[session]
+                self._free_s[session] = flight.ended_s - self._start_s
             elif not self._stop.is_set():
                 request = waiting.popleft()
-                self._send(request, request.due_s or 0.0)
+                self._send(request, max(request.due_s or 0.0, self._clock() - self._start_s))
                 return
         if self._load.concurrency is not None:
             self._send_next()

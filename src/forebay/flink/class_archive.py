@@ -28,6 +28,8 @@ LEAST_CLASSES = 5000
 DUMP_TIMEOUT_S = 300.0
 LISTS_CLASSES = "-XX:DumpLoadedClassList"
 """The option of a JVM for which there is no archive yet."""
+UNUSED_S = 7 * 24 * 3600.0
+"""An archive that no JVM has taken for so long is removed when another is made: it has 100 MB or more."""
 ARCHIVES = "flink-*.jsa"
 """What the names of archives have in common."""
 
@@ -58,6 +60,9 @@ class ClassArchive:
         """
         private_folder(self.folder.absolute())
         if self.path.is_file():
+            with suppress(OSError):
+                # So that it can be seen which archives nobody uses any more.
+                os.utime(self.path)
             return (f"-XX:SharedArchiveFile={self.path}",)
         return (f"{LISTS_CLASSES}={self._list()}",)
 
@@ -97,11 +102,13 @@ class ClassArchive:
         return True
 
     def _clear(self) -> None:
-        """Remove what runs have left that were killed while they wrote."""
-        for left in self.folder.glob("*.tmp"):
-            with suppress(OSError):
-                if time.time() - left.stat().st_mtime > DUMP_TIMEOUT_S:
-                    left.unlink()
+        """Remove what runs have left that were killed while they wrote, and archives that no JVM has taken
+        for long: each version of Flink, of Java and of a connector has its own."""
+        for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S)):
+            for left in self.folder.glob(pattern):
+                with suppress(OSError):
+                    if time.time() - left.stat().st_mtime > most_s:
+                        left.unlink()
 
     def _dump(self, listed: Path, archive: Path) -> Sequence[str]:
         return (

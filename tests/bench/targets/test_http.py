@@ -218,3 +218,32 @@ async def test_many_at_a_time() -> None:
         assert len(client._open) == 50
 
     await talk(answering(OK, OK), use)
+
+
+def test_connections_are_ready_before_they_are_needed() -> None:
+    async def use(client: HttpServer) -> None:
+        await client.make_ready(120)
+        assert len(client._idle) == 120
+        before = set(client._open)
+        await asyncio.gather(*(got(client) for _ in range(120)))
+        assert set(client._open) <= before, "no further one was opened"
+
+    asyncio.run(talk(answering(OK, OK), use))
+
+
+def test_connections_that_cannot_be_made_ready_are_left_to_the_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(client: HttpServer) -> None:
+        real, left = client._connect, iter(range(2))
+
+        async def few(host: str) -> Connection:
+            if next(left, None) is None:
+                raise Unreachable("no more")
+            return await real(host)
+
+        monkeypatch.setattr(client, "_connect", few)
+        await client.make_ready(10)
+        assert len(client._idle) == 3
+
+    asyncio.run(talk(answering(OK), use))

@@ -37,8 +37,9 @@ class Target(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
-    def open(self) -> AbstractAsyncContextManager[None]:
-        """Connect, and find out what has to be known before the first request.
+    def open(self, connections: int = 1) -> AbstractAsyncContextManager[None]:
+        """Connect, and find out what has to be known before the first request. `connections`: how many to
+        have ready then, so that as many requests at once need not wait for theirs.
 
         Raises `EngineError` where the server is not there, refuses one trial request or answers it in another
         protocol, `SettingError` where it is not as asked for.

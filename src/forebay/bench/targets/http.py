@@ -24,6 +24,8 @@ from forebay.errors import EngineError, ProtocolViolation, Unreachable
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
 CONNECT_TIMEOUT_S = 10.0
+AT_A_TIME = 50
+"""Connections that are opened side by side before a load: fewer than a server lets wait to be taken."""
 
 
 class Reader(Protocol):
@@ -69,6 +71,20 @@ class HttpServer:
         connection = await self._connect(self._host)
         self._address = connection.address or self._host
         self._release(connection)
+
+    async def make_ready(self, connections: int) -> None:
+        """Open connections until so many are idle. One that cannot be opened is left to the request that will
+        need it."""
+        for first in range(len(self._idle), connections, AT_A_TIME):
+            count = min(AT_A_TIME, connections - first)
+            made = await asyncio.gather(
+                *(self._connect(self._address) for _ in range(count)), return_exceptions=True
+            )
+            for one in made:
+                if isinstance(one, Connection):
+                    self._release(one)
+                elif not isinstance(one, Unreachable):
+                    raise one
 
     def close(self) -> None:
         """Close all connections; requests in flight fail."""

@@ -75,7 +75,7 @@ class OpenAiTarget:
         return self._extensions
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
         """As `Target` has it. Asks for the model unless it is told. The trial request shows whether the
         server takes vLLM's extensions; where that is told, none is sent."""
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
@@ -86,6 +86,7 @@ class OpenAiTarget:
                 self._model = await self._served()
             if self._options.extensions is None:
                 self._extensions = await self._takes_extensions()
+            await self._server.make_ready(connections)
             yield
         finally:
             self._server.close()

@@ -42,12 +42,13 @@ class TgiTarget:
         """It serves one, and requests do not name it."""
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._api_key), quote=self._quote)
         try:
             await self._server.connect()
             self._post = self._server.post(PATH)
             await try_one(self)
+            await self._server.make_ready(connections)
             yield
         finally:
             self._server.close()

@@ -258,7 +258,7 @@ class StaticBatchTarget:
         return f"transformers, static batches of {self._batch_size}{form}"
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
         """As `Target` has it; the worker is to be running. Where the block ends in the middle of a batch, the
         worker is killed."""
         if not self._worker.alive:

@@ -67,12 +67,13 @@ class TritonTarget:
         return self._options.model
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
         try:
             await self._server.connect()
             self._post = self._server.post(self._path)
             await try_one(self)
+            await self._server.make_ready(connections)
             yield
         finally:
             self._server.close()
