@@ -21,7 +21,7 @@ def test_the_known_example() -> None:
 
 
 def test_what_vllm_prints_of_the_packaged_model() -> None:
-    """vLLM 0.24 with `--kv-cache-memory-bytes 536870912 --block-size 32 --max-model-len 2048` and
+    """vLLM 0.32 with `--kv-cache-memory-bytes 536870912 --block-size 32 --max-model-len 2048` and
     smollm2-135m-instruct printed: GPU KV cache size: 23,296 tokens; maximum concurrency 11.38x."""
     shape = shape_of(
         {
