@@ -21,6 +21,7 @@ from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
 from forebay.cli.output import Command, errors_console, say
+from forebay.cli.plan import plan
 from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.simulate import simulate
@@ -43,7 +44,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_forebay)
-    for command in (setup, demo, doctor, init, run, ask, gateway):
+    for command in (setup, demo, doctor, init, run, ask, gateway, plan):
         app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")

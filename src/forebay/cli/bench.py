@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forebay.cli.bench_autoscale import autoscale
 from forebay.cli.bench_compare import compare_runs
 from forebay.cli.bench_grid import grid
 from forebay.cli.bench_interplay import interplay
@@ -41,6 +42,7 @@ def _bench() -> None:
     """Measure an engine, and what a run costs, on this machine."""
 
 
+bench.command(cls=Command)(autoscale)
 bench.command(cls=Command)(batching)
 bench.command(cls=Command)(burst)
 bench.command(cls=Command)(grid)

@@ -1,0 +1,256 @@
+"""How many replicas there should be: what a scaling policy sees, and what it says.
+
+The same policy runs for local processes, on Ray, on Kubernetes and in the simulator: it reads no clock and
+asks nobody. Whoever owns the replicas gives it `Signals` every few seconds and acts on its `Decision`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from forebay.errors import SettingError
+
+MOST_REPLICAS = 10_000
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Requests and their tokens. Of answers that are not there yet the number is an expectation."""
+
+    requests: float = 0.0
+    prompt: float = 0.0
+    output: float = 0.0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(self.requests + other.requests, self.prompt + other.prompt, self.output + other.output)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceClass:
+    """Requests with an SLO of their own: the first token is to come `slo_s` seconds after the request, plus
+    what its prompt takes alone."""
+
+    name: str = "default"
+    slo_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_seconds(f"slo_s of the class {self.name!r}", self.slo_s)
+        if self.slo_s == 0:
+            raise SettingError(f"slo_s of the class {self.name!r}: expected more than 0 seconds, found 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in Flink and is due at about the same time, `due_in_s` from now; negative: it is late."""
+
+    due_in_s: float
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What is known of the stream and its replicas at one moment.
+
+    Attributes:
+        now_s: The moment, on a clock that only goes forward. Forecasts take 86,400 s for a day.
+        ready: Replicas that take requests.
+        starting: For each replica that boots, the seconds since it was started.
+        draining: Replicas that finish their requests and take no new ones.
+        booted_s: How long each boot took that ended since the last signals, in seconds.
+        backlog: What waits in Flink, by when it is due.
+        arrived: What came since the last signals, by the name of its class of service.
+        running: Requests that replicas work on.
+        running_tokens: Tokens in the batches of all replicas: what their requests hold of the KV cache.
+        kv_usage: Share of the ready replicas' KV cache in use, from 0 to 1.
+        age_s: How old all of this is, in seconds.
+    """
+
+    now_s: float
+    ready: int = 0
+    starting: tuple[float, ...] = ()
+    draining: int = 0
+    booted_s: tuple[float, ...] = ()
+    backlog: tuple[Backlog, ...] = ()
+    arrived: tuple[tuple[str, Tokens], ...] = ()
+    running: float = 0.0
+    running_tokens: float = 0.0
+    kv_usage: float = 0.0
+    age_s: float = 0.0
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that serve or will: those that boot count, those that drain do not."""
+        return self.ready + len(self.starting)
+
+    @property
+    def waiting(self) -> float:
+        """Requests that wait in Flink."""
+        return sum(part.tokens.requests for part in self.backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many replicas there should be, those that drain not counted, and why."""
+
+    wanted: int
+    reason: str
+
+
+class ScalingPolicy(Protocol):
+    """Says how many replicas the signals ask for.
+
+    All that it remembers is its own. The same signals in the same order give the same decisions. Limits are
+    not its business: `Scaler` keeps them.
+    """
+
+    def decide(self, signals: Signals) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpeed:
+    """What a busy replica gets done: seconds of its time per token, and how much it holds at once.
+
+    `prompt_s` and `output_s` count a replica with a full batch. `requests` is how many it runs at once.
+    """
+
+    prompt_s: float
+    output_s: float
+    requests: int = 128
+
+    def __post_init__(self) -> None:
+        _check_seconds("prompt_s", self.prompt_s)
+        _check_seconds("output_s", self.output_s)
+        if self.prompt_s + self.output_s == 0 or self.requests < 1:
+            raise SettingError(
+                "a replica's speed: expected seconds per token above 0 and at least one request at once; "
+                f"found prompt_s {self.prompt_s:g}, output_s {self.output_s:g}, requests {self.requests}"
+            )
+
+    def work_s(self, tokens: Tokens) -> float:
+        """Seconds that one replica needs for these."""
+        return tokens.prompt * self.prompt_s + tokens.output * self.output_s
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """How long things take, in seconds: a boot until the first request can be sent, a warm-up after it in
+    which a replica is not yet fast, a drain, and the time between two decisions."""
+
+    boot_s: float = 60.0
+    warm_up_s: float = 0.0
+    drain_s: float = 10.0
+    interval_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("boot_s", "warm_up_s", "drain_s", "interval_s"):
+            _check_seconds(name, getattr(self, name))
+        if self.interval_s == 0:
+            raise SettingError("interval_s: expected more than 0 seconds between decisions, found 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the number of replicas.
+
+    `budget_per_hour` over `price_per_hour`, the price of one replica, bounds it too. Raises `SettingError`
+    for limits that contradict each other.
+    """
+
+    least: int = 0
+    most: int = MOST_REPLICAS
+    budget_per_hour: float | None = None
+    price_per_hour: float | None = None
+    stale_after_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= MOST_REPLICAS or not 1 <= self.most <= MOST_REPLICAS:
+            raise SettingError(
+                f"replicas: expected a least number from 0 and a most from 1, up to {MOST_REPLICAS}; found "
+                f"{self.least} and {self.most}"
+            )
+        if self.least > self.most:
+            raise SettingError(
+                f"replicas: the least number, {self.least}, is above the most, {self.most}; lower one of them"
+            )
+        _check_seconds("stale_after_s", self.stale_after_s)
+        if (self.budget_per_hour is None) != (self.price_per_hour is None):
+            raise SettingError("budget_per_hour and price_per_hour: give both or none")
+        if self.budget_per_hour is not None and self.price_per_hour is not None:
+            if not (0 < self.price_per_hour < math.inf and 0 < self.budget_per_hour < math.inf):
+                raise SettingError(
+                    "budget_per_hour and price_per_hour: expected amounts above 0, found "
+                    f"{self.budget_per_hour:g} and {self.price_per_hour:g}"
+                )
+            if self.ceiling < max(self.least, 1):
+                raise SettingError(
+                    f"a budget of {self.budget_per_hour:g} an hour pays for {self.ceiling} replicas at "
+                    f"{self.price_per_hour:g}, and at least {max(self.least, 1)} are asked for; raise the "
+                    "budget or lower the least number"
+                )
+
+    @property
+    def ceiling(self) -> int:
+        """The most replicas that may be, by number and budget."""
+        if self.budget_per_hour is None or self.price_per_hour is None:
+            return self.most
+        return min(self.most, int(self.budget_per_hour / self.price_per_hour + 1e-9))
+
+
+@dataclass(slots=True)
+class Scaler:
+    """A policy held to what is safe: the limits, and never fewer replicas than the work in flight needs.
+
+    Where signals are older than `limits.stale_after_s`, no replica is taken away and none is added. A policy
+    that fails is passed over likewise.
+    """
+
+    policy: ScalingPolicy
+    speed: ReplicaSpeed
+    limits: Limits = field(default_factory=Limits)
+
+    def decide(self, signals: Signals) -> Decision:
+        now, limits = signals.replicas, self.limits
+        floor = self.in_flight_needs(signals)
+        if not _sound(signals):
+            return Decision(self._bound(now, floor), "signals are not numbers in range: nothing changes")
+        if signals.age_s > limits.stale_after_s:
+            words = f"signals are {signals.age_s:.0f} s old: nothing changes until they come again"
+            return Decision(self._bound(now, floor), words)
+        found = self.policy.decide(signals)
+        wanted = self._bound(found.wanted, floor)
+        if wanted == found.wanted:
+            return found
+        why = "work in flight needs them" if wanted == floor > found.wanted else "the limits"
+        return Decision(wanted, f"{found.reason}; {wanted} in place of {found.wanted}: {why}")
+
+    def in_flight_needs(self, signals: Signals) -> int:
+        """Replicas that the requests in flight need, of those that are ready."""
+        running = signals.running
+        if not running > 0:
+            return 0
+        needed = math.ceil(min(running, 1e9) / self.speed.requests)
+        return min(needed, signals.ready)
+
+    def _bound(self, wanted: int, floor: int) -> int:
+        bounded = min(max(wanted, self.limits.least), self.limits.ceiling)
+        return max(bounded, floor)
+
+
+def whole(replicas: float) -> int:
+    """The least whole number of replicas that is enough; a hundredth more is let pass."""
+    if not replicas > 0:
+        return 0
+    return min(math.ceil(replicas - 0.01), MOST_REPLICAS)
+
+
+def _sound(signals: Signals) -> bool:
+    numbers = (signals.now_s, signals.running, signals.running_tokens, signals.kv_usage, signals.age_s)
+    return all(math.isfinite(number) for number in numbers) and min(numbers[1:]) >= 0 <= signals.ready
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not 0 <= seconds <= 1e7:
+        raise SettingError(f"{name}: expected seconds from 0 to 10 million, found {seconds:g}")

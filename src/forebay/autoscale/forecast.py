@@ -1,0 +1,220 @@
+"""What will arrive, learned from the stream: level, trend, and the shape of days and weeks.
+
+Four simple forecasts run beside each other: the present level goes on, the load returns to its mean of the
+last 20 minutes, the present trend goes on for a while, and the level changes as it did at this time of
+earlier days. The one that erred least of late counts. Its own errors say how far the load may be above it.
+
+A library for time series would fit better curves to longer and smoother series: statsmodels and statsforecast
+bring SciPy and more. What matters here is the next few minutes, and how wrong the forecast is about them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+
+DAY_S = 86_400.0
+DAYS = 7
+SLOT_S = 300.0
+SLOTS = int(DAY_S / SLOT_S)
+SHORT_S, LONG_S = 15.0, 300.0
+MEAN_S = 1200.0
+JUMP = 3.0
+"""Deviations of chance by which the last seconds must differ from the level to count as a jump."""
+FADE = 0.02
+"""What one error counts for in the mean error of a forecast."""
+ERRORS = 1440
+LEAST_ERRORS = 24
+LEARNED = 0.5
+"""What a new day counts for beside those before it."""
+NAMES = ("level", "mean", "trend", "days")
+TREND_S = 120.0
+"""A trend goes on for so long at most."""
+
+
+class Arrivals:
+    """Work per second over the last while. Work is in replica-seconds, so rates are in busy replicas."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._ends: list[float] = []
+        self._sums: list[float] = []
+        self._noise = 0.0
+        self._last = 0.0
+        self._step_s = 1.0
+
+    def add(self, begin_s: float, end_s: float, work_s: float) -> None:
+        """`work_s` came between these moments."""
+        if not self._ends:
+            self._ends.append(begin_s)
+            self._sums.append(0.0)
+        self._ends.append(end_s)
+        self._sums.append(self._sums[-1] + work_s)
+        # Half of the squared difference of neighbours: the variance, whatever the level.
+        change = (work_s - self._last) ** 2 / 2
+        self._noise += (change - self._noise) * FADE
+        self._last, self._step_s = work_s, end_s - begin_s
+        if len(self._ends) > 256 and self._ends[len(self._ends) // 2] < end_s - self._keep_s:
+            half = len(self._ends) // 2
+            base = self._sums[half]
+            self._ends = self._ends[half:]
+            self._sums = [each - base for each in self._sums[half:]]
+
+    def until(self, moment_s: float) -> float:
+        """Work that came until this moment, from some fixed one on."""
+        ends, sums = self._ends, self._sums
+        at = bisect_left(ends, moment_s)
+        if at == 0:
+            return 0.0
+        if at == len(ends):
+            return sums[-1]
+        share = (moment_s - ends[at - 1]) / (ends[at] - ends[at - 1])
+        return sums[at - 1] + share * (sums[at] - sums[at - 1])
+
+    def between(self, begin_s: float, end_s: float) -> float:
+        """Work that came between two moments; from before the first one on record: none."""
+        if not self._ends or end_s <= begin_s:
+            return 0.0
+        return max(self.until(end_s) - self.until(begin_s), 0.0)
+
+    def mean(self, now_s: float, span_s: float) -> float:
+        """Mean rate over the last `span_s`, or since the first arrivals."""
+        if not self._ends:
+            return 0.0
+        begin_s = max(now_s - span_s, self._ends[0])
+        return self.between(begin_s, now_s) / max(now_s - begin_s, 1e-9)
+
+    def chance(self, span_s: float) -> float:
+        """How far the mean rate over `span_s` is off by chance: one standard deviation."""
+        return math.sqrt(self._noise / max(self._step_s * span_s, 1e-9))
+
+    def level(self, now_s: float) -> tuple[float, bool]:
+        """The present rate, and whether it has just jumped.
+
+        It is the mean over minutes, unless the last seconds differ from that by more than chance.
+        """
+        found, jumped = self.mean(now_s, LONG_S), False
+        for span_s in (60.0, SHORT_S):
+            mean = self.mean(now_s, span_s)
+            if abs(mean - found) > JUMP * self.chance(span_s):
+                found, jumped = mean, True
+        return found, jumped
+
+
+class Season:
+    """Mean rates by the time of day, and of the week once there is one."""
+
+    def __init__(self) -> None:
+        self._days: list[float | None] = [None] * SLOTS
+        self._weeks: list[float | None] = [None] * (SLOTS * DAYS)
+        self._slot = -1
+        self._sum = self._span_s = 0.0
+
+    def add(self, begin_s: float, end_s: float, work_s: float) -> None:
+        slot = int(begin_s // SLOT_S)
+        if slot != self._slot:
+            self._close()
+            self._slot = slot
+        self._sum += work_s
+        self._span_s += end_s - begin_s
+
+    def _close(self) -> None:
+        if self._slot >= 0 and self._span_s > SLOT_S / 2:
+            mean = self._sum / self._span_s
+            for known, at in ((self._days, self._slot % SLOTS), (self._weeks, self._slot % (SLOTS * DAYS))):
+                old = known[at]
+                known[at] = mean if old is None else old + LEARNED * (mean - old)
+        self._sum = self._span_s = 0.0
+
+    def rate(self, moment_s: float) -> float | None:
+        """The mean rate at this time of earlier days, between slots' middles; None where there is none."""
+        at = moment_s / SLOT_S - 0.5
+        low, share = math.floor(at), at - math.floor(at)
+        one, other = self._known(low), self._known(low + 1)
+        if one is None or other is None:
+            return None
+        return one + share * (other - one)
+
+    def _known(self, slot: int) -> float | None:
+        day, week = self._days[slot % SLOTS], self._weeks[slot % (SLOTS * DAYS)]
+        return day if week is None or day is None else (day + week) / 2
+
+
+class Forecast:
+    """The mean rate over the next `window_s`, and how far it may be above what is expected."""
+
+    def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
+        self.window_s = window_s
+        self.arrivals = Arrivals(keep_s)
+        self.season = Season()
+        self._errors = [0.0] * len(NAMES)
+        self._open: deque[tuple[float, tuple[float, ...], float]] = deque()
+        self._seen: deque[tuple[float, float]] = deque()
+        self._excess: list[float] = []
+        self._rates: list[float] = []
+        self._mean = 0.0
+        self._count = 0
+
+    def add(self, begin_s: float, end_s: float, work_s: float) -> None:
+        """What came between these moments. Also learns from how the forecasts for them turned out."""
+        self.arrivals.add(begin_s, end_s, work_s)
+        self.season.add(begin_s, end_s, work_s)
+        self._count += 1
+        self._mean += (work_s / (end_s - begin_s) - self._mean) / min(self._count, 2000)
+        while self._open and self._open[0][0] <= end_s:
+            due_s, guesses, scale = self._open.popleft()
+            found = self.arrivals.between(due_s - self.window_s, due_s) / self.window_s
+            best = self.best
+            for at, guess in enumerate(guesses):
+                self._errors[at] += (abs(found - guess) - self._errors[at]) * FADE
+            self._remember((found - guesses[best]) / scale, found)
+
+    @property
+    def best(self) -> int:
+        """Which of the forecasts has erred least."""
+        return self._errors.index(min(self._errors))
+
+    def rates(self, now_s: float, ahead_s: float) -> tuple[float, ...]:
+        """What each forecast says of the rate at this moment."""
+        level, jumped = self.arrivals.level(now_s)
+        trend = 0.0
+        if not jumped:
+            earlier = self.arrivals.mean(now_s - TREND_S, TREND_S)
+            trend = (self.arrivals.mean(now_s, TREND_S) - earlier) / TREND_S * min(ahead_s, TREND_S)
+        mean = self.arrivals.mean(now_s, MEAN_S)
+        then, here = self.season.rate(now_s + ahead_s), self.season.rate(now_s)
+        turn = 0.0 if then is None or here is None else then - here
+        return tuple(max(each, 0.0) for each in (level, mean, level + trend, level + turn))
+
+    def rate(self, now_s: float, ahead_s: float) -> float:
+        """The expected rate at this moment."""
+        return self.rates(now_s, ahead_s)[self.best]
+
+    def expect(self, now_s: float) -> float:
+        """The expected mean rate over the next `window_s`; it is compared with what comes."""
+        guesses = self.rates(now_s, self.window_s / 2)
+        self._open.append((now_s + self.window_s, guesses, self._scale(guesses[self.best])))
+        return guesses[self.best]
+
+    def above(self, expected: float, share: float) -> float:
+        """By how much the mean rate over the next `window_s` is above `expected` with the probability
+        `share`, by the errors made so far."""
+        if len(self._excess) < LEAST_ERRORS:
+            return 2 * self.arrivals.chance(self.window_s)
+        at = min(int((1 - share) * len(self._excess)), len(self._excess) - 1)
+        above = self._excess[at] * self._scale(expected)
+        # More than the most of late is not to be feared: one who is on the top does not jump once more.
+        return max(min(above, self._rates[-1] - expected), 0.0)
+
+    def _scale(self, rate: float) -> float:
+        return math.sqrt(max(rate + 0.1 * self._mean, 1e-9))
+
+    def _remember(self, error: float, found: float) -> None:
+        self._seen.append((error, found))
+        insort(self._excess, error)
+        insort(self._rates, found)
+        if len(self._seen) > ERRORS:
+            old, rate = self._seen.popleft()
+            del self._excess[bisect_left(self._excess, old)]
+            del self._rates[bisect_left(self._rates, rate)]

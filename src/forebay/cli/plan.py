@@ -1,0 +1,193 @@
+"""`forebay plan`: what fits into an accelerator, and how many replicas a workload needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forebay.cli.output import JsonFile, check_json, results_console, say, shows_text, write_json
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.simulate.traces import TraceRequest
+
+MADE_UP = 3000
+MOST_MADE_UP = 20_000
+SPAN_S = 600.0
+
+
+def plan(
+    model: Annotated[Path, typer.Argument(help="The model's config.json, or the folder that it is in.")],
+    *,
+    accelerator: Annotated[
+        str, typer.Option(help="Its name, such as h100, l40s or a100-80gb, or its memory, such as 40GB.")
+    ] = "h100",
+    tensor_parallel: Annotated[
+        int, typer.Option(min=1, max=1024, help="Accelerators that hold one replica together.")
+    ] = 1,
+    tflops: Annotated[
+        float | None, typer.Option(help="Its arithmetic in 16 bits, if it is not known by name.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Its memory bandwidth in GB/s, if it is not known by name.")
+    ] = None,
+    memory_share: Annotated[
+        float, typer.Option(help="Share of the memory that the engine may use, as vLLM's setting.")
+    ] = 0.9,
+    kv_cache_gib: Annotated[
+        float | None, typer.Option(help="The KV cache's size, if the engine is told it.")
+    ] = None,
+    kv_cache_type: Annotated[
+        str | None, typer.Option(help="Number type of the KV cache, such as fp8; default: the model's.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a request; default: the workload's, else 8192.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second, without --trace.")] = None,
+    prompt_tokens: Annotated[
+        str, typer.Option(help="Prompts' lengths, without --trace: 512, 100-200 or exp:128:1536.")
+    ] = "exp:1000:8000",
+    output_tokens: Annotated[str, typer.Option(help="Answers' lengths, likewise.")] = "exp:200:2000",
+    ttft: Annotated[
+        float, typer.Option(help="SLO: seconds to the first token, plus what the prompt takes alone.")
+    ] = 1.0,
+    tpot: Annotated[float, typer.Option(help="SLO: seconds per further token, on average.")] = 0.2,
+    goal: Annotated[float, typer.Option(help="Share of requests that are to meet the SLO.")] = 0.99,
+    max_num_seqs: Annotated[int, typer.Option(min=1, max=8192, help="This setting of the engine.")] = 128,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=2, max=1_000_000, help="This setting of the engine.")
+    ] = 2048,
+    price: Annotated[float | None, typer.Option(help="Price of one accelerator for an hour.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of made-up requests.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Say what fits into an accelerator and, for a workload, how many replicas it needs and what limits them.
+
+    The workload is a --trace, or a --rate with lengths. Without either, only the memory is planned.
+    """
+    from forebay.plan.accelerators import GIB, find_accelerator
+    from forebay.plan.memory import cache_plan, plan_memory
+    from forebay.plan.model_config import read_shape
+    from forebay.plan.workload import engine_of, plan_workload
+    from forebay.simulate.figures import Slo
+
+    check_json(json)
+    _check(tflops=tflops, bandwidth=bandwidth, price=price, ttft=ttft, tpot=tpot, kv_cache_gib=kv_cache_gib)
+    shape = read_shape(model, kv_type=kv_cache_type)
+    card = find_accelerator(accelerator)
+    if tflops is not None:
+        card = replace(card, flops=tflops * 1e12)
+    if bandwidth is not None:
+        card = replace(card, bandwidth=bandwidth * 1e9)
+    card = card.times(tensor_parallel)
+    requests = _workload(trace, rate, prompt_tokens, output_tokens, seed)
+    if context is None:
+        context = _mean_context(requests) if requests else min(8192, shape.max_context or 8192)
+    if kv_cache_gib is not None:
+        memory = cache_plan(shape, context, kv_cache_gib * GIB, kv_cache_gib * GIB)
+    else:
+        memory = plan_memory(shape, card, context, memory_share=memory_share)
+    document: dict[str, Any] = {
+        "model": str(model),
+        "accelerator": asdict(card),
+        "shape": asdict(shape),
+        "memory": asdict(memory),
+        "workload": None,
+        "cost": None,
+    }
+    if requests:
+        engine = engine_of(
+            shape, card, memory, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        found = plan_workload(requests, engine, Slo(ttft, 1.0, tpot), goal=goal)
+        document["workload"] = asdict(found)
+        if price is not None:
+            per_hour = price * tensor_parallel * found.replicas
+            tokens = sum(one.prompt_tokens + one.output_tokens for one in requests) / len(requests)
+            document["cost"] = {
+                "per_hour": per_hour,
+                "per_1000_requests": per_hour / (3.6 * found.offered_per_s),
+                "per_million_tokens": per_hour / (3.6e-3 * found.offered_per_s * tokens),
+            }
+    write_json(json, document)
+    if shows_text(json):
+        show_plan(document, results_console())
+
+
+def show_plan(document: dict[str, Any], console: Console) -> None:
+    """The plan as lines."""
+    from rich.table import Table
+
+    shape, memory, work = document["shape"], document["memory"], document["workload"]
+    table = Table(box=None, show_header=False)
+    table.add_row("parameters", f"{shape['parameters'] / 1e9:.2f} billion")
+    table.add_row("weights", f"{memory['weight_bytes'] / 1e9:.1f} GB")
+    table.add_row("KV cache per token", f"{memory['kv_bytes_per_token'] / 1024:.1f} KiB")
+    table.add_row(
+        f"KV cache of a request of {memory['context']} tokens",
+        f"{memory['kv_bytes_per_request'] / 2**30:.3g} GiB",
+    )
+    table.add_row("KV cache", f"{memory['kv_bytes'] / 2**30:.1f} GiB, {memory['kv_tokens']} tokens")
+    table.add_row(
+        "requests at once", f"{memory['requests']} ({memory['requests_at_most']} with all of the memory)"
+    )
+    if work:
+        table.add_row("offered", f"{work['offered_per_s']:.3g} requests/s")
+        table.add_row(
+            "a replica does", f"{work['requests_per_s']:.3g} requests/s, {work['tokens_per_s']:,.0f} tokens/s"
+        )
+        table.add_row("replicas", f"{work['replicas']}, {work['goodput']:.1%} of the requests within the SLO")
+        table.add_row("prefill : decode", f"{work['prefill']:.1f} : {work['decode']:.1f}")
+        table.add_row("limited by", f"{work['limit']} (twice of it: {work['gain']:+.0%})")
+    if cost := document["cost"]:
+        table.add_row(
+            "cost",
+            f"{cost['per_hour']:.2f} an hour, {cost['per_1000_requests']:.3g} per 1,000 requests, "
+            f"{cost['per_million_tokens']:.3g} per million tokens",
+        )
+    console.print(table)
+    if work:
+        say(console, "Speeds are estimates from data sheets: measure one replica before you buy many.")
+
+
+def _workload(
+    trace: Path | None, rate: float | None, prompts: str, outputs: str, seed: int
+) -> list[TraceRequest]:
+    from random import Random
+
+    from forebay.bench.load.lengths import read_lengths
+    from forebay.simulate.traces import TraceRequest, read_trace
+
+    if trace is not None and rate is not None:
+        raise SettingError("--trace and --rate: expected one of them")
+    if trace is not None:
+        # Cached prefixes are luck, and a plan counts on none.
+        return [
+            TraceRequest(one.arrived_s, one.prompt_tokens, one.output_tokens) for one in read_trace(trace)
+        ]
+    if rate is None:
+        return []
+    if not 0 < rate <= 1e6:
+        raise SettingError(f"--rate: expected more than 0 and at most 1,000,000 requests/s, found {rate:g}")
+    random, now_s, made = Random(seed), 0.0, []
+    one, other = read_lengths(prompts), read_lengths(outputs)
+    for _ in range(int(min(max(MADE_UP, rate * SPAN_S), MOST_MADE_UP))):
+        made.append(TraceRequest(now_s, one.draw(random), other.draw(random)))
+        now_s += random.expovariate(rate)
+    return made
+
+
+def _mean_context(requests: list[TraceRequest]) -> int:
+    return round(sum(one.prompt_tokens + one.output_tokens for one in requests) / len(requests))
+
+
+def _check(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value < 1e9:
+            raise SettingError(f"--{name.replace('_', '-')}: expected a number above 0, found {value:g}")

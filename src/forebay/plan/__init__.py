@@ -1,0 +1,1 @@
+"""How many replicas a workload needs, before any is started."""

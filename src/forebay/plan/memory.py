@@ -1,0 +1,73 @@
+"""What fits into an accelerator: weights, and KV cache for so many requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.errors import SettingError
+from forebay.plan.accelerators import GIB, Accelerator
+from forebay.plan.model_config import ModelShape
+
+MEMORY_SHARE = 0.9
+"""vLLM's `gpu_memory_utilization`."""
+RESERVE = 1.0 * GIB
+"""Activations, CUDA graphs and what the runtime takes, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes, and what they hold.
+
+    `kv_tokens`: tokens of requests with `context` tokens each that the KV cache holds. `requests` of them run
+    at once; `requests_at_most` if the engine had all of the memory.
+    """
+
+    weight_bytes: float
+    kv_bytes_per_token: float
+    kv_bytes_per_request: float
+    kv_bytes: float
+    kv_tokens: int
+    context: int
+    requests: int
+    requests_at_most: int
+
+
+def plan_memory(
+    shape: ModelShape,
+    accelerator: Accelerator,
+    context: int,
+    *,
+    memory_share: float = MEMORY_SHARE,
+    reserve: float = RESERVE,
+) -> MemoryPlan:
+    """What is left for the KV cache beside the weights. Raises `SettingError` where nothing is."""
+    if not 0 < memory_share <= 1:
+        raise SettingError(f"--memory-share: expected a share above 0 up to 1, found {memory_share:g}")
+    if context < 1:
+        raise SettingError(f"--context: expected at least 1 token, found {context}")
+    each = shape.kv_cache_bytes(context)
+    room = accelerator.memory * memory_share - shape.weight_bytes - reserve
+    whole = accelerator.memory - shape.weight_bytes - reserve
+    if room < each:
+        raise SettingError(
+            f"{accelerator.name}: the weights take {shape.weight_bytes / GIB:.1f} GiB and the runtime "
+            f"{reserve / GIB:.1f} of {accelerator.memory * memory_share / GIB:.1f} GiB, and one request of "
+            f"{context} tokens {each / GIB:.2f} GiB: take a larger accelerator, more of them "
+            "(--tensor-parallel), a quantized model or a shorter --context"
+        )
+    return cache_plan(shape, context, room, whole)
+
+
+def cache_plan(shape: ModelShape, context: int, kv_bytes: float, most_bytes: float) -> MemoryPlan:
+    """What a KV cache of `kv_bytes` holds."""
+    each = shape.kv_cache_bytes(context)
+    return MemoryPlan(
+        weight_bytes=shape.weight_bytes,
+        kv_bytes_per_token=each / context,
+        kv_bytes_per_request=each,
+        kv_bytes=kv_bytes,
+        kv_tokens=int(kv_bytes * context / each),
+        context=context,
+        requests=int(kv_bytes / each),
+        requests_at_most=int(most_bytes / each),
+    )

@@ -1,0 +1,73 @@
+"""`forebay plan`: the known example, a workload, and wrong options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.plan.test_model_config import LLAMA
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.errors import SettingError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_bytes(orjson.dumps(LLAMA))
+    return path
+
+
+def planned(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(application(), ["plan", *words, "--json", "-"], catch_exceptions=False)
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_known_example(model: Path) -> None:
+    found = planned(str(model), "--accelerator", "40GB", "--context", "8192")
+    assert found["memory"]["requests_at_most"] == 24
+    assert found["workload"] is None
+    shown = CliRunner().invoke(application(), ["plan", str(model), "--accelerator", "40GB"])
+    assert "24 with all of the memory" in shown.stdout
+
+
+def test_a_workload_with_a_price(model: Path) -> None:
+    found = planned(
+        str(model), "--accelerator", "h100", "--rate", "20", "--prompt-tokens", "500", "--output-tokens",
+        "50-150", "--price", "3",
+    )  # fmt: skip
+    work, cost = found["workload"], found["cost"]
+    assert work["replicas"] >= 1
+    assert work["goodput"] >= 0.99
+    assert cost["per_hour"] == 3 * work["replicas"]
+    per_hour = cost["per_1000_requests"] * work["offered_per_s"] * 3.6
+    assert per_hour == pytest.approx(cost["per_hour"])
+
+
+def test_the_kv_cache_may_be_told(model: Path) -> None:
+    found = planned(str(model), "--kv-cache-gib", "2", "--context", "8192")
+    assert found["memory"]["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--accelerator", "abacus"], "--accelerator"),
+        (["--rate", "0"], "--rate"),
+        (["--rate", "5", "--trace", "x"], "--trace and --rate"),
+        (["--price", "-1"], "--price"),
+        (["--memory-share", "1.5"], "--memory-share"),
+        (["--rate", "5", "--prompt-tokens", "many"], "lengths"),
+        (["--kv-cache-type", "int2"], "--kv-cache-type"),
+        (["--rate", "5", "--goal", "2"], "--goal"),
+    ],
+)
+def test_wrong_options_are_named(model: Path, words: list[str], expected: str) -> None:
+    with pytest.raises(SettingError, match=expected):
+        CliRunner().invoke(application(), ["plan", str(model), *words], catch_exceptions=False)
