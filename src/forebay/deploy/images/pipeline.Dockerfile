@@ -15,6 +15,7 @@ RUN python3 -m venv /opt/forebay \
  # Flink itself is in this image already. What runs Python inside it belongs into lib/, once: brought along by
  # the job, it could be loaded only once in the life of a task manager.
  && site=$(/opt/forebay/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && ln -s "$site" /opt/forebay/site-packages \
  && cp "$site"/pyflink/opt/flink-python-*.jar "$FLINK_HOME"/lib/ \
  # Checkpoints and results on S3. The file system of the Hadoop client, not `native`, whose file sink loses rows.
  && mkdir -p "$FLINK_HOME"/plugins/s3-fs-hadoop \
@@ -25,5 +26,5 @@ RUN python3 -m venv /opt/forebay \
 # COPY flink-connector-kafka-*.jar kafka-clients-*.jar /opt/flink/lib/
 
 # Python inside Flink's JVM looks here for modules.
-ENV PYTHONPATH=/opt/forebay/lib/python3.10/site-packages
+ENV PYTHONPATH=/opt/forebay/site-packages
 USER flink
