@@ -1,6 +1,6 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
-# make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka and vLLM
+# make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
 # make test    the same with all tests; WORKERS=4 is how many run side by side
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
@@ -43,8 +43,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Half of most tests is waiting, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-# What needs neither Flink nor Kafka nor vLLM, and is quick.
-QUICK := "not flink and not kafka and not vllm and not slow"
+# What needs neither Flink nor Kafka nor Kubernetes nor vLLM, and is quick.
+QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow"
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: dist reference flink-options setup demo check test coverage test-faults test-attacks lint docs lock sbom \
@@ -87,6 +87,7 @@ reference: $(READY)
 	$(BIN)/python -m tools.api_reference
 	$(BIN)/python -m tools.key_reference docs/pipeline.md
 	$(BIN)/python -m tools.key_reference docs/gateway.md
+	$(BIN)/python -m tools.key_reference docs/deployment.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready

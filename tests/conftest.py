@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker("kubernetes")
     if not hasattr(config, "workerinput"):
         return
     for item in items:
@@ -48,6 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("vllm"))
         elif not _has(item, "xdist_group") and "node" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("kafka"))
+        elif _has(item, "kubernetes"):
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
         elif not _has(item, "flink", "kafka", "xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
     items.sort(key=_turn)
@@ -195,6 +199,21 @@ def kafka_home() -> Path:
     if not home.is_dir():
         pytest.skip(f"no Kafka distribution: FOREBAY_KAFKA_HOME is not set and {home} is missing")
     return home
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Kubernetes control plane that all tests share; each takes a namespace of its own."""
+    from tests.harness.deployments import control_plane_in, kubernetes_home
+
+    pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
+    home = kubernetes_home()
+    if home is None:
+        pytest.skip(
+            "no Kubernetes control plane: FOREBAY_KUBERNETES_HOME is not set and ../shared/k8s is missing"
+        )
+    with control_plane_in(tmp_path_factory.mktemp("kubernetes"), home) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="session")

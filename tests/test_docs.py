@@ -24,6 +24,7 @@ import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
 from forebay.config import parse_spec
+from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
@@ -141,9 +142,19 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         assert extra
         assert re.search(rf"^{extra[1]} = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     else:
-        assert name in {"vllm", "jq", "git", "cd", "source", "cat", "python3", "pip"}, (
-            f"{place}: what is {name}?"
-        )
+        assert name in {
+            "vllm",
+            "jq",
+            "git",
+            "cd",
+            "source",
+            "cat",
+            "python3",
+            "pip",
+            "docker",
+            "kubectl",
+            "helm",
+        }, f"{place}: what is {name}?"
 
 
 def test_a_wrong_command_would_be_seen() -> None:
@@ -177,6 +188,8 @@ def test_pipelines_load(
         monkeypatch.syspath_prepend(str(request.getfixturevalue("example_extension")))
     if block.page == "docs/gateway.md":
         check_document(GatewaySpec, value, what="gateway", name=str(block))
+    elif block.page in ("docs/how-to/kubernetes.md", "docs/deployment.md") and "source" not in value:
+        check_document(DeploymentSpec, value, what="deployment", name=str(block))
     else:
         parse_spec(value)
 

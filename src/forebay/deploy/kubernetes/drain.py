@@ -1,0 +1,45 @@
+"""What a vLLM container runs before it is stopped: wait until no request is left in it.
+
+Mounted into the container, so it needs Python's standard library only. Kubernetes takes the pod out of its
+Services and calls this at the same moment; those who still have the address may send for some seconds more.
+Arguments: how many seconds it may take at most, and vLLM's port.
+"""
+
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+
+NOTICE_S = 15.0
+"""Until everybody has noticed that the pod is leaving: routers look up its Service's addresses every 10 s."""
+LOOK_S = 1.0
+HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
+
+
+def held(port: int) -> float:
+    """Requests that run or wait; 0 where the server does not answer any more."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read(16 << 20).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return 0.0
+    return sum(float(value) for value in HELD.findall(text))
+
+
+def drain(
+    most_s: float,
+    port: int,
+    notice_s: float = NOTICE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
+    """Returns the seconds waited: at least `notice_s`, unless `most_s` is less."""
+    begin_s = clock()
+    while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port) > 0):
+        sleep(LOOK_S)
+    return waited_s
+
+
+if __name__ == "__main__":
+    drain(float(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,234 @@
+"""The vLLM replicas: one Deployment, or one for each pool, their Services, budget and drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, Deployment, Pool
+from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.pods import (
+    CONFIG_PATH,
+    Volume,
+    config_files,
+    config_hash,
+    container_security,
+    environment,
+    http_probe,
+    mounted,
+    placement,
+    pod_security,
+    resources,
+    scratch,
+    spread,
+    with_volumes,
+)
+from forebay.deploy.kubernetes.settings import EnginePods
+from forebay.engine.launch.spec import API_KEY
+
+CACHE = "/cache"
+DRAIN = Path(__file__).with_name("drain.py")
+AFTER_DRAIN_S = 30
+"""How long vLLM may take to end once nothing is in it."""
+PROBE_S = 5
+CONTAINER = ("spec", "template", "spec", "containers", 0)
+
+
+def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """All that the replicas need, in the order in which it is applied."""
+    engine = deployment.settings.engine
+    if engine is None or deployment.settings.ray is not None:
+        return
+    name, labels = deployment.name(ENGINE), deployment.labels(ENGINE)
+    yield manifest(
+        ENGINE,
+        "v1",
+        "ServiceAccount",
+        name,
+        {"automountServiceAccountToken": False},
+        labels=labels,
+        annotations=engine.service_account_annotations,
+        notes={("automountServiceAccountToken",): "vLLM never calls the API server."},
+    )
+    yield manifest(ENGINE, "v1", "ConfigMap", name, {"data": _files()}, labels=labels)
+    if engine.gpu is not None and engine.gpu.device_class is not None:
+        yield _claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
+    yield _service(name, deployment.selector(ENGINE), labels)
+    for pool in deployment.pools():
+        if pool.name != name:
+            yield _service(pool.name, dict(pool.selector), dict(pool.labels))
+        yield _deployment(deployment, pool)
+        yield _budget(pool)
+
+
+def _files() -> dict[str, str]:
+    return {DRAIN.name: DRAIN.read_text()}
+
+
+def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Manifest:
+    content = {
+        "spec": {
+            "clusterIP": "None",
+            "selector": selector,
+            "ports": [{"name": "http", "port": ENGINE_PORT, "targetPort": "http"}],
+        }
+    }
+    why = "Headless: its name has the addresses of all replicas that are ready; the router chooses."
+    return manifest(ENGINE, "v1", "Service", name, content, labels=labels, notes={("spec", "clusterIP"): why})
+
+
+def _claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
+    request = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
+    return manifest(
+        ENGINE,
+        "resource.k8s.io/v1",
+        "ResourceClaimTemplate",
+        deployment.name(ENGINE),
+        {"spec": {"spec": {"devices": {"requests": [request]}}}},
+        labels=deployment.labels(ENGINE),
+    )
+
+
+def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
+    engine = pool.engine
+    scaled = deployment.settings.scaling is not None
+    surge = engine.rollout == "surge"
+    spec: dict[str, Any] = {
+        **({} if scaled else {"replicas": pool.replicas}),
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)},
+        },
+        "progressDeadlineSeconds": engine.startup_s + 600,
+        "selector": {"matchLabels": dict(pool.selector)},
+        "template": {
+            "metadata": {"labels": dict(pool.labels), "annotations": config_hash(_files())},
+            "spec": _pod(deployment, pool),
+        },
+    }
+    notes: dict[Where, str] = {
+        ("spec", "template", "spec", "terminationGracePeriodSeconds"): "The drain, and time to end after it.",
+        (
+            *CONTAINER,
+            "lifecycle",
+        ): "A replica that is taken away finishes what it has begun; no request is cut off.",
+        (
+            *CONTAINER,
+            "startupProbe",
+        ): f"Loading a model takes minutes: {engine.startup_s} s before it counts as failed.",
+        (*CONTAINER, "livenessProbe"): "Slow to act: a restart loses the cache and all work in flight.",
+    }
+    if scaled:
+        notes["spec", "strategy"] = (
+            "No replicas here: the autoscaler owns the number, and applying this keeps it."
+        )
+    return manifest(
+        ENGINE, "apps/v1", "Deployment", pool.name, {"spec": spec}, labels=pool.labels, notes=notes
+    )
+
+
+def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
+    engine = pool.engine
+    volumes, mounts = with_volumes(_volumes(deployment, engine))
+    gpu = engine.gpu
+    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
+    claimed = gpu is not None and gpu.device_class is not None
+    container: dict[str, Any] = {
+        "name": "vllm",
+        "image": engine.image,
+        "command": list(engine.command),
+        "args": [
+            engine.model,
+            f"--served-model-name={deployment.served_model}",
+            f"--port={ENGINE_PORT}",
+            "--disable-uvicorn-access-log",
+            "--enable-prompt-tokens-details",
+            *pool.args,
+        ],
+        "env": _environment(deployment, engine),
+        "ports": [{"name": "http", "containerPort": ENGINE_PORT}],
+        "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
+        "startupProbe": http_probe(
+            "/health", "http", every_s=PROBE_S, failures=-(-engine.startup_s // PROBE_S)
+        ),
+        "readinessProbe": http_probe("/health", "http", every_s=PROBE_S, failures=2),
+        "livenessProbe": http_probe("/health", "http", every_s=10, failures=6, timeout_s=10),
+        "lifecycle": {
+            "preStop": {
+                "exec": {
+                    "command": ["python3", f"{CONFIG_PATH}/drain.py", str(engine.drain_s), str(ENGINE_PORT)]
+                }
+            }
+        },
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    return {
+        "serviceAccountName": deployment.name(ENGINE),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": engine.drain_s + AFTER_DRAIN_S,
+        **({} if engine.runtime_class is None else {"runtimeClassName": engine.runtime_class}),
+        **placement(engine),
+        "topologySpreadConstraints": spread(pool.selector),
+        "securityContext": pod_security(),
+        **(
+            {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": deployment.name(ENGINE)}]}
+            if claimed
+            else {}
+        ),
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def _environment(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
+    own = {
+        "HOME": "/tmp",
+        # Some libraries look the user up, who has no name in the image.
+        "USER": "forebay",
+        "HF_HOME": f"{CACHE}/huggingface",
+        "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
+        "TRITON_CACHE_DIR": f"{CACHE}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+        "VLLM_NO_USAGE_STATS": "1",
+        **({} if engine.egress else {"HF_HUB_OFFLINE": "1"}),
+    }
+    return [*environment(engine, own), *_api_key(deployment, engine)]
+
+
+def _api_key(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
+    """The key that the pipeline shows is the one that vLLM wants."""
+    key = deployment.pipeline.engine.api_key
+    ref = None if key is None or key.env is None else deployment.settings.pipeline.secrets.get(key.env)
+    if ref is None or API_KEY in engine.secrets:
+        return []
+    return [{"name": API_KEY, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}]
+
+
+def _volumes(deployment: Deployment, engine: EnginePods) -> list[Volume]:
+    cache: Volume = scratch("cache", CACHE, engine.cache.size)
+    if engine.cache.claim is not None:
+        claim = {"claimName": engine.cache.claim}
+        cache = {"name": "cache", "persistentVolumeClaim": claim}, {"name": "cache", "mountPath": CACHE}
+    return [
+        config_files(deployment.name(ENGINE)),
+        cache,
+        scratch("shm", "/dev/shm", engine.shared_memory, memory=True),
+        scratch("tmp", "/tmp", "10Gi"),
+        *mounted(engine),
+    ]
+
+
+def _budget(pool: Pool) -> Manifest:
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(pool.selector)}}
+    return manifest(
+        ENGINE,
+        "policy/v1",
+        "PodDisruptionBudget",
+        pool.name,
+        {"spec": spec},
+        labels=pool.labels,
+        notes={("spec", "maxUnavailable"): "Nodes are emptied one replica at a time."},
+    )

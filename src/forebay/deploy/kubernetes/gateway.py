@@ -1,0 +1,145 @@
+"""The gateway: the fleet behind one address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.config.plan import to_yaml as document_yaml
+from forebay.deploy.kubernetes.deployment import GATEWAY, GATEWAY_PORT, METRICS_PORT, Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.pods import (
+    CONFIG_PATH,
+    config_files,
+    config_hash,
+    container_security,
+    environment,
+    http_probe,
+    mounted,
+    placement,
+    pod_security,
+    resources,
+    scratch,
+    spread,
+    with_volumes,
+)
+from forebay.deploy.kubernetes.settings import GatewayPods
+
+FILE = "gateway.yaml"
+NOTICE_S = 10.0
+AFTER_DRAIN_S = 15
+CONTAINER = ("spec", "template", "spec", "containers", 0)
+
+
+def gateway_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """All that the gateway needs, in the order in which it is applied."""
+    spec = deployment.settings.gateway
+    if spec is None:
+        return
+    name, labels, chosen = (
+        deployment.name(GATEWAY),
+        deployment.labels(GATEWAY),
+        deployment.selector(GATEWAY),
+    )
+    yield manifest(
+        GATEWAY,
+        "v1",
+        "ServiceAccount",
+        name,
+        {"automountServiceAccountToken": False},
+        labels=labels,
+        annotations=spec.service_account_annotations,
+    )
+    data = _files(deployment)
+    yield manifest(GATEWAY, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    yield manifest(
+        GATEWAY, "v1", "Service", name, {"spec": {"selector": chosen, "ports": ports}}, labels=labels
+    )
+    yield _deployment(deployment, spec)
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": chosen}}
+    yield manifest(GATEWAY, "policy/v1", "PodDisruptionBudget", name, {"spec": budget}, labels=labels)
+
+
+def _files(deployment: Deployment) -> dict[str, str]:
+    return {FILE: document_yaml(gateway_document(deployment))}
+
+
+def gateway_document(deployment: Deployment) -> dict[str, Any]:
+    """The gateway's settings: those of the person, with the engine of this deployment."""
+    document = dict(deployment.gateway_document or {})
+    given = document.get("engine")
+    kept = {"kv_events", "api_key"}
+    engine = {key: value for key, value in given.items() if key in kept} if isinstance(given, dict) else {}
+    key = deployment.pipeline.engine.api_key
+    if key is not None and "api_key" not in engine:
+        engine["api_key"] = key.model_dump(exclude_none=True)
+    document["engine"] = {"dns": deployment.engine_url, "model": deployment.served_model, **engine}
+    drain = document.get("drain")
+    # Long enough for the Service to have forgotten the address.
+    document["drain"] = {"notice_s": NOTICE_S, **(drain if isinstance(drain, dict) else {})}
+    document["monitoring"] = {"port": METRICS_PORT, "host": "0.0.0.0"}
+    return document
+
+
+def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
+    chosen = deployment.selector(GATEWAY)
+    volumes, mounts = with_volumes(
+        [config_files(deployment.name(GATEWAY)), scratch("tmp", "/tmp", "256Mi"), *mounted(spec)]
+    )
+    grace_s = 30.0 if deployment.gateway is None else deployment.gateway.drain.grace_s
+    container = {
+        "name": "gateway",
+        "image": spec.image,
+        "args": ["gateway", f"--config={CONFIG_PATH}/{FILE}", "--host=0.0.0.0", f"--port={GATEWAY_PORT}"],
+        "env": environment(spec, {"HOME": "/tmp"}),
+        "ports": [
+            {"name": "http", "containerPort": GATEWAY_PORT},
+            {"name": "metrics", "containerPort": METRICS_PORT},
+        ],
+        "resources": resources(spec),
+        "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 1, "failureThreshold": 120},
+        "readinessProbe": http_probe("/health", "metrics", every_s=2, failures=2),
+        "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10, "failureThreshold": 3},
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    pod = {
+        "serviceAccountName": deployment.name(GATEWAY),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": round(grace_s) + AFTER_DRAIN_S,
+        **placement(spec),
+        "topologySpreadConstraints": spread(chosen),
+        "securityContext": pod_security(),
+        "containers": [container],
+        "volumes": volumes,
+    }
+    content = {
+        "spec": {
+            "replicas": spec.replicas,
+            "selector": {"matchLabels": chosen},
+            "template": {
+                "metadata": {
+                    "labels": deployment.labels(GATEWAY),
+                    "annotations": config_hash(_files(deployment)),
+                },
+                "spec": pod,
+            },
+        }
+    }
+    return manifest(
+        GATEWAY,
+        "apps/v1",
+        "Deployment",
+        deployment.name(GATEWAY),
+        content,
+        labels=deployment.labels(GATEWAY),
+        notes={
+            (*CONTAINER, "readinessProbe"): "Says `draining` on SIGTERM, before the port closes.",
+            (
+                *CONTAINER,
+                "livenessProbe",
+            ): "Not /health: without a replica it is 503, which a restart does not mend.",
+        },
+    )

@@ -1,0 +1,154 @@
+"""From a pipeline file and a deployment file to a checked `Deployment`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from forebay.config import parse_spec, set_values
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.stdout import StdoutSink
+from forebay.deploy.kubernetes.deployment import Deployment
+from forebay.deploy.kubernetes.gateway import gateway_document
+from forebay.deploy.kubernetes.settings import DeploymentSpec, PodSpec
+from forebay.documents import Where, check_document, known_paths, read_document
+from forebay.documents.fields import secret_variables
+from forebay.errors import SettingError
+from forebay.gateway.spec import GatewaySpec
+
+FILE = "deploy.yaml"
+WHAT = "deployment"
+
+
+def load_deployment(
+    pipeline: Path, config: Path | None = None, settings: Sequence[str] = (), namespace: str | None = None
+) -> Deployment:
+    """The pipeline in the file `pipeline` with the deployment in `config`, by default `deploy.yaml` beside
+    it; blocks on the file system.
+
+    `settings` are `path.to.key=value` of the deployment, which win, and so does `namespace`. Raises
+    `SettingError` with one line per mistake, also where the pipeline needs what its pods would not have: a
+    path of this machine, a secret, an engine.
+    """
+    document, lines = read_document(pipeline, "pipeline")
+    spec = parse_spec(document, base=pipeline.resolve().parent, name=str(pipeline), lines=lines)
+    chosen = _settings(pipeline, config, settings, namespace)
+    gateway, gateway_value = _gateway(chosen)
+    problems = list(_problems(spec, chosen, gateway))
+    if problems:
+        raise SettingError("\n".join(problems))
+    made = Deployment(spec, document, chosen, gateway, gateway_value)
+    if gateway is not None:
+        # What is written into the manifest is what the gateway will read.
+        check_document(GatewaySpec, gateway_document(made), what="gateway", name="gateway.config")
+    return made
+
+
+def _settings(
+    pipeline: Path, config: Path | None, settings: Sequence[str], namespace: str | None
+) -> DeploymentSpec:
+    path = config or pipeline.parent / FILE
+    if config is None and not path.exists():
+        raise SettingError(
+            f"{path}: there is no such file; it says which images to use and where state is kept: "
+            f"`pipeline: {{image: IMAGE, state: s3://BUCKET/PREFIX}}` is enough. --config names another one"
+        )
+    value, lines = read_document(path, WHAT)
+    given: list[Where] = []
+    if isinstance(value, dict):
+        given = set_values(value, settings, known_paths(DeploymentSpec, value))
+        if namespace is not None:
+            value["namespace"] = namespace
+            given.append(("namespace",))
+    return check_document(
+        DeploymentSpec,
+        value,
+        what=WHAT,
+        base=path.resolve().parent,
+        name=str(path),
+        lines=lines,
+        given=given,
+    )
+
+
+def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, Any] | None]:
+    if settings.gateway is None:
+        return None, None
+    if settings.gateway.config is None:
+        value: Any = {}
+        lines: dict[Where, int] = {}
+    else:
+        value, lines = read_document(settings.gateway.config, "gateway")
+    if isinstance(value, dict) and "tls" in value:
+        raise SettingError(
+            "gateway.config: tls: expected none; on Kubernetes an Ingress or a mesh adds HTTPS"
+        )
+    complete = {"engine": "http://replicas.invalid", **value} if isinstance(value, dict) else value
+    name = settings.gateway.config or "gateway.config"
+    return check_document(GatewaySpec, complete, what="gateway", name=name, lines=lines), value
+
+
+def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec | None) -> Iterator[str]:
+    if isinstance(spec.sink, StdoutSink):
+        yield ("sink.type: expected a topic or files, found stdout: it would be the output of a task manager")
+    if spec.task_managers > 1:
+        yield (
+            f"task_managers: expected 1, found {spec.task_managers}: on Kubernetes parallelism and "
+            f"pipeline.slots of the deployment file say how many there are"
+        )
+    if settings.engine is None and spec.asks_model and spec.engine.replicas() is None:
+        yield (
+            "engine: expected one in the deployment file, or the address of one that runs already in the "
+            "pipeline file, found neither; a pod starts no engine of its own"
+        )
+    yield from _missing_secrets("pipeline", settings.pipeline, secret_variables(spec))
+    if gateway is not None and settings.gateway is not None:
+        needed = secret_variables(gateway) | secret_variables(spec.engine)
+        yield from _missing_secrets("gateway", settings.gateway, needed)
+    mounts = [volume.path for volume in settings.pipeline.volumes]
+    for key, path in _paths(spec):
+        if "://" not in path and not any(_within(path, mount) for mount in mounts):
+            yield (
+                f"{key}: {path} is on this machine, and no pod has it: mount it (pipeline.volumes of the "
+                f"deployment file), or use a topic"
+            )
+    state = settings.pipeline.state
+    if state.startswith("file://") and not any(
+        _within(state.removeprefix("file://"), mount) for mount in mounts
+    ):
+        yield (
+            f"pipeline.state: {state} is lost with its pod: mount a claim there (pipeline.volumes), or use a "
+            f"store such as s3://bucket/prefix"
+        )
+
+
+def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Iterator[str]:
+    for name in sorted(needed - pods.secrets.keys() - pods.env.keys()):
+        yield (
+            f"{where}.secrets: {name} is missing, which holds a secret: name its Secret in the deployment "
+            f"file, such as {name}: {{name: forebay, key: {name.lower().replace('_', '-')}}}"
+        )
+    for name in sorted(needed & pods.env.keys()):
+        yield f"{where}.env: {name} holds a secret: put it into a Secret, and name that under {where}.secrets"
+
+
+def _paths(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    """What the job reads and writes on its machine, by the keys that say it."""
+    read = getattr(spec.source, "path", None)
+    if isinstance(read, str):
+        yield "source.path", read
+    yield from spec.written().items()
+    if spec.journal is not None:
+        yield "journal.path", spec.journal.path
+    if spec.engine.file is not None:
+        yield "engine.file", spec.engine.file
+    key = spec.engine.api_key
+    if key is not None and key.file is not None:
+        yield "engine.api_key.file", key.file
+
+
+def _within(path: str, mount: str) -> bool:
+    inner, outer = posixpath.normpath(path), posixpath.normpath(mount)
+    return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")

@@ -1,0 +1,113 @@
+"""A manifest as a value, and as YAML that a person reads: keys in the order in which they were written, and a
+comment where a choice needs its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+Where = tuple[str | int, ...]
+COMMENT_WIDTH = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object for the API server. `part` is what it belongs to, and the file that it is written to;
+    `notes` are comments by the path of the key that they stand above. `body` is not to be changed."""
+
+    part: str
+    body: Mapping[str, Any]
+    notes: Mapping[Where, str] = field(default_factory=dict)
+
+    @property
+    def api_version(self) -> str:
+        return str(self.body["apiVersion"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.body["kind"])
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def manifest(
+    part: str,
+    api_version: str,
+    kind: str,
+    name: str,
+    content: Mapping[str, Any],
+    *,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    notes: Mapping[Where, str] | None = None,
+) -> Manifest:
+    """A manifest with its head; `content` are the keys beside `metadata`."""
+    metadata: dict[str, Any] = {"name": name, "labels": dict(labels)}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+    return Manifest(part, body, notes or {})
+
+
+def to_yaml(manifests: Iterable[Manifest]) -> str:
+    """The manifests as one YAML file, in their order."""
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 4096
+    yaml.representer.ignore_aliases = lambda *_: True
+    parts = []
+    for each in manifests:
+        out = StringIO()
+        yaml.dump(_commented(each.body, (), each.notes), out)
+        parts.append(out.getvalue())
+    return "---\n".join(parts)
+
+
+def _commented(value: Any, where: Where, notes: Mapping[Where, str]) -> Any:
+    if isinstance(value, Mapping):
+        made = CommentedMap()
+        for key, inner in value.items():
+            path = (*where, key)
+            made[key] = _commented(inner, path, notes)
+            if path in notes:
+                column = 2 * sum(isinstance(step, str) for step in where)
+                made.yaml_set_comment_before_after_key(key, before=_wrapped(notes[path]), indent=column)
+        return made
+    if isinstance(value, list | tuple):
+        return CommentedSeq([_commented(each, (*where, at), notes) for at, each in enumerate(value)])
+    if isinstance(value, str):
+        return _text(value)
+    return value
+
+
+AMBIGUOUS = re.compile(r"[-+.0-9][-+.0-9eE_:xob]*|true|false|yes|no|on|off|y|n|null|~|", re.IGNORECASE)
+"""Texts that some reader of YAML takes for another type."""
+
+
+def _text(value: str) -> Any:
+    if "\n" in value and all(line.isprintable() for line in value.split("\n")):
+        return LiteralScalarString(value)
+    return DoubleQuotedScalarString(value) if AMBIGUOUS.fullmatch(value) else value
+
+
+def _wrapped(text: str) -> str:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > COMMENT_WIDTH:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return "\n".join([*lines, line])

@@ -1,0 +1,120 @@
+"""What Prometheus reads, and what it tells people of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.config.plan import to_yaml
+from forebay.deploy.kubernetes.deployment import ENGINE, GATEWAY, PIPELINE, Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.metrics import (
+    DEAD_LETTERS,
+    IN_FLIGHT,
+    PENDING,
+    RESULTS,
+    of_pipeline,
+)
+from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
+
+PART = "monitoring"
+RULES_FILE = "forebay.rules.yaml"
+EVERY = "10s"
+
+
+def monitoring_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """A PodMonitor for all pods, and the alert rules."""
+    wanted = deployment.settings.monitoring
+    if wanted.pod_monitor:
+        yield _pod_monitor(deployment)
+    name, labels = deployment.name("alerts"), deployment.labels(PART)
+    groups = {"groups": [{"name": deployment.instance, "rules": list(rules(deployment))}]}
+    if wanted.rules == "prometheus_rule":
+        yield manifest(
+            PART, "monitoring.coreos.com/v1", "PrometheusRule", name, {"spec": groups}, labels=labels
+        )
+    elif wanted.rules == "config_map":
+        why = "A file for Prometheus' rule_files: mount it there, or render a PrometheusRule in its place."
+        data = {RULES_FILE: to_yaml(groups)}
+        yield manifest(PART, "v1", "ConfigMap", name, {"data": data}, labels=labels, notes={("data",): why})
+
+
+def _pod_monitor(deployment: Deployment) -> Manifest:
+    endpoints: list[dict[str, Any]] = [{"port": "metrics", "interval": EVERY}]
+    components = [PIPELINE]
+    settings = deployment.settings
+    if settings.gateway is not None:
+        components.append(GATEWAY)
+    if settings.engine is not None and settings.ray is None:
+        components.append(ENGINE)
+        # The gateway has a port of this name, too, and no metrics there.
+        source = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
+        only = {"sourceLabels": [source], "regex": ENGINE, "action": "keep"}
+        endpoints.append({"port": "http", "interval": EVERY, "relabelings": [only]})
+    spec = {
+        "selector": {
+            "matchLabels": {INSTANCE: deployment.instance},
+            "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": components}],
+        },
+        "podTargetLabels": [INSTANCE, COMPONENT, POOL],
+        "podMetricsEndpoints": endpoints,
+    }
+    return manifest(
+        PART,
+        "monitoring.coreos.com/v1",
+        "PodMonitor",
+        deployment.instance,
+        {"spec": spec},
+        labels=deployment.labels(PART),
+        notes={("spec", "podTargetLabels"): "Alerts and autoscaler tell deployments apart by these."},
+    )
+
+
+def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
+    """The alerts: what a person has to act on, each with what to do."""
+
+    def of(metric: str) -> str:
+        return of_pipeline(deployment, metric)
+
+    name, pipeline = deployment.instance, deployment.pipeline
+    yield _alert(
+        "ForebayNoMetrics",
+        f"absent({of(RESULTS)})",
+        "10m",
+        f"Pipeline {name} has told no metrics for ten minutes: is its job running?",
+        f"kubectl get flinkdeployment {name}",
+    )
+    held = f"sum({of(IN_FLIGHT)}) + sum({of(PENDING)})"
+    yield _alert(
+        "ForebayStuck",
+        f"({held}) > 0 and sum(increase({of(RESULTS)}[10m])) + sum(increase({of(DEAD_LETTERS)}[10m])) == 0",
+        "5m",
+        f"Pipeline {name} holds events and has answered none for ten minutes.",
+        "Look at the engine's replicas, then at the job's log.",
+    )
+    yield _alert(
+        "ForebayDeadLetters",
+        f"sum(increase({of(DEAD_LETTERS)}[15m])) > 0.05 * sum(increase({of(RESULTS)}[15m])) + 1",
+        "15m",
+        f"More than 5 % of the events of {name} become dead letters.",
+        "The dead letters name the cause.",
+    )
+    if deployment.settings.engine is not None and deployment.settings.ray is None:
+        full = pipeline.capacity * pipeline.parallelism
+        yield _alert(
+            "ForebayBehind",
+            f"({held}) >= {full}",
+            "15m",
+            f"Pipeline {name} had no free place for 15 minutes: the engine is slower than the stream.",
+            "Raise scaling.max, or capacity where the replicas are not busy.",
+        )
+
+
+def _alert(name: str, expression: str, for_: str, summary: str, action: str) -> dict[str, Any]:
+    return {
+        "alert": name,
+        "expr": expression,
+        "for": for_,
+        "labels": {"severity": "warning"},
+        "annotations": {"summary": summary, "action": action},
+    }

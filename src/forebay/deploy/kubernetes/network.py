@@ -1,0 +1,98 @@
+"""Who may call whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.deploy.kubernetes.deployment import (
+    ENGINE,
+    ENGINE_PORT,
+    FLINK_METRICS_PORT,
+    GATEWAY,
+    GATEWAY_PORT,
+    METRICS_PORT,
+    PIPELINE,
+    Deployment,
+)
+from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+
+NAMESPACE = "kubernetes.io/metadata.name"
+FLINK_REST_PORT = 8081
+Rule = dict[str, Any]
+
+
+def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """A NetworkPolicy for each component."""
+    settings = deployment.settings
+    scrape = [_namespace(settings.monitoring.namespace)]
+    own = _pods(deployment, PIPELINE)
+    yield _policy(
+        deployment,
+        PIPELINE,
+        [
+            {"from": [own]},
+            _from([_namespace(settings.flink_operator.namespace)], FLINK_REST_PORT),
+            _from(scrape, FLINK_METRICS_PORT),
+        ],
+        notes={
+            ("spec", "ingress"): "Flink's processes call each other at many ports; the operator calls the "
+            "job's REST service. What the job itself calls is not limited here: brokers and stores may be "
+            "anywhere."
+        },
+    )
+    if settings.engine is not None and settings.ray is None:
+        callers = [own] if settings.inference_pool is None else [{"namespaceSelector": {}}]
+        if settings.gateway is not None:
+            callers.append(_pods(deployment, GATEWAY))
+        yield _policy(
+            deployment,
+            ENGINE,
+            [_from([*callers, *scrape], ENGINE_PORT)],
+            egress=_engine_egress(settings.engine.egress),
+            notes={("spec", "egress"): "Names, and models from the hub by HTTPS; nothing else."},
+        )
+    if settings.gateway is not None:
+        clients: list[Rule] = [{"podSelector": {}}, *map(_namespace, settings.gateway.from_namespaces)]
+        yield _policy(deployment, GATEWAY, [_from(clients, GATEWAY_PORT), _from(scrape, METRICS_PORT)])
+
+
+def _pods(deployment: Deployment, component: str) -> Rule:
+    return {"podSelector": {"matchLabels": deployment.selector(component)}}
+
+
+def _namespace(name: str) -> Rule:
+    return {"namespaceSelector": {"matchLabels": {NAMESPACE: name}}}
+
+
+def _from(peers: list[Rule], port: int) -> Rule:
+    return {"from": peers, "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def _engine_egress(hub: bool) -> list[Rule]:
+    names = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+    return [names, {"ports": [{"protocol": "TCP", "port": 443}]}] if hub else [names]
+
+
+def _policy(
+    deployment: Deployment,
+    component: str,
+    ingress: list[Rule],
+    egress: list[Rule] | None = None,
+    notes: dict[Where, str] | None = None,
+) -> Manifest:
+    spec: dict[str, Any] = {
+        "podSelector": {"matchLabels": deployment.selector(component)},
+        "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],
+        "ingress": ingress,
+        **({} if egress is None else {"egress": egress}),
+    }
+    return manifest(
+        component,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        deployment.name(component),
+        {"spec": spec},
+        labels=deployment.labels(component),
+        notes=notes,
+    )

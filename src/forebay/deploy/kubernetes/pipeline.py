@@ -1,0 +1,264 @@
+"""The pipeline as a FlinkDeployment: one cluster for one job, which the Flink Kubernetes operator runs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from forebay.config.plan import to_yaml as document_yaml
+from forebay.deploy.kubernetes.deployment import ENGINE, FLINK_METRICS_PORT, PIPELINE, Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.pods import (
+    CONFIG_PATH,
+    config_files,
+    config_hash,
+    container_security,
+    environment,
+    mounted,
+    placement,
+    pod_security,
+    scratch,
+    with_volumes,
+)
+
+FLINK_VERSION = "v2_3"
+DRIVER = "org.apache.flink.client.python.PythonDriver"
+MODULE = "forebay.runtime.application"
+FILE = "pipeline.yaml"
+MAIN_CONTAINER = "flink-main-container"
+"""The name by which the operator knows the container that runs Flink."""
+STOP_S = 60
+MIB = 1 << 20
+UNITS: dict[str, int | Fraction] = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "m": Fraction(1, 1000),
+}  # fmt: skip
+
+
+def quantity(text: str) -> Fraction:
+    """The number that a quantity such as `500m` or `16Gi` stands for."""
+    number = text.rstrip("".join(UNITS))
+    return Fraction(number) * Fraction(UNITS[text[len(number) :]])
+
+
+def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """All that the job needs, in the order in which it is applied."""
+    spec = deployment.settings.pipeline
+    name, labels = deployment.name(PIPELINE), deployment.labels(PIPELINE)
+    yield manifest(
+        PIPELINE,
+        "v1",
+        "ServiceAccount",
+        name,
+        {},
+        labels=labels,
+        annotations=spec.service_account_annotations,
+    )
+    yield _role(deployment)
+    yield _role_binding(deployment)
+    data = _files(deployment)
+    yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    yield _flink_deployment(deployment)
+
+
+def _files(deployment: Deployment) -> dict[str, str]:
+    return {FILE: document_yaml(job_document(deployment))}
+
+
+def job_document(deployment: Deployment) -> dict[str, Any]:
+    """The pipeline file as the job reads it: as it was written, with the engine of this deployment."""
+    document = dict(deployment.document)
+    settings = deployment.settings
+    if settings.engine is None or not deployment.pipeline.asks_model:
+        return document
+    given = document.get("engine")
+    kept = (
+        {key: value for key, value in given.items() if key not in ("url", "file", "dns")}
+        if isinstance(given, dict)
+        else {}
+    )
+    if settings.inference_pool is not None:
+        place = {"url": settings.inference_pool.url}
+    elif settings.ray is not None:
+        place = {"url": f"http://{deployment.name(ENGINE)}-serve-svc:8000"}
+    else:
+        place = {"dns": deployment.engine_url}
+    document["engine"] = {**place, **kept, "model": deployment.served_model}
+    return document
+
+
+def _role(deployment: Deployment) -> Manifest:
+    rules = [
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "verbs": ["create", "delete", "get", "list", "watch"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+        },
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["delete", "get"]},
+        {"apiGroups": ["apps"], "resources": ["deployments/finalizers"], "verbs": ["update"]},
+    ]
+    notes: dict[Where, str] = {
+        ("rules",): "Flink's job manager starts its task managers (pods), keeps its leader and the newest "
+        "checkpoint in ConfigMaps, and makes its own Deployment the owner of both.",
+    }
+    return manifest(
+        PIPELINE,
+        "rbac.authorization.k8s.io/v1",
+        "Role",
+        deployment.name(PIPELINE),
+        {"rules": rules},
+        labels=deployment.labels(PIPELINE),
+        notes=notes,
+    )
+
+
+def _role_binding(deployment: Deployment) -> Manifest:
+    name = deployment.name(PIPELINE)
+    return manifest(
+        PIPELINE,
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        name,
+        {
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name}],
+        },
+        labels=deployment.labels(PIPELINE),
+    )
+
+
+def flink_configuration(deployment: Deployment) -> dict[str, str]:
+    """Flink's options that belong to the cluster; those of the job come with the pipeline file."""
+    spec = deployment.settings.pipeline
+    state = spec.state.rstrip("/")
+    return {
+        "taskmanager.numberOfTaskSlots": str(spec.slots),
+        "execution.checkpointing.dir": f"{state}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"{state}/savepoints",
+        "high-availability.type": "kubernetes",
+        "high-availability.storageDir": f"{state}/ha",
+        "python.executable": spec.python,
+        "python.client.executable": spec.python,
+        "metrics.reporters": "prometheus",
+        "metrics.reporter.prometheus.factory.class": (
+            "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+        ),
+        "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
+        "web.submit.enable": "false",
+        "web.cancel.enable": "false",
+        "kubernetes.operator.job.autoscaler.enabled": "false",
+        "kubernetes.operator.deployment.rollback.enabled": "false",
+    }
+
+
+def _flink_deployment(deployment: Deployment) -> Manifest:
+    settings = deployment.settings.pipeline
+    pipeline = deployment.pipeline
+    content = {
+        "spec": {
+            "image": settings.image,
+            "flinkVersion": FLINK_VERSION,
+            "mode": "native",
+            "serviceAccount": deployment.name(PIPELINE),
+            "flinkConfiguration": flink_configuration(deployment),
+            "podTemplate": _pod_template(deployment),
+            "jobManager": {
+                "replicas": 1,
+                "resource": _resource(settings.job_manager_cpu, settings.job_manager_memory),
+            },
+            "taskManager": {"resource": _resource(settings.cpu, settings.memory)},
+            "job": {
+                "entryClass": DRIVER,
+                "args": [
+                    "-pyclientexec", settings.python,
+                    "-pyexec", settings.python,
+                    "-pym", MODULE,
+                    f"{CONFIG_PATH}/{FILE}",
+                    "--state-id", _state_id(settings.state),
+                ],
+                "parallelism": pipeline.parallelism,
+                "upgradeMode": settings.upgrade,
+                "state": "running",
+            },
+        }
+    }  # fmt: skip
+    options = ("spec", "flinkConfiguration")
+    notes: dict[Where, str] = {
+        (
+            "spec",
+            "podTemplate",
+            "metadata",
+            "annotations",
+        ): "A changed pipeline file is a new version of the job.",
+        ("spec", "mode"): "One cluster for one job: subtasks of a task manager share one Python.",
+        (*options, "high-availability.type"): "A job manager that dies resumes from the newest checkpoint.",
+        (*options, "web.submit.enable"): "Nobody adds or ends jobs by Flink's web page.",
+        (*options, "kubernetes.operator.job.autoscaler.enabled"): (
+            "Flink's autoscaler measures how busy an operator is, and one that waits for an engine is idle."
+        ),
+        ("spec", "jobManager", "resource", "memory"): "Flink's unit: m is MiB.",
+        ("spec", "job", "entryClass"): (
+            "No jarURI: flink-python lies in the image's lib/. A jar that comes with the job can be loaded "
+            "once in the life of a task manager only."
+        ),
+        ("spec", "job", "args"): "Flink's own arguments first; what follows is the pipeline's.",
+    }
+    return manifest(
+        PIPELINE,
+        "flink.apache.org/v1beta1",
+        "FlinkDeployment",
+        deployment.name(PIPELINE),
+        content,
+        labels=deployment.labels(PIPELINE),
+        notes=notes,
+    )
+
+
+def _state_id(state: str) -> str:
+    """Where state is names it: transactions of Kafka are named after it, and no other pipeline has that."""
+    return hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:12]
+
+
+def _resource(cpu: str, memory: str) -> dict[str, Any]:
+    return {"cpu": float(quantity(cpu)), "memory": f"{math.floor(quantity(memory) / MIB)}m"}
+
+
+def _pod_template(deployment: Deployment) -> dict[str, Any]:
+    settings = deployment.settings.pipeline
+    volumes, mounts = with_volumes(
+        [
+            config_files(deployment.name(PIPELINE)),
+            scratch("tmp", "/tmp", "20Gi"),
+            scratch("log", "/opt/flink/log", "1Gi"),
+            *mounted(settings),
+        ]
+    )
+    container = {
+        "name": MAIN_CONTAINER,
+        "env": environment(settings, {"HOME": "/tmp", "FOREBAY_HOME": "/tmp/forebay"}),
+        "ports": [{"name": "metrics", "containerPort": FLINK_METRICS_PORT}],
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    return {
+        "metadata": {
+            "labels": deployment.labels(PIPELINE),
+            "annotations": config_hash(_files(deployment)),
+        },
+        "spec": {
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": STOP_S,
+            **placement(settings),
+            "securityContext": pod_security(),
+            "containers": [container],
+            "volumes": volumes,
+        },
+    }

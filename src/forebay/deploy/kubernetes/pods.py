@@ -1,0 +1,139 @@
+"""What all pods have in common: the `restricted` pod security standard, resources, secrets and volumes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forebay.deploy.kubernetes.settings import PodSpec
+
+USER = 9999
+"""Flink's own user in its image; the other images run as anybody."""
+CONFIG_PATH = "/etc/forebay"
+CONFIG = "config"
+
+Volume = tuple[dict[str, Any], dict[str, Any]]
+"""A volume, and how it is mounted."""
+
+
+def pod_security() -> dict[str, Any]:
+    """The pod's part of the `restricted` standard."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """The container's part of it, and a root file system that nothing is written to."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Requests and limits. Memory and accelerators are never overcommitted; processor time is shared."""
+    fixed = {"memory": spec.memory, **(extra or {})}
+    return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
+
+
+def environment(spec: PodSpec, own: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Environment variables: Forebay's `own`, those of `spec`, which win, and those that Secrets hold."""
+    plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in spec.secrets}
+    return [
+        *({"name": name, "value": value} for name, value in plain.items()),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
+            for name, ref in spec.secrets.items()
+        ),
+    ]
+
+
+def scratch(name: str, path: str, size: str, *, memory: bool = False) -> Volume:
+    """An empty folder that lives as long as the pod, for what is written to it."""
+    source: dict[str, Any] = {"medium": "Memory"} if memory else {}
+    return {"name": name, "emptyDir": {**source, "sizeLimit": size}}, {"name": name, "mountPath": path}
+
+
+def config_files(config_map: str, path: str = CONFIG_PATH) -> Volume:
+    """The files of a ConfigMap."""
+    volume = {"name": CONFIG, "configMap": {"name": config_map}}
+    return volume, {"name": CONFIG, "mountPath": path, "readOnly": True}
+
+
+def mounted(spec: PodSpec) -> list[Volume]:
+    """What the person mounts."""
+    found: list[Volume] = []
+    for at, volume in enumerate(spec.volumes):
+        name = f"volume-{at}"
+        mount: dict[str, Any] = {"name": name, "mountPath": volume.path}
+        if volume.claim is not None:
+            found.append(({"name": name, "persistentVolumeClaim": {"claimName": volume.claim}}, mount))
+        elif volume.secret is not None:
+            source = {"secret": {"secretName": volume.secret, "defaultMode": 0o440}}
+            found.append(({"name": name, **source}, {**mount, "readOnly": True}))
+        else:
+            source = {"configMap": {"name": volume.config_map}}
+            found.append(({"name": name, **source}, {**mount, "readOnly": True}))
+    return found
+
+
+def placement(spec: PodSpec) -> dict[str, Any]:
+    """Where the pods may run, and how their image is pulled; only what is asked for."""
+    found: dict[str, Any] = {}
+    if spec.node_selector:
+        found["nodeSelector"] = dict(spec.node_selector)
+    if spec.tolerations:
+        found["tolerations"] = [
+            {
+                "key": each.key,
+                "operator": "Exists" if each.value is None else "Equal",
+                **({} if each.value is None else {"value": each.value}),
+                **({} if each.effect is None else {"effect": each.effect}),
+            }
+            for each in spec.tolerations
+        ]
+    if spec.pull_secrets:
+        found["imagePullSecrets"] = [{"name": name} for name in spec.pull_secrets]
+    return found
+
+
+def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Replicas on different nodes and zones where there are any, so that the loss of one takes few."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(labels)},
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]
+
+
+def with_volumes(volumes: Sequence[Volume]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The volumes, and how they are mounted."""
+    return [volume for volume, _ in volumes], [mount for _, mount in volumes]
+
+
+def config_hash(data: Mapping[str, str]) -> dict[str, str]:
+    """An annotation for the pods that read this ConfigMap: new content starts them anew."""
+    text = "\0".join(f"{name}\0{content}" for name, content in sorted(data.items()))
+    return {"forebay/config": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def http_probe(path: str, port: str, *, every_s: int, failures: int, timeout_s: int = 5) -> dict[str, Any]:
+    """A probe by HTTP."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": every_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,189 @@
+"""How the decision of how many replicas there are to be gets to the cluster: a ScaledObject of KEDA, or a
+HorizontalPodAutoscaler on the same metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.deploy.kubernetes.deployment import Deployment, Pool
+from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.metrics import (
+    IN_FLIGHT,
+    PENDING,
+    RUNNING,
+    WANTED,
+    of_pipeline,
+    series,
+    series_label,
+)
+from forebay.deploy.kubernetes.names import INSTANCE
+from forebay.deploy.kubernetes.settings import ScalingSpec
+
+PART = "scaling"
+POLL_S = 5
+FAILURES = 3
+STEP_S = 15
+BLURRED_FROM = 10
+EXTERNAL_METRIC = "forebay_wanted_replicas"
+"""What an adapter of external metrics is to call the wanted number of replicas, for a plain HPA."""
+
+
+def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    """One autoscaler for each pool."""
+    scaling = deployment.settings.scaling
+    if scaling is None:
+        return
+    for pool in deployment.pools():
+        if scaling.by == "keda":
+            yield _scaled_object(deployment, pool, scaling)
+        else:
+            yield _autoscaler(deployment, pool, scaling)
+
+
+def _behavior(scaling: ScalingSpec) -> dict[str, Any]:
+    """Up at once, as far as is wanted; down after a while, and then one replica a time."""
+    # A tenth more or less counts as equal by default: from ten replicas on, one more would not come.
+    exact = {"tolerance": "0"} if scaling.max >= BLURRED_FROM else {}
+    return {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "policies": [{"type": "Pods", "value": scaling.max, "periodSeconds": STEP_S}],
+            **exact,
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": scaling.settle_s,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": STEP_S}],
+            **exact,
+        },
+    }
+
+
+def formula(scaling: ScalingSpec) -> str:
+    """What KEDA computes; what it could not ask for is null. `wanted` counts replicas that boot already. The
+    load does not: those are taken off it, but never so many that a replica would be taken away meanwhile.
+    Where not even the load is known, the replicas stay as they are."""
+    return (
+        "let there = replicas ?? 1;\n"
+        f"let load = (held ?? -1) / {scaling.requests_per_replica};\n"
+        "let unready = there - (ready ?? there);\n"
+        "wanted ?? (load < 0 ? there : load <= there ? load : max(load - unready, there))\n"
+    )
+
+
+def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
+    held = f"sum({of_pipeline(deployment, IN_FLIGHT)}) + sum({of_pipeline(deployment, PENDING)})"
+    spec: dict[str, Any] = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
+        "pollingInterval": POLL_S,
+        "cooldownPeriod": scaling.settle_s,
+        "minReplicaCount": scaling.min,
+        "maxReplicaCount": scaling.max,
+        "fallback": {
+            "failureThreshold": FAILURES,
+            "replicas": max(scaling.min, 1),
+            "behavior": "scalingModifiers",
+        },
+        "advanced": {
+            "horizontalPodAutoscalerConfig": {"behavior": _behavior(scaling)},
+            "scalingModifiers": {
+                "formula": formula(scaling),
+                "target": "1",
+                "activationTarget": "0",
+                "metricType": "AverageValue",
+            },
+        },
+        "triggers": [
+            _trigger(scaling, "wanted", f"max({of_pipeline(deployment, WANTED)})"),
+            _trigger(scaling, "held", held),
+            _trigger(scaling, "ready", f"count({series(RUNNING, pool.selector)}) or vector(0)"),
+            _pods(pool),
+        ],
+    }
+    notes: dict[Where, str] = {
+        ("spec", "cooldownPeriod"): "Only for the step from one replica to none.",
+        (
+            "spec",
+            "fallback",
+            "behavior",
+        ): "What cannot be asked for is null in the formula, which then keeps the "
+        "replicas that are there: metrics that stop take none away from the work in flight.",
+        (
+            "spec",
+            "advanced",
+            "scalingModifiers",
+            "formula",
+        ): "The wanted replicas as they are. While they are not "
+        "known: requests held, in replicas, less the replicas that still load their model.",
+        ("spec", "advanced", "scalingModifiers", "target"): "The formula counts replicas.",
+        (
+            "spec",
+            "triggers",
+        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and wants "
+        "them all the same. A series that is missing is null, not 0.",
+    }
+    if scaling.min == 0:
+        notes["spec", "minReplicaCount"] = (
+            "The HPA that KEDA makes goes down to 1; KEDA takes the last one away by itself."
+        )
+    return manifest(
+        PART, "keda.sh/v1alpha1", "ScaledObject", pool.name, {"spec": spec}, labels=pool.labels, notes=notes
+    )
+
+
+def _trigger(scaling: ScalingSpec, name: str, query: str) -> dict[str, Any]:
+    return {
+        "type": "prometheus",
+        "name": name,
+        "metricType": "AverageValue",
+        "metadata": {
+            "serverAddress": str(scaling.prometheus),
+            "query": query,
+            "threshold": "1",
+            "ignoreNullValues": "false",
+        },
+    }
+
+
+def _pods(pool: Pool) -> dict[str, Any]:
+    """The pods that there are, by the API server itself: known also where Prometheus is away."""
+    selector = ",".join(f"{key}={value}" for key, value in pool.selector.items())
+    return {
+        "type": "kubernetes-workload",
+        "name": "replicas",
+        "metricType": "AverageValue",
+        "metadata": {"podSelector": selector, "value": "1"},
+    }
+
+
+def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
+    chosen = {"matchLabels": {series_label(INSTANCE): deployment.instance}}
+    metric = {
+        "type": "External",
+        "external": {
+            "metric": {"name": EXTERNAL_METRIC, "selector": chosen},
+            "target": {"type": "AverageValue", "averageValue": "1"},
+        },
+    }
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
+        "minReplicas": scaling.min,
+        "maxReplicas": scaling.max,
+        "behavior": _behavior(scaling),
+        "metrics": [metric],
+    }
+    return manifest(
+        PART,
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        pool.name,
+        {"spec": spec},
+        labels=pool.labels,
+        notes={
+            (
+                "spec",
+                "metrics",
+            ): f"An adapter has to serve {WANTED} by this name. A value of n with a target of "
+            "1 for each replica is n replicas."
+        },
+    )

@@ -1,0 +1,334 @@
+"""A deployment as a person writes it, in a file beside the pipeline file: which images, how large, where
+state is, what scales it. One pipeline file serves every environment, and each has a file like this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from forebay.deploy.kubernetes.fields import (
+    Count,
+    Image,
+    Label,
+    MountPath,
+    ObjectName,
+    PoolName,
+    Port,
+    Quantity,
+    Replicas,
+    ResourceName,
+    Seconds,
+    SecretKey,
+    StoreUri,
+    Text,
+    Variable,
+)
+from forebay.documents.fields import HttpUrl, LocalPath, Model, Switch, wrong
+
+MAX_ENTRIES = 100
+
+Variables = Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)]
+Secrets = Annotated[dict[Variable, SecretKey], Field(max_length=MAX_ENTRIES)]
+Texts = Annotated[dict[Text, Text], Field(max_length=MAX_ENTRIES)]
+
+
+class VolumeSpec(Model):
+    """Something mounted into a container: exactly one of `claim`, `secret` and `config_map`."""
+
+    path: MountPath = Field(description="Where it is mounted.")
+    claim: ObjectName | None = Field(None, description="Name of a PersistentVolumeClaim.")
+    secret: ObjectName | None = Field(None, description="Name of a Secret; mounted read-only.")
+    config_map: ObjectName | None = Field(None, description="Name of a ConfigMap; mounted read-only.")
+
+    def model_post_init(self, context: object, /) -> None:
+        if sum(value is not None for value in (self.claim, self.secret, self.config_map)) != 1:
+            raise wrong("expected exactly one of 'claim', 'secret' and 'config_map'")
+
+
+Volumes = Annotated[tuple[VolumeSpec, ...], Field(max_length=MAX_ENTRIES)]
+
+
+class TolerationSpec(Model):
+    """A taint of nodes that pods may run on all the same."""
+
+    key: Text = Field(description="Key of the taint.")
+    value: Text | None = Field(None, description="Its value; null: any.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Its effect; null: any."
+    )
+
+
+class PodSpec(Model):
+    """What the pods of every component have in common."""
+
+    image: Image = Field(description="Image of the container.")
+    cpu: Quantity = Field("1", description="Processor cores that each pod requests.")
+    memory: Quantity = Field("2Gi", description="Memory that each pod requests, and may use.")
+    env: Variables = Field({}, description="Environment variables that are no secrets.")
+    secrets: Secrets = Field(
+        {}, description="Environment variables from Secrets: `NAME: {name: SECRET, key: KEY}`."
+    )
+    volumes: Volumes = Field((), description="What is mounted: `{path: /data, claim: NAME}`.")
+    node_selector: Texts = Field({}, description="Labels that a node must have.")
+    tolerations: Annotated[tuple[TolerationSpec, ...], Field(max_length=MAX_ENTRIES)] = Field(
+        (), description="Taints that a node may have: `{key: nvidia.com/gpu}`."
+    )
+    pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=MAX_ENTRIES)] = Field(
+        (), description="Secrets for the image's registry."
+    )
+    service_account_annotations: Texts = Field(
+        {}, description="Annotations of the service account, such as the role that a cloud gives it."
+    )
+
+
+class PipelinePods(PodSpec):
+    """The Flink cluster that runs the pipeline; the Flink Kubernetes operator makes it."""
+
+    state: StoreUri = Field(
+        description="Where checkpoints, savepoints and the job's metadata are: `s3://bucket/prefix`."
+    )
+    upgrade: Literal["savepoint", "last-state"] = Field(
+        "savepoint",
+        description="How a new version takes over. `savepoint`: the job stops with a savepoint. "
+        "`last-state`: it resumes from the newest checkpoint, also where the old job cannot stop.",
+    )
+    job_manager_cpu: Quantity = Field("500m", description="Processor cores of the job manager.")
+    job_manager_memory: Quantity = Field("1536Mi", description="Memory of the job manager.")
+    slots: Count = Field(
+        1, description="Subtasks per task manager; they share one Python, so 1 uses most cores."
+    )
+    python: MountPath = Field(
+        "/opt/forebay/bin/python", description="Python with Forebay in the image, as its Dockerfile makes it."
+    )
+
+
+class GpuSpec(Model):
+    """The accelerators of each pod: exactly one of `resource` and `device_class`."""
+
+    resource: ResourceName | None = Field(
+        None, description="Extended resource of a device plugin: `nvidia.com/gpu`."
+    )
+    device_class: ObjectName | None = Field(
+        None, description="DeviceClass for dynamic resource allocation: `gpu.nvidia.com`."
+    )
+    count: Count = Field(1, description="How many.")
+
+    def model_post_init(self, context: object, /) -> None:
+        if (self.resource is None) == (self.device_class is None):
+            raise wrong("expected exactly one of 'resource' and 'device_class'")
+
+
+class CacheSpec(Model):
+    """Where weights and compiled kernels are kept."""
+
+    claim: ObjectName | None = Field(
+        None, description="A PersistentVolumeClaim that all replicas can mount; null: each loads its own."
+    )
+    size: Quantity = Field("50Gi", description="Limit of what a replica keeps on its node, without a claim.")
+
+
+class PoolSpec(Model):
+    """Replicas of one kind, with a Deployment and a Service of their own."""
+
+    name: PoolName = Field(description="Name of the pool, such as `decode`.")
+    replicas: Replicas = Field(1, description="Replicas to begin with.")
+    args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
+        (), description="Arguments for vLLM behind those of `engine.args`."
+    )
+
+
+class EnginePods(PodSpec):
+    """The vLLM replicas that answer."""
+
+    memory: Quantity = Field("16Gi", description="Memory that each pod requests, and may use.")
+    cpu: Quantity = Field("4", description="Processor cores that each pod requests.")
+    model: Text = Field(description="Model to serve: its name on the hub, or a folder in the container.")
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)] = Field(
+        ("vllm", "serve"), description="What the image starts vLLM with; the model and arguments follow."
+    )
+    args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
+        (), description="Arguments for vLLM, such as `--max-model-len=8192`."
+    )
+    replicas: Replicas = Field(1, description="Replicas to begin with, where there are no pools.")
+    pools: Annotated[tuple[PoolSpec, ...], Field(max_length=10)] = Field(
+        (), description="Pools of replicas that differ in arguments; none: one Deployment."
+    )
+    gpu: GpuSpec | None = Field(None, description="Accelerators of each replica; null: none.")
+    runtime_class: ObjectName | None = Field(None, description="RuntimeClass of the pods, such as `nvidia`.")
+    cache: CacheSpec = Field(CacheSpec(), description="Where weights and compiled kernels are kept.")
+    shared_memory: Quantity = Field("2Gi", description="Size of /dev/shm, which parallel workers share.")
+    startup_s: Seconds = Field(
+        1800, description="How long a replica may take to load the model before it is started again."
+    )
+    drain_s: Seconds = Field(
+        300, description="How long a replica that is taken away may take to finish what it has begun."
+    )
+    rollout: Literal["surge", "replace"] = Field(
+        "surge",
+        description="`surge`: a new version starts beside the old one, which takes a spare accelerator; "
+        "`replace`: one replica at a time is away.",
+    )
+    egress: Switch = Field(
+        True, description="Whether pods may reach other hosts by HTTPS, to load models from the hub."
+    )
+
+
+class GatewayPods(PodSpec):
+    """The gateway: the fleet behind one OpenAI-compatible address, for clients beside the pipeline."""
+
+    memory: Quantity = Field("1Gi", description="Memory that each pod requests, and may use.")
+    replicas: Replicas = Field(2, description="Replicas.")
+    config: LocalPath | None = Field(
+        None,
+        description="Settings of the gateway (docs/gateway.md); its engine and its monitoring are set here.",
+    )
+    from_namespaces: Annotated[tuple[Label, ...], Field(max_length=MAX_ENTRIES)] = Field(
+        (), description="Further namespaces whose pods may call it, such as that of an ingress controller."
+    )
+
+
+class ScalingSpec(Model):
+    """How many replicas there are of each pool, and who decides."""
+
+    by: Literal["keda", "hpa"] = Field(
+        "keda",
+        description="`keda`: a ScaledObject that asks Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
+        "same metric, which an adapter of yours serves as external metric.",
+    )
+    min: Replicas = Field(1, description="Fewest replicas of a pool; 0 needs KEDA.")
+    max: Count = Field(description="Most replicas of a pool.")
+    prometheus: HttpUrl | None = Field(
+        None, description="Prometheus for KEDA: `http://prometheus.monitoring:9090`."
+    )
+    requests_per_replica: Count = Field(
+        32,
+        description="Requests in flight that one replica takes well; counts while the wanted number of "
+        "replicas is not known.",
+    )
+    settle_s: Annotated[int, Field(ge=0, le=3600)] = Field(
+        300, description="How long fewer replicas must have been enough before one is taken away."
+    )
+
+
+class MonitoringSpec(Model):
+    """What Prometheus is told."""
+
+    pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
+    rules: Literal["config_map", "prometheus_rule", "none"] = Field(
+        "config_map",
+        description="Alert rules as a file in a ConfigMap, as a PrometheusRule, or none.",
+    )
+    namespace: Label = Field("monitoring", description="Namespace from which metrics may be read.")
+
+
+class EndpointPicker(Model):
+    """The Service of an endpoint picker."""
+
+    name: ObjectName = Field(description="Name of the Service.")
+    port: Port = Field(9002, description="Its port.")
+
+
+class InferencePoolSpec(Model):
+    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker then chooses the
+    replica, and Forebay's router steps aside."""
+
+    url: HttpUrl = Field(description="Address of your inference gateway, which the pipeline calls.")
+    endpoint_picker: EndpointPicker = Field(description="The endpoint picker.")
+
+
+class RaySpec(Model):
+    """A RayService of KubeRay in place of vLLM's Deployments."""
+
+    image: Image = Field(description="Image with Ray, the engine and the Serve application.")
+    version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = Field(
+        "2.60.0", description="Version of Ray in the image."
+    )
+    import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=500)] = Field(
+        description="The Serve application in the image: `package.module:application`."
+    )
+    args: Texts = Field({}, description="Arguments of the application's builder.")
+    gateway_class: ObjectName = Field(
+        description="GatewayClass of the Gateway that shifts traffic to a new version step by step."
+    )
+    step_percent: Annotated[int, Field(ge=1, le=100)] = Field(
+        20, description="Share of the traffic that goes over to a new version at a time."
+    )
+    interval_s: Seconds = Field(30, description="Pause between steps.")
+
+
+class FlinkOperatorSpec(Model):
+    """Where the Flink Kubernetes operator runs."""
+
+    namespace: Label = Field("flink-operator", description="Namespace of the operator, which calls the job.")
+
+
+class DeploymentSpec(Model):
+    """A deployment of one pipeline."""
+
+    namespace: Label | None = Field(
+        None, description="Namespace of all objects; null: that of the kubectl context, by `--namespace`."
+    )
+    pipeline: PipelinePods = Field(description="The Flink cluster that runs the pipeline.")
+    engine: EnginePods | None = Field(
+        None, description="The vLLM replicas; null: the pipeline's `engine` is one that runs already."
+    )
+    gateway: GatewayPods | None = Field(None, description="The gateway; null: none.")
+    scaling: ScalingSpec | None = Field(None, description="Who scales the replicas; null: nobody does.")
+    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus is told.")
+    inference_pool: InferencePoolSpec | None = Field(
+        None, description="An InferencePool for users of the Gateway API; null: none."
+    )
+    ray: RaySpec | None = Field(None, description="The engine as a RayService; null: vLLM's Deployments.")
+    flink_operator: FlinkOperatorSpec = Field(
+        FlinkOperatorSpec(), description="Where the Flink Kubernetes operator runs."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> DeploymentSpec:
+        problems = list(self._problems())
+        if problems:
+            message = "; ".join(f"{key}: {text}" for key, text in problems)
+            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+        return self
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        engine, scaling = self.engine, self.scaling
+        if engine is None:
+            for name in ("scaling", "gateway", "inference_pool", "ray"):
+                if getattr(self, name) is not None:
+                    yield name, "expected none without 'engine', whose replicas it is for"
+        if self.ray is not None:
+            for name in ("scaling", "gateway", "inference_pool"):
+                if getattr(self, name) is not None:
+                    yield name, "expected none with 'ray', where Ray Serve scales and routes"
+        if engine is not None:
+            names = [pool.name for pool in engine.pools]
+            if len(set(names)) < len(names):
+                yield "engine.pools", "expected names that differ"
+        if scaling is not None:
+            yield from self._problems_of_scaling(scaling)
+        if self.gateway is not None and self.inference_pool is not None:
+            yield "gateway", "expected none with 'inference_pool', whose gateway stands in its place"
+
+    def _problems_of_scaling(self, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
+        if scaling.min > scaling.max:
+            yield "scaling.min", f"expected at most scaling.max ({scaling.max}), found {scaling.min}"
+        if scaling.by == "keda" and scaling.prometheus is None:
+            yield (
+                "scaling.prometheus",
+                "missing; KEDA asks it for the metrics, such as http://prometheus:9090",
+            )
+        if scaling.by == "hpa" and scaling.min == 0:
+            yield "scaling.min", "expected at least 1 with scaling.by hpa, found 0; only KEDA scales to zero"
+        engine = self.engine
+        if engine is not None:
+            pools = engine.pools or (engine,)
+            most = max(pool.replicas for pool in pools)
+            if most > scaling.max:
+                yield (
+                    "scaling.max",
+                    f"expected at least the {most} replicas to begin with, found {scaling.max}",
+                )

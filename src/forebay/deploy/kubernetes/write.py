@@ -1,0 +1,44 @@
+"""Manifests as files that are kept with the code: one for each part, a kustomization, and Dockerfiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
+from forebay.errors import SettingError
+
+HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
+KUSTOMIZATION = "kustomization.yaml"
+IMAGES = Path(__file__).parent.parent / "images"
+PARTS = ("engine", "gateway", "inference-pool", "monitoring", "pipeline", "ray", "scaling")
+
+
+def write_manifests(manifests: Sequence[Manifest], folder: Path, namespace: str | None) -> tuple[Path, ...]:
+    """Write `PART.yaml` for each part, and the files beside them; returns their paths.
+
+    Files of parts that are no longer there are deleted, others are left alone. Raises `SettingError` where
+    the folder cannot be written.
+    """
+    files: dict[str, str] = {}
+    for part in PARTS:
+        of_part = [each for each in manifests if each.part == part]
+        if of_part:
+            files[f"{part}.yaml"] = HEAD + to_yaml(of_part)
+    resources = "".join(f"- {name}\n" for name in files)
+    place = f"namespace: {namespace}\n" if namespace else ""
+    files[KUSTOMIZATION] = (
+        f"{HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"{place}resources:\n{resources}"
+    )
+    files |= {f"images/{path.name}": path.read_text() for path in sorted(IMAGES.glob("*.Dockerfile"))}
+    try:
+        (folder / "images").mkdir(parents=True, exist_ok=True)
+        for part in PARTS:
+            if f"{part}.yaml" not in files:
+                (folder / f"{part}.yaml").unlink(missing_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"--out: {folder} cannot be written: {error.strerror}") from None
+    return tuple(folder / name for name in files)

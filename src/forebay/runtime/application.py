@@ -1,0 +1,86 @@
+"""A pipeline as the program of a Flink cluster that was made for it (application mode): what Flink's
+PythonDriver runs, where a platform such as Kubernetes starts, resumes and watches the job.
+
+`python -m forebay.runtime.application FILE --state-id ID`, by Flink only. The cluster's configuration says
+where checkpoints go and what is restored; the pipeline file says all else. It is run again whenever the job
+manager starts anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import uuid
+from collections.abc import Sequence
+
+from forebay.config import load_spec
+from forebay.config.spec import PipelineSpec
+from forebay.errors import ForebayError
+from forebay.flink.environment import FlinkConfig, Restart, application_environment
+from forebay.runtime.attempt import flink_value
+from forebay.runtime.inference import served_by
+from forebay.runtime.job_graph import build
+from forebay.runtime.kafka_offsets import begin, has_begun
+from forebay.runtime.preflight import await_brokers, check_secrets
+from forebay.untrusted_text import PlainFormatter
+
+LOG = logging.getLogger("forebay")
+
+
+def run_application(spec: PipelineSpec, state_id: str) -> None:
+    """Run the job of `spec` in the Flink that runs this program; blocks until it ends.
+
+    `state_id` names the pipeline's state, and stays as long as that does: transactions are named after it.
+    Raises `SettingError` and `PipelineFailed` as a run does before it starts, and what Flink raises.
+    """
+
+    def say(words: str, waited_s: float) -> None:
+        LOG.info("%s (%.0f s)", words, waited_s)
+
+    check_secrets(spec, here=True)
+    env = application_environment(
+        FlinkConfig(
+            parallelism=spec.parallelism,
+            checkpoint_interval_s=spec.checkpoint.interval_s,
+            restart=Restart(delay_s=1.0, attempts=None, max_delay_s=30.0),
+            options={
+                "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
+                **{key: flink_value(value) for key, value in spec.flink.items()},
+            },
+        )
+    )
+    await_brokers(spec, say)
+    served = served_by(spec, (), say)
+    build(
+        spec,
+        env,
+        replicas=served.replicas,
+        model=served.model,
+        # Files are named after it: two starts must not write the same ones.
+        job=uuid.uuid4().hex,
+        state_id=state_id,
+    )
+    begin(spec, first=not has_begun(spec))
+    env.execute(spec.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the pipeline of the command line."""
+    parser = argparse.ArgumentParser(prog="forebay.runtime.application", description=__doc__)
+    parser.add_argument("file", help="The pipeline file.")
+    parser.add_argument("--state-id", required=True, help="Name of the pipeline's state.")
+    options = parser.parse_args(arguments)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        run_application(load_spec(options.file), options.state_id)
+    except ForebayError as error:
+        # Flink logs what is printed last.
+        LOG.error("%s", error)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`forebay deploy kubernetes`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+from ruamel.yaml import YAML
+from tests.harness.deployments import PIPELINE, VARIANTS, ControlPlane
+from typer.testing import CliRunner, Result
+
+from forebay.cli import application
+from forebay.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
+    (tmp_path / "deploy.yaml").write_bytes(orjson.dumps(VARIANTS["everything"]))
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(application(), ["deploy", "kubernetes", "p.yaml", *words])
+
+
+def test_manifests_go_to_standard_output() -> None:
+    done = run()
+    assert done.exit_code == 0, done.output
+    kinds = [each["kind"] for each in YAML(typ="safe").load_all(done.stdout)]
+    assert "FlinkDeployment" in kinds
+
+
+def test_as_a_document() -> None:
+    document = json.loads(run("--json").stdout)
+    assert document["instance"] == "triage"
+    assert any(each["kind"] == "ScaledObject" for each in document["manifests"])
+
+
+def test_into_a_folder_with_dockerfiles_and_nothing_of_a_part_that_is_gone(folder: Path) -> None:
+    assert run("--out", "k8s").exit_code == 0
+    (folder / "k8s" / "mine.yaml").write_text("kept")
+    assert (folder / "k8s" / "gateway.yaml").exists()
+    assert {path.name for path in (folder / "k8s" / "images").iterdir()} == {
+        "gateway.Dockerfile",
+        "pipeline.Dockerfile",
+    }
+    done = run("--out", "k8s", "--set", "gateway=null", "-n", "prod")
+    assert done.exit_code == 0, done.output
+    assert not (folder / "k8s" / "gateway.yaml").exists()
+    assert (folder / "k8s" / "mine.yaml").read_text() == "kept"
+    listed = YAML(typ="safe").load(folder / "k8s" / "kustomization.yaml")
+    assert listed["namespace"] == "prod"
+    for name in listed["resources"]:
+        assert list(YAML(typ="safe").load_all((folder / "k8s" / name).read_text()))
+
+
+def test_one_thing_at_a_time() -> None:
+    done = run("--apply", "--remove")
+    assert isinstance(done.exception, SettingError)
+
+
+def test_on_a_cluster(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    control_plane.kubectl("create", "namespace", "cli")
+    done = run("--dry-run", "-n", "cli")
+    assert done.exit_code == 0, done.output
+    assert "FlinkDeployment triage: valid (dry run)" in done.stderr
+    report = json.loads(run("--apply", "-n", "cli", "--json").stdout)
+    assert report["namespace"] == "cli"
+    assert {each["action"] for each in report["done"]} == {"created"}
+    assert "FlinkDeployment triage: removed" in run("--remove", "-n", "cli").stderr
+    assert "there is nothing of triage in the namespace cli" in run("--remove", "-n", "cli").stderr

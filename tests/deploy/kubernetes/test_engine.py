@@ -1,0 +1,99 @@
+"""The vLLM replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.harness.deployments import ENGINE, JOB, PIPELINE, SCALING, deployment_of, variant
+
+from forebay.deploy.kubernetes import render
+from forebay.deploy.kubernetes.engine import AFTER_DRAIN_S
+
+
+def made(name: str = "triage-engine", **engine: Any) -> dict[str, Any]:
+    """The replicas' Deployment, with these settings of the engine."""
+    deployment = deployment_of({"pipeline": JOB, "engine": {**ENGINE, **engine}})
+    found = {(each.kind, each.name): each.body for each in render(deployment)}
+    return dict(found["Deployment", name])
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    return dict(deployment["spec"]["template"]["spec"]["containers"][0])
+
+
+def test_it_serves_the_model_by_the_name_that_the_pipeline_asks_for() -> None:
+    args = container(made(args=["--max-model-len=4096"]))["args"]
+    assert args[0] == ENGINE["model"]
+    assert "--served-model-name=smollm2" in args
+    assert args[-1] == "--max-model-len=4096"
+
+
+def test_the_key_that_the_pipeline_shows_is_the_one_that_it_wants() -> None:
+    env = {each["name"]: each for each in container(made())["env"]}
+    assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "forebay", "key": "engine-key"}
+
+
+def test_an_accelerator_is_a_resource_or_a_claim() -> None:
+    by_resource = container(made(gpu={"resource": "amd.com/gpu", "count": 2}))["resources"]
+    assert by_resource["limits"]["amd.com/gpu"] == by_resource["requests"]["amd.com/gpu"] == "2"
+    by_claim = made(gpu={"device_class": "gpu.nvidia.com"})
+    assert container(by_claim)["resources"]["claims"] == [{"name": "gpu"}]
+    claims = by_claim["spec"]["template"]["spec"]["resourceClaims"]
+    assert claims == [{"name": "gpu", "resourceClaimTemplateName": "triage-engine"}]
+
+
+def test_it_may_take_as_long_to_load_and_to_drain_as_the_file_says() -> None:
+    deployment = made(startup_s=601, drain_s=90)
+    probe = container(deployment)["startupProbe"]
+    assert 601 <= probe["periodSeconds"] * probe["failureThreshold"] < 601 + probe["periodSeconds"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 90 + AFTER_DRAIN_S
+    assert container(deployment)["lifecycle"]["preStop"]["exec"]["command"][2] == "90"
+    assert deployment["spec"]["progressDeadlineSeconds"] > 601
+
+
+@pytest.mark.parametrize(("rollout", "surge", "away"), [("surge", 1, 0), ("replace", 0, 1)])
+def test_a_new_version_comes_beside_the_old_one_or_in_its_place(rollout: str, surge: int, away: int) -> None:
+    update = made(rollout=rollout)["spec"]["strategy"]["rollingUpdate"]
+    assert update == {"maxSurge": surge, "maxUnavailable": away}
+
+
+def test_the_autoscaler_alone_owns_the_number_of_replicas() -> None:
+    assert made(replicas=3)["spec"]["replicas"] == 3
+    scaled = deployment_of({"pipeline": JOB, "engine": ENGINE, "scaling": SCALING})
+    for each in render(scaled):
+        if each.kind == "Deployment":
+            assert "replicas" not in each.body["spec"]
+
+
+def test_pools_have_a_deployment_a_service_and_a_budget_each_and_share_one_service() -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("pools by dra"))}
+    for pool in ("prefill", "decode"):
+        name = f"triage-engine-{pool}"
+        deployment = found["Deployment", name]["spec"]
+        assert deployment["selector"]["matchLabels"]["forebay/pool"] == pool
+        assert found["Service", name]["spec"]["selector"] == deployment["selector"]["matchLabels"]
+        assert ("PodDisruptionBudget", name) in found
+    shared = found["Service", "triage-engine"]["spec"]
+    assert "forebay/pool" not in shared["selector"]
+    assert shared["clusterIP"] == "None"
+    assert container(dict(found["Deployment", "triage-engine-decode"]))["args"][-1] == "--max-num-seqs=64"
+
+
+def test_without_a_hub_nothing_but_names_is_reached() -> None:
+    policies = {
+        each.name: each.body["spec"]
+        for each in render(variant("pools by dra"))
+        if each.kind == "NetworkPolicy"
+    }
+    ports = [port["port"] for rule in policies["triage-engine"]["egress"] for port in rule["ports"]]
+    assert set(ports) == {53}
+    env = container(made(egress=False))["env"]
+    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
+
+
+def test_without_an_engine_of_its_own_there_is_none() -> None:
+    pipeline = {**PIPELINE, "engine": {"url": "http://gpu-box:8000", "model": "m"}}
+    kinds = {each.kind for each in render(deployment_of({"pipeline": JOB}, pipeline))}
+    assert "Deployment" not in kinds

@@ -1,0 +1,33 @@
+"""The gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harness.deployments import variant
+
+from forebay.deploy.kubernetes import render
+from forebay.fleet.discovery import DnsReplicas
+from forebay.gateway.spec import load_gateway
+
+
+def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
+    text = found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"]
+    (tmp_path / "gateway.yaml").write_text(text)
+    spec = load_gateway(tmp_path / "gateway.yaml")
+    assert spec.engine.replicas() == DnsReplicas("http://triage-engine:8000")
+    assert spec.engine.model == "smollm2"
+    assert spec.engine.api_key is not None
+    assert spec.monitoring.port == 9090
+
+
+def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:
+    deployment = variant("everything")
+    assert deployment.gateway is not None
+    (pod,) = [
+        each.body["spec"]["template"]["spec"]
+        for each in render(deployment)
+        if (each.kind, each.name) == ("Deployment", "triage-gateway")
+    ]
+    assert pod["terminationGracePeriodSeconds"] > deployment.gateway.drain.grace_s

@@ -1,0 +1,125 @@
+"""Mistakes in a deployment: each message names the key, the value and the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.harness.deployments import ENGINE, GATEWAY, JOB, PIPELINE, SCALING, VARIANTS, deployment_of
+
+from forebay.deploy.kubernetes import load_deployment
+from forebay.errors import SettingError
+
+SMALL = VARIANTS["smallest"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipeline", "said"),
+    [
+        ({"engine": ENGINE}, {}, "pipeline: missing"),
+        ({**SMALL, "pipelin": 1}, {}, "did you mean 'pipeline'"),
+        (
+            {**SMALL, "pipeline": {**JOB, "image": "not an image"}},
+            {},
+            "pipeline.image: expected an image such as",
+        ),
+        (
+            {**SMALL, "pipeline": {**JOB, "memory": "2 GB"}},
+            {},
+            "pipeline.memory: expected a quantity such as",
+        ),
+        ({**SMALL, "pipeline": {**JOB, "state": "/data"}}, {}, "pipeline.state: expected the URI of a store"),
+        (
+            {**SMALL, "pipeline": {**JOB, "state": "file:///data/x"}},
+            {},
+            "pipeline.state: file:///data/x is lost",
+        ),
+        ({**SMALL, "pipeline": {**JOB, "secrets": {}}}, {}, "pipeline.secrets: ENGINE_KEY is missing"),
+        (
+            {**SMALL, "pipeline": {**JOB, "secrets": {}, "env": {"ENGINE_KEY": "x"}}},
+            {},
+            "pipeline.env: ENGINE_KEY holds a secret",
+        ),
+        ({"pipeline": JOB}, {}, "engine: expected one in the deployment file"),
+        ({**SMALL, "gateway": {**GATEWAY, "secrets": {}}}, {}, "gateway.secrets: ENGINE_KEY is missing"),
+        (
+            {**SMALL, "scaling": {**SCALING, "min": 9}},
+            {},
+            "scaling.min: expected at most scaling.max (4), found 9",
+        ),
+        ({**SMALL, "scaling": {"max": 4}}, {}, "scaling.prometheus: missing"),
+        ({**SMALL, "scaling": {"max": 4, "by": "hpa", "min": 0}}, {}, "only KEDA scales to zero"),
+        (
+            {**SMALL, "engine": {**ENGINE, "replicas": 5}, "scaling": SCALING},
+            {},
+            "scaling.max: expected at least the 5 replicas",
+        ),
+        (
+            {**SMALL, "engine": {**ENGINE, "gpu": {"resource": "gpu"}}},
+            {},
+            "engine.gpu.resource: expected an extended resource such as nvidia.com/gpu",
+        ),
+        (
+            {**SMALL, "engine": {**ENGINE, "pools": [{"name": "a"}, {"name": "a"}]}},
+            {},
+            "engine.pools: expected names that differ",
+        ),
+        (SMALL, {"task_managers": 2}, "task_managers: expected 1, found 2"),
+        (SMALL, {"sink": {"type": "stdout"}}, "sink.type: expected a topic or files, found stdout"),
+        (
+            SMALL,
+            {"sink": {"type": "jsonl", "path": "out"}},
+            "is on this machine, and no pod has it: mount it",
+        ),
+        (SMALL, {"journal": {"path": "journal.db"}}, "journal.path: "),
+    ],
+)
+def test_a_mistake_is_named(settings: dict[str, Any], pipeline: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        deployment_of(settings, {**PIPELINE, **pipeline})
+    assert said in str(caught.value)
+
+
+def test_what_is_mounted_may_be_read_and_written() -> None:
+    volumes = [{"path": "/data", "claim": "data"}]
+    made = deployment_of(
+        {**SMALL, "pipeline": {**JOB, "volumes": volumes}},
+        {**PIPELINE, "sink": {"type": "jsonl", "path": "/data/out"}},
+    )
+    assert made.pipeline.written()["sink.path"] == "/data/out"
+
+
+def test_without_a_deployment_file_the_message_shows_the_least_one(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
+    with pytest.raises(
+        SettingError, match=r"deploy\.yaml: there is no such file.*image: IMAGE, state: s3://"
+    ):
+        load_deployment(tmp_path / "p.yaml")
+
+
+def test_values_of_the_command_line_win(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
+    (tmp_path / "prod.yaml").write_bytes(orjson.dumps(SMALL))
+    made = load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=r/x:2"], "elsewhere")
+    assert made.settings.pipeline.image == "r/x:2"
+    assert made.settings.namespace == "elsewhere"
+    with pytest.raises(SettingError, match=r"^--set: pipeline\.imagee?: "):
+        load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=A B"])
+
+
+def test_the_settings_of_a_gateway_are_checked_and_keep_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "keys: [{name: team, key: {env: TEAM_KEY}}]\ndrain: {grace_s: 90}\n"
+    )
+    gateway = {**GATEWAY, "config": str(tmp_path / "gateway.yaml")}
+    with pytest.raises(SettingError, match=r"gateway\.secrets: TEAM_KEY is missing"):
+        deployment_of({**SMALL, "gateway": gateway})
+    secrets = {**JOB["secrets"], "TEAM_KEY": {"name": "keys", "key": "team"}}
+    made = deployment_of({**SMALL, "gateway": {**gateway, "secrets": secrets}})
+    assert made.gateway is not None
+    assert made.gateway.drain.grace_s == 90
+    (tmp_path / "gateway.yaml").write_text("kees: []\n")
+    with pytest.raises(SettingError, match=r"gateway\.yaml:1: unknown key 'kees'; did you mean 'keys'"):
+        deployment_of({**SMALL, "gateway": gateway})

@@ -1,0 +1,101 @@
+"""The pipeline as a FlinkDeployment."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, variant
+
+from forebay.config import load_spec
+from forebay.config.flink_options import is_option
+from forebay.deploy.kubernetes import Deployment, render
+from forebay.deploy.kubernetes.pipeline import flink_configuration, quantity
+
+
+def objects(deployment: Deployment) -> dict[tuple[str, str], Any]:
+    return {(each.kind, each.name): each.body for each in render(deployment)}
+
+
+def job(deployment: Deployment) -> dict[str, Any]:
+    return dict(objects(deployment)["FlinkDeployment", "triage"]["spec"])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_option_is_one_that_flink_knows(name: str) -> None:
+    options = flink_configuration(variant(name))
+    unknown = [key for key in options if not key.startswith("kubernetes.operator.") and not is_option(key)]
+    assert unknown == []
+
+
+def test_flinks_arguments_come_before_the_pipelines() -> None:
+    spec = job(variant("smallest"))["job"]
+    assert "jarURI" not in spec
+    module = spec["args"].index("-pym")
+    assert spec["args"].index("/etc/forebay/pipeline.yaml") == module + 2
+    assert spec["parallelism"] == PIPELINE["parallelism"]
+
+
+def test_what_an_upgrade_needs_is_in_the_store() -> None:
+    configuration = job(variant("smallest"))["flinkConfiguration"]
+    for key in (
+        "execution.checkpointing.dir",
+        "execution.checkpointing.savepoint-dir",
+        "high-availability.storageDir",
+    ):
+        assert configuration[key].startswith("s3://bucket/triage/")
+    assert configuration["kubernetes.operator.job.autoscaler.enabled"] == "false"
+    assert job(variant("ray"))["job"]["upgradeMode"] == "last-state"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("smallest", {"dns": "http://triage-engine:8000"}),
+        ("inference pool", {"url": "http://inference-gateway"}),
+        ("ray", {"url": "http://triage-engine-serve-svc:8000"}),
+    ],
+)
+def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deployment(
+    name: str, engine: dict[str, str], tmp_path: Path
+) -> None:
+    text = objects(variant(name))["ConfigMap", "triage"]["data"]["pipeline.yaml"]
+    (tmp_path / "pipeline.yaml").write_text(text)
+    spec, before = load_spec(tmp_path / "pipeline.yaml"), variant(name).pipeline
+    assert spec.prompt == before.prompt
+    assert spec.engine.model == "smollm2"
+    assert spec.engine.api_key == before.engine.api_key
+    found = spec.engine.model_dump(mode="json")
+    assert {key: found[key] for key in ("url", "dns") if found[key]} == {
+        key: [value] if key == "url" else value for key, value in engine.items()
+    }
+
+
+def test_a_changed_pipeline_file_is_a_new_version_of_the_job() -> None:
+    def annotations(pipeline: dict[str, Any]) -> dict[str, str]:
+        template = job(deployment_of({"pipeline": JOB, **VARIANTS["smallest"]}, pipeline))["podTemplate"]
+        return dict(template["metadata"]["annotations"])
+
+    assert annotations(PIPELINE) == annotations(dict(PIPELINE))
+    assert annotations(PIPELINE) != annotations({**PIPELINE, "prompt": "{{ text }} other"})
+
+
+def test_memory_is_in_flinks_unit() -> None:
+    spec = job(deployment_of({**VARIANTS["smallest"], "pipeline": {**JOB, "memory": "3Gi", "cpu": "1500m"}}))
+    assert spec["taskManager"]["resource"] == {"cpu": 1.5, "memory": "3072m"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("500m", Fraction(1, 2)), ("4", Fraction(4)), ("1.5Gi", Fraction(3 << 29)), ("2G", Fraction(2 * 10**9))],
+)
+def test_quantities(text: str, number: Fraction) -> None:
+    assert quantity(text) == number
+
+
+def test_rights_are_least() -> None:
+    rules = objects(variant("everything"))["Role", "triage"]["rules"]
+    assert all("*" not in rule[key] for rule in rules for key in ("apiGroups", "resources", "verbs"))
+    assert not any("secrets" in rule["resources"] for rule in rules)

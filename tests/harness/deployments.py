@@ -1,0 +1,147 @@
+"""Deployments to render, and a real control plane to try them on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.deploy.kubernetes import Deployment, load_deployment
+from forebay.testing import wait_until
+
+PIPELINE: dict[str, Any] = {
+    "name": "triage",
+    "source": {"type": "kafka", "bootstrap": "kafka:9092", "topics": ["tickets"]},
+    "prompt": "Which team should take this ticket?\n{{ text }}\n",
+    "engine": {"model": "smollm2", "api_key": {"env": "ENGINE_KEY"}},
+    "parallelism": 2,
+    "sink": {"type": "kafka", "bootstrap": "kafka:9092", "topic": "answers"},
+    "dead_letters": {"type": "kafka", "bootstrap": "kafka:9092", "topic": "dead"},
+}
+SECRETS = {"ENGINE_KEY": {"name": "forebay", "key": "engine-key"}}
+JOB: dict[str, Any] = {
+    "image": "registry.example/pipeline:1",
+    "state": "s3://bucket/triage",
+    "secrets": SECRETS,
+}
+ENGINE: dict[str, Any] = {"image": "vllm/vllm-openai:v0.10.0", "model": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+SCALING: dict[str, Any] = {"max": 4, "prometheus": "http://prometheus.monitoring:9090"}
+GATEWAY: dict[str, Any] = {"image": "registry.example/gateway:1", "secrets": SECRETS}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "smallest": {"pipeline": JOB, "engine": ENGINE},
+    "everything": {
+        "pipeline": {
+            **JOB,
+            "volumes": [{"path": "/data", "claim": "data"}, {"path": "/secret", "secret": "certificates"}],
+            "pull_secrets": ["registry"],
+            "service_account_annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"},
+        },
+        "engine": {
+            **ENGINE,
+            "gpu": {"resource": "nvidia.com/gpu"},
+            "tolerations": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}],
+            "node_selector": {"gpu": "h100"},
+            "cache": {"claim": "models"},
+        },
+        "gateway": {**GATEWAY, "from_namespaces": ["ingress"]},
+        "scaling": {**SCALING, "min": 0, "max": 20},
+    },
+    "pools by dra": {
+        "pipeline": JOB,
+        "engine": {
+            **ENGINE,
+            "gpu": {"device_class": "gpu.nvidia.com", "count": 2},
+            "pools": [{"name": "prefill"}, {"name": "decode", "replicas": 2, "args": ["--max-num-seqs=64"]}],
+            "egress": False,
+            "rollout": "replace",
+        },
+        "scaling": {"by": "hpa", "max": 4},
+    },
+    "inference pool": {
+        "pipeline": JOB,
+        "engine": ENGINE,
+        "inference_pool": {"url": "http://inference-gateway", "endpoint_picker": {"name": "picker"}},
+        "monitoring": {"pod_monitor": False, "rules": "none"},
+    },
+    "ray": {
+        "pipeline": {**JOB, "upgrade": "last-state"},
+        "engine": ENGINE,
+        "ray": {
+            "image": "registry.example/ray:1",
+            "import_path": "fleet.app:build",
+            "gateway_class": "istio",
+        },
+    },
+}
+
+
+def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] = PIPELINE) -> Deployment:
+    """What `load_deployment` makes of these two values."""
+    with tempfile.TemporaryDirectory() as folder:
+        # JSON is YAML.
+        Path(folder, "pipeline.yaml").write_bytes(orjson.dumps(dict(pipeline)))
+        Path(folder, "deploy.yaml").write_bytes(orjson.dumps(dict(settings)))
+        return load_deployment(Path(folder, "pipeline.yaml"))
+
+
+@cache
+def variant(name: str) -> Deployment:
+    """The deployment of `VARIANTS` with this name."""
+    return deployment_of(VARIANTS[name])
+
+
+class ControlPlane:
+    """A Kubernetes control plane on loopback: its programs, and kubectl."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self._program = [sys.executable, str(home / "kube")]
+        self._folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+
+    def run(self, verb: str, *words: str) -> str:
+        """Run one of its commands; returns what it prints."""
+        command = [*self._program, verb, str(self._folder), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            raise AssertionError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def kubectl(self, *words: str) -> str:
+        """Run kubectl as the administrator."""
+        return self.run("ctl", *words)
+
+
+def kubernetes_home() -> Path | None:
+    """The folder with the control plane's programs and the definitions of operators' resources."""
+    named = os.environ.get("FOREBAY_KUBERNETES_HOME")
+    home = Path(named) if named else Path(__file__).parents[3] / "shared" / "k8s"
+    return home if (home / "kube").is_file() else None
+
+
+def _all_established(plane: ControlPlane) -> bool:
+    found = orjson.loads(plane.kubectl("get", "crd", "-o", "json"))["items"]
+    conditions = [item.get("status", {}).get("conditions") or () for item in found]
+    return all(any(c["type"] == "Established" and c["status"] == "True" for c in each) for each in conditions)
+
+
+@contextmanager
+def control_plane_in(folder: Path, home: Path) -> Iterator[ControlPlane]:
+    """A control plane while the block runs, with the resources of Flink's operator, KEDA and others."""
+    plane = ControlPlane(home, folder)
+    plane.run("up")
+    try:
+        for definition in sorted((home / "crds").iterdir()):
+            plane.kubectl("apply", "--server-side", "-f", str(definition))
+        wait_until(lambda: _all_established(plane))
+        yield plane
+    finally:
+        plane.run("down")

@@ -1,0 +1,114 @@
+"""A pipeline as the program of a cluster that was made for it, as Kubernetes starts one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.errors import SettingError
+from forebay.flink.environment import FlinkConfig, application_environment, application_options
+from forebay.flink.jvm import import_path
+from forebay.ports import free_ports
+from forebay.runtime.application import main
+from forebay.testing import ReplicaThread, wait_until
+from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration
+
+APPLICATION = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
+DRIVER = "org.apache.flink.client.python.PythonDriver"
+EVENTS = 40
+
+
+def test_a_program_that_flink_does_not_run_says_how_to_run_a_pipeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYFLINK_GATEWAY_PORT", raising=False)
+    with pytest.raises(SettingError, match="`forebay run` runs a pipeline"):
+        application_environment(FlinkConfig())
+
+
+def test_the_cluster_alone_says_where_state_is_and_what_is_restored() -> None:
+    options = application_options(FlinkConfig(checkpoint_interval_s=2.0))
+    assert options["execution.checkpointing.interval"] == "2000 ms"
+    assert not {
+        "execution.checkpointing.dir",
+        "execution.state-recovery.path",
+        "pipeline.jars",
+        "execution.target",
+        "rest.port",
+    } & set(options)
+
+
+def test_a_mistake_in_the_pipeline_file_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.yaml").write_text("name: p\n")
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "p.yaml"), "--state-id", "s"])
+    assert end.value.code == 1
+
+
+@pytest.mark.flink
+def test_a_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
+    lines = [orjson.dumps({"id": number, "text": f"event {number}"}) for number in range(EVENTS)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+    with ReplicaThread() as replica:
+        document = {
+            "name": "on-its-own",
+            "source": {"type": "jsonl", "path": str(tmp_path / "in.jsonl")},
+            "prompt": "{{ text }}",
+            "id": "{{ id }}",
+            "engine": replica.url,
+            "sink": {"type": "jsonl", "path": str(tmp_path / "out")},
+            "checkpoint": {"interval_s": 1.0},
+        }
+        # JSON is YAML.
+        (tmp_path / "pipeline.yaml").write_bytes(orjson.dumps(document))
+        job_manager = run_cluster(tmp_path)
+    assert job_manager.returncode == 0, (tmp_path / "jobmanager.log").read_text()[-3000:]
+    found = sorted(int(orjson.loads(line)["id"]) for line in read_jsonl_sink(tmp_path / "out"))
+    assert found == list(range(EVENTS))
+
+
+def run_cluster(folder: Path) -> subprocess.Popen[bytes]:
+    """Run the pipeline in `folder` by the program's arguments of a FlinkDeployment; returns the job manager,
+    which ends with the job."""
+    rest_port, rpc_port = free_ports(2)
+    conf = write_configuration(folder, rest_port, rpc_port, slots=1, heap_mb=512)
+    options = orjson.loads((conf / "config.yaml").read_bytes())
+    options["execution.checkpointing.dir"] = (folder / "state").as_uri()
+    options["python.executable"] = options["python.client.executable"] = sys.executable
+    (conf / "config.yaml").write_bytes(orjson.dumps(options))
+    program = [
+        "-pyclientexec",
+        sys.executable,
+        "-pyexec",
+        sys.executable,
+        "-pym",
+        "forebay.runtime.application",
+    ]
+    arguments = ["--job-classname", DRIVER, *program, str(folder / "pipeline.yaml"), "--state-id", "s"]
+    path = import_path()
+    processes = [
+        start_process(
+            folder,
+            conf,
+            name="jobmanager",
+            main=APPLICATION,
+            heap_mb=512,
+            arguments=arguments,
+            python_path=path,
+        ),
+        start_process(folder, conf, name="taskmanager", main=TASK_MANAGER, heap_mb=512, python_path=path),
+    ]
+    try:
+        wait_until(lambda: processes[0].poll() is not None, tell=lambda: _end(folder))
+        return processes[0]
+    finally:
+        stop_processes(processes)
+
+
+def _end(folder: Path) -> str:
+    return "\n".join(path.read_text()[-2000:] for path in folder.glob("*manager.*"))
