@@ -67,7 +67,7 @@ def peers(
             raise SettingError(f"--part: expected one of {', '.join(PARTS)}, found {name!r}")
     chosen = peers_named(peer)
     if recorded:
-        document = merged((_read(path) for path in recorded), (each.name for each in PEERS))
+        document = merged((_read(path) for path in recorded), {each.name: each.title for each in PEERS})
     else:
         document = _measure(chosen, [each for each in PARTS if not part or each in part], quick=quick)
     write_json(json, document)
@@ -94,7 +94,7 @@ def _measure(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
         progress=ConsoleProgress(console),
         note=lambda words: say(console, words),
     )
-    return {"provenance": provenance(command=sys.argv), **document}
+    return {"provenance": provenance(command=("python", "-m", "benchmarks", *sys.argv[1:])), **document}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -77,6 +77,30 @@ PEERS = (
         requirements="pathway.txt",
         options={"autocommit_ms": 20},
     ),
+    Peer(
+        "beam",
+        "Beam RunInference",
+        "beam_inference.py",
+        docs="https://beam.apache.org/documentation/ml/about-ml/",
+        packages=("apache-beam", "aiohttp", "confluent-kafka"),
+        requirements="beam.txt",
+        # What DirectRunner takes where Prism, which it prefers, cannot be fetched from GitHub.
+        options={
+            "runner": "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+            "poll_s": 0.02,
+            "num_retries": 20,
+            "throttle_delay_secs": 1,
+        },
+    ),
+    Peer(
+        "ray",
+        "Ray Data LLM processor",
+        "ray_batches.py",
+        docs="https://docs.ray.io/en/latest/data/working-with-llms.html",
+        packages=("ray", "aiohttp", "confluent-kafka"),
+        requirements="ray.txt",
+        options={"cpus": 16, "batch_size": 1, "concurrency": 8, "max_retries": 10},
+    ),
 )
 
 

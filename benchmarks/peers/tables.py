@@ -12,6 +12,7 @@ from forebay.errors import SettingError
 Document = dict[str, Any]
 Figures = Mapping[str, Any]
 NONE = "–"
+NOT_MEASURED = "not measured in the recorded runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def table_of(part: str, document: Document) -> TableOf:
     columns = COLUMNS[part]
     rows, reasons = [], {}
     for name, about in document["peers"].items():
-        found = measured["peers"].get(name, {"skipped": about.get("skipped", "not measured")})
+        found = measured["peers"].get(name, {"skipped": about.get("skipped", NOT_MEASURED)})
         reason = found.get("skipped") or found.get("failed")
         if reason is not None:
             reasons[about["title"]] = reason
@@ -147,9 +148,10 @@ def with_tables(page: str, document: Document) -> str:
     return made
 
 
-def merged(documents: Iterable[Document], order: Iterable[str]) -> Document:
-    """Several documents as one; of what was measured twice, the later counts. Peers stand in `order`. Raises
-    `SettingError` where two measured the same part with different loads, or none has parts."""
+def merged(documents: Iterable[Document], peers: Mapping[str, str]) -> Document:
+    """Several documents as one; of what was measured twice, the later counts. Of `peers`, titles by name, all
+    are there, in their order. Raises `SettingError` where two measured the same part with different loads, or
+    none has parts."""
     found: Document = {"peers": {}, "parts": {}, "runs": []}
     for document in documents:
         try:
@@ -162,8 +164,10 @@ def merged(documents: Iterable[Document], order: Iterable[str]) -> Document:
                 there["peers"] |= measured["peers"]
         except (KeyError, TypeError, AttributeError):
             raise SettingError("a document to merge was not written by this command") from None
-    known = [name for name in order if name in found["peers"]]
-    found["peers"] = {name: found["peers"][name] for name in known}
+    found["peers"] = {
+        name: found["peers"].get(name, {"title": title, "skipped": NOT_MEASURED})
+        for name, title in peers.items()
+    }
     return found
 
 

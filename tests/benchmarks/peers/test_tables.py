@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from benchmarks.peers.peers import PEERS
 from benchmarks.peers.tables import markdown, merged, table_of, title_of, with_tables
 
 from forebay.errors import SettingError
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 DOCUMENT: dict[str, Any] = {
     "provenance": {"command": "first"},
@@ -92,13 +97,15 @@ def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
     later["peers"] = {"slow": {"title": "Slow"}}
     later["parts"]["latency"]["peers"] = {"slow": {"rate_per_s": 5.0}}
     later["parts"]["kill"] = {"rate_per_s": 50, "seconds": 8, "peers": {"slow": {"lost": 0}}}
-    found = merged([DOCUMENT, later], ["slow", "forebay", "broken", "absent"])
-    assert list(found["peers"]) == ["slow", "forebay", "broken", "absent"]
+    titles = {"slow": "Slow", "new": "New", "forebay": "Forebay", "broken": "Broken", "absent": "Absent"}
+    found = merged([DOCUMENT, later], titles)
+    assert list(found["peers"]) == list(titles)
+    assert table_of("latency", found).reasons["New"] == "not measured in the recorded runs"
     assert found["parts"]["latency"]["peers"]["slow"] == {"rate_per_s": 5.0}
     assert found["parts"]["latency"]["peers"]["forebay"]["added_ms_p50"] == 1.4
     assert found["parts"]["kill"]["peers"] == {"slow": {"lost": 0}}
     assert found["runs"] == [{"command": "first"}, {"command": "second"}]
-    assert merged([found], ["slow", "forebay", "broken", "absent"]) == found
+    assert merged([found], titles) == found
     assert DOCUMENT["parts"]["latency"]["peers"]["slow"]["rate_per_s"] == 3.0
 
 
@@ -106,6 +113,13 @@ def test_different_loads_are_not_put_into_one_table() -> None:
     other = deepcopy(DOCUMENT)
     other["parts"]["latency"]["seconds"] = 45
     with pytest.raises(SettingError, match="latency was measured with different loads"):
-        merged([DOCUMENT, other], ["forebay"])
+        merged([DOCUMENT, other], {"forebay": "Forebay"})
     with pytest.raises(SettingError, match="not written by this command"):
-        merged([{"parts": {}}], [])
+        merged([{"parts": {}}], {})
+
+
+def test_the_page_has_the_tables_of_the_recorded_document() -> None:
+    page = (RESULTS / "peers.md").read_text()
+    document = orjson.loads((RESULTS / "peers.json").read_bytes())
+    assert with_tables(page, document) == page
+    assert set(document["peers"]) == {peer.name for peer in PEERS}
