@@ -11,6 +11,7 @@ from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
 from benchmarks.cli.known_times import known_times
 from benchmarks.cli.overhead import overhead
+from benchmarks.cli.peers import peers
 from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
 from benchmarks.cli.slowdown import slowdown
@@ -27,7 +28,18 @@ def application() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for measure in (overhead, recovery, kafka, routing, overload, applications, faults, slowdown, client):
+    for measure in (
+        overhead,
+        recovery,
+        kafka,
+        routing,
+        overload,
+        applications,
+        faults,
+        slowdown,
+        client,
+        peers,
+    ):
         app.command(cls=Command)(measure)
     app.command(cls=Command)(evaluation)
     app.command(name="gateway", cls=Command)(gateway_bench)

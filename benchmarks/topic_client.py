@@ -26,7 +26,7 @@ MAX_RECORD_BYTES = 20_000_000
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
     """Create a topic; blocks until it is there."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
 
 

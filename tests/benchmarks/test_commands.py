@@ -22,6 +22,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.overhead.measure_overhead", measure)
     monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
     monkeypatch.setattr("benchmarks.recovery.measure_recovery", measure)
+    monkeypatch.setattr("benchmarks.peers.parts.measure_peers", measure)
 
 
 def refused(*words: str) -> BaseException:
@@ -42,6 +43,12 @@ def refused(*words: str) -> BaseException:
         (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
         (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
         (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* cannot be made: Not a directory"),
+        (["peers", "--peer", "storm"], "--peer: expected one of .*, found 'storm'"),
+        (["peers", "--part", "speed"], "--part: expected one of latency, .*, found 'speed'"),
+        (["peers", "--json", "{}/none/a.json"], "--json: there is no folder"),
+        (["peers", "--page", "{}/none/a.md"], "--page: there is no folder"),
+        (["peers", "--from", "{}/file"], "--from: .*/file is not JSON"),
+        (["peers", "--from", "{}/none"], "--from: .*/none cannot be read: No such file"),
         (["recovery", "--flink", "a"], "--flink: expected KEY=VALUE, found a"),
     ],
 )

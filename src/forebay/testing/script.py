@@ -154,6 +154,8 @@ class ReplicaScript:
         metrics: What `/metrics` answers instead of the truth.
         streams: Without it, answers come in one piece even if a stream was asked for.
         absent: Paths that answer 404. Without `/metrics` there is no load header either.
+        id_in_prompt: Regular expression; what it finds in a prompt is the request's id, for clients that
+            cannot send `X-Request-Id`. None: the header alone counts.
         faults: Which calls fail.
 
     >>> ReplicaScript(models=("small",), delay=Fixed(0.01), slots=4).max_model_len
@@ -181,6 +183,7 @@ class ReplicaScript:
     metrics: str | None = None
     streams: bool = True
     absent: tuple[str, ...] = ()
+    id_in_prompt: str | None = None
     faults: Faults = field(default_factory=Faults)
 
     def to_json(self) -> str:

@@ -221,6 +221,31 @@ async def test_its_speed_can_be_changed_and_its_work_be_read() -> None:
     assert 0.02 <= work["wasted_s"] < work["spent_s"] < work["could_s"]
 
 
+async def test_it_refuses_every_call_for_a_while() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), retry_after_s=2)
+    async with session(script) as (client, _):
+        async with client.post("/_refuse", data="-1") as response:
+            assert response.status == 400
+        for seconds, status in (("1000", 429), ("0", 200)):
+            async with client.post("/_refuse", data=seconds) as response:
+                assert response.status == 200
+            async with client.post("/v1/chat/completions", json=CHAT) as response:
+                assert response.status == status
+                assert response.headers.get("Retry-After") == ("2" if status == 429 else None)
+
+
+async def test_a_request_may_be_named_in_its_prompt() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), id_in_prompt=r"event-\d+")
+    async with session(script) as (client, replica):
+        for words, id in (("about event-17.", "from-the-header"), ("about nothing", "another")):
+            body = {**CHAT, "messages": [{"role": "user", "content": words}]}
+            async with client.post(
+                "/v1/chat/completions", json=body, headers={"X-Request-Id": id}
+            ) as response:
+                assert response.status == 200
+        assert replica.report().calls == {"event-17": 1, "another": 1}
+
+
 async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
     script = ReplicaScript(delay=Fixed(0.0), streams=False, absent=("/metrics", "/health"))
     async with session(script) as (client, _):

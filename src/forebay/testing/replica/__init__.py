@@ -33,6 +33,7 @@ __all__ = [
     "WorkReport",
     "fetch_report",
     "fetch_work",
+    "refuse",
     "set_speed",
 ]
 
@@ -186,6 +187,13 @@ def fetch_work(url: str) -> WorkReport:
 def set_speed(url: str, speed: float) -> None:
     """Make the fake replica at `url` so many times as fast as its script says; blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_speed", data=str(speed).encode(), timeout=10):
+        pass
+
+
+def refuse(url: str, seconds: float) -> None:
+    """Make the fake replica at `url` answer every call with a 429 for so many seconds; blocks for at most
+    10 s."""
+    with urllib.request.urlopen(f"{url}/_refuse", data=str(seconds).encode(), timeout=10):
         pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +31,8 @@ class FakeReplica:
     """Serves `script` on the running event loop between `start` and `stop`; an async context manager too.
 
     Besides vLLM's paths, `GET /_calls` answers a `CallReport` as JSON and `GET /_work` a `WorkReport`;
-    `POST /_speed` with a number makes it so many times as fast as its script says.
+    `POST /_speed` with a number makes it so many times as fast as its script says, and `POST /_refuse` with a
+    number of seconds makes it answer every call with a 429 for so long.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class FakeReplica:
         self._completed = 0
         self._aborted = 0
         self._totals: Counter[str] = Counter()
+        self._id_in_prompt = re.compile(self.script.id_in_prompt) if self.script.id_in_prompt else None
+        self._refuses_until_s = 0.0
 
     @property
     def url(self) -> str:
@@ -138,6 +142,8 @@ class FakeReplica:
                 return _json(orjson.dumps(asdict(self.work())))
             case "/_speed" if request.method == "POST":
                 return await self._set_speed(request)
+            case "/_refuse" if request.method == "POST":
+                return await self._refuse(request)
         return _error(404, "Not Found", "NotFoundError")
 
     async def _complete(self, request: web.BaseRequest, *, chat: bool) -> web.StreamResponse:
@@ -151,8 +157,10 @@ class FakeReplica:
             return _error(400, f"the body cannot be read: {error}", "BadRequestError")
         if asked.model not in script.models:
             return _error(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
-        id = request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
+        id = self._id_of(request, asked)
         self._calls[id] += 1
+        if asyncio.get_running_loop().time() < self._refuses_until_s:
+            return self._status(429)
         fault = script.faults.pick(id, asked.text, self._calls[id])
         if fault in STATUSES:
             return self._status(int(fault))
@@ -193,14 +201,23 @@ class FakeReplica:
                 self._slots.release()
         return response
 
+    def _id_of(self, request: web.BaseRequest, asked: Asked) -> str:
+        if self._id_in_prompt is not None and (found := self._id_in_prompt.search(asked.text)):
+            return found[0]
+        return request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
+
     async def _set_speed(self, request: web.BaseRequest) -> web.Response:
-        try:
-            speed = float(await request.text())
-        except ValueError:
-            speed = -1.0
-        if not 0 <= speed < math.inf:
+        speed = await _number(request)
+        if speed is None:
             return _error(400, "expected a speed of 0 or more", "BadRequestError")
         self.speed = speed
+        return _json(b"{}")
+
+    async def _refuse(self, request: web.BaseRequest) -> web.Response:
+        seconds = await _number(request)
+        if seconds is None:
+            return _error(400, "expected a number of seconds, 0 or more", "BadRequestError")
+        self._refuses_until_s = asyncio.get_running_loop().time() + seconds
         return _json(b"{}")
 
     async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -287,7 +304,7 @@ class FakeReplica:
 
     def _status(self, status: int, retry_after_s: float | None = None) -> web.Response:
         wait_s = self.script.retry_after_s if retry_after_s is None else retry_after_s
-        headers = {"Retry-After": f"{wait_s:.3f}"} if status == 429 else None
+        headers = {"Retry-After": f"{round(wait_s, 3):g}"} if status == 429 else None
         return _error(status, f"scripted fault {status}", "ScriptedError", headers=headers)
 
     def _unauthorized(self, request: web.BaseRequest) -> web.Response | None:
@@ -343,6 +360,15 @@ class FakeReplica:
         for name in (*names, "prefix_cache_hits"):
             lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
         return "\n".join(lines) + "\n"
+
+
+async def _number(request: web.BaseRequest) -> float | None:
+    """The body, where it is a number that is not negative."""
+    try:
+        found = float(await request.text())
+    except ValueError:
+        return None
+    return found if 0 <= found < math.inf else None
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

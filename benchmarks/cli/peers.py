@@ -1,0 +1,131 @@
+"""`python -m benchmarks peers`: the same work through other systems, and through Forebay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.text import Text
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+from forebay.files import read_bytes
+
+MOST_BYTES = 16 << 20
+
+
+def peers(
+    *,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A peer; repeatable. Default: all.")
+    ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="latency, vllm, refusals or kill; repeatable. Default: all."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter loads.")] = False,
+    recorded: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Measure nothing: put together what earlier runs wrote with --json; repeatable.",
+        ),
+    ] = None,
+    json: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Make the tables of a Markdown page anew.")
+    ] = None,
+) -> None:
+    """Do the same work with other systems, each in an environment of its own, and with Forebay."""
+    from benchmarks.peers.parts import PARTS
+    from benchmarks.peers.peers import PEERS, peers_named
+    from benchmarks.peers.tables import merged, with_tables
+    from forebay.simulate.figures import check_drawing
+
+    check_json(json)
+    for option, path in (("--plot", plot), ("--page", page)):
+        if path is not None:
+            check_writable(option, path)
+    if plot is not None:
+        check_drawing(plot)
+    for name in part or ():
+        if name not in PARTS:
+            raise SettingError(f"--part: expected one of {', '.join(PARTS)}, found {name!r}")
+    chosen = peers_named(peer)
+    if recorded:
+        document = merged((_read(path) for path in recorded), {each.name: each.title for each in PEERS})
+    else:
+        document = _measure(chosen, [each for each in PARTS if not part or each in part], quick=quick)
+    write_json(json, document)
+    if page is not None:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), document), encoding="utf-8")
+    if plot is not None:
+        _draw(plot, document)
+    if shows_text(json):
+        _show(document)
+
+
+def _measure(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
+    from benchmarks.peers.parts import measure_peers
+    from forebay.bench.provenance import provenance
+    from forebay.engine.launch import ConsoleProgress
+    from forebay.settings import load_settings
+
+    console = errors_console()
+    document = measure_peers(
+        chosen,
+        parts,
+        load_settings(),
+        quick=quick,
+        progress=ConsoleProgress(console),
+        note=lambda words: say(console, words),
+    )
+    return {"provenance": provenance(command=("python", "-m", "benchmarks", *sys.argv[1:])), **document}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = orjson.loads(read_bytes(path, MOST_BYTES, f"--from: {path}"))
+    except orjson.JSONDecodeError:
+        raise SettingError(f"--from: {path} is not JSON") from None
+    if not isinstance(found, dict):
+        raise SettingError(f"--from: {path} holds no report")
+    return found
+
+
+def _draw(path: Path, document: dict[str, Any]) -> None:
+    from benchmarks.peers.tables import title_of
+    from benchmarks.picture import draw_added
+
+    measured = document["parts"].get("latency")
+    if measured is None:
+        raise SettingError("--plot: latency was not measured")
+    lines = {
+        about["title"]: measured["peers"][name]["added_ms"]
+        for name, about in document["peers"].items()
+        if "added_ms" in measured["peers"].get(name, {})
+    }
+    draw_added(path, lines, title_of("latency", measured))
+
+
+def _show(document: dict[str, Any]) -> None:
+    from benchmarks.peers.tables import markdown, table_of
+
+    console = results_console()
+    for part in document["parts"]:
+        # As it is, however narrow the terminal.
+        say(console, Text(markdown(table_of(part, document)) + "\n"))

@@ -1,0 +1,114 @@
+"""The peers, in the order of the tables."""
+
+from __future__ import annotations
+
+from benchmarks.peers.base import Peer
+from forebay.connectors.jars import KAFKA
+from forebay.errors import SettingError
+
+OPENAI_JAR = "flink-model-openai-2.3.0.jar"
+FLINK_DOCS = "https://nightlies.apache.org/flink/flink-docs-stable/docs"
+
+PEERS = (
+    Peer(
+        "forebay",
+        "Forebay",
+        "forebay_job.py",
+        docs="docs/python.md",
+        packages=("forebay", "apache-flink"),
+        checkpoints="forebay",
+    ),
+    Peer(
+        "async_function",
+        "PyFlink AsyncFunction",
+        "async_function.py",
+        docs=f"{FLINK_DOCS}/dev/python/datastream/operators/asyncio/",
+        packages=("apache-flink", "aiohttp"),
+        checkpoints="flink",
+        # Flink's own defaults but for the size. Of 10, 100 and 1000 ms the best at 100 events/s: each bundle
+        # ends by waiting for its slowest call, so the fewer the better.
+        options={"bundle_ms": 1000, "bundle_size": 1000},
+        jars=(KAFKA.name,),
+    ),
+    Peer(
+        "async_scalar_function",
+        "PyFlink AsyncScalarFunction",
+        "async_scalar_function.py",
+        docs=f"{FLINK_DOCS}/dev/table/functions/udfs/",
+        packages=("apache-flink", "aiohttp"),
+        checkpoints="flink",
+        options={"bundle_ms": 1000, "bundle_size": 1000},
+        jars=(KAFKA.name,),
+    ),
+    Peer(
+        "ml_predict",
+        "Flink SQL ML_PREDICT",
+        "ml_predict.py",
+        docs=f"{FLINK_DOCS}/connectors/models/openai/",
+        packages=("apache-flink",),
+        checkpoints="flink",
+        options={"models": 1},
+        jars=(KAFKA.name, OPENAI_JAR),
+    ),
+    Peer(
+        "ml_predict_20",
+        "ML_PREDICT over 20 models",
+        "ml_predict.py",
+        docs=f"{FLINK_DOCS}/connectors/models/openai/",
+        packages=("apache-flink",),
+        checkpoints="flink",
+        options={"models": 20},
+        jars=(KAFKA.name, OPENAI_JAR),
+    ),
+    Peer(
+        "quix",
+        "Quix Streams, consumer by hand",
+        "quix_consumer.py",
+        docs="https://quix.io/docs/quix-streams/api-reference/application.html",
+        packages=("quixstreams", "confluent-kafka", "aiohttp"),
+        requirements="quix.txt",
+    ),
+    Peer(
+        "pathway",
+        "Pathway",
+        "pathway_table.py",
+        docs="https://pathway.com/developers/user-guide/data-transformation/user-defined-functions/",
+        packages=("pathway", "aiohttp"),
+        requirements="pathway.txt",
+        options={"autocommit_ms": 20},
+    ),
+    Peer(
+        "beam",
+        "Beam RunInference",
+        "beam_inference.py",
+        docs="https://beam.apache.org/documentation/ml/about-ml/",
+        packages=("apache-beam", "aiohttp", "confluent-kafka"),
+        requirements="beam.txt",
+        # What DirectRunner takes where Prism, which it prefers, cannot be fetched from GitHub.
+        options={
+            "runner": "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+            "poll_s": 0.02,
+            "num_retries": 20,
+            "throttle_delay_secs": 1,
+        },
+    ),
+    Peer(
+        "ray",
+        "Ray Data LLM processor",
+        "ray_batches.py",
+        docs="https://docs.ray.io/en/latest/data/working-with-llms.html",
+        packages=("ray", "aiohttp", "confluent-kafka"),
+        requirements="ray.txt",
+        options={"cpus": 16, "batch_size": 1, "concurrency": 8, "max_retries": 10},
+    ),
+)
+
+
+def peers_named(names: list[str] | None) -> tuple[Peer, ...]:
+    """Those with these names, in the order of the tables; all where none is named. Raises `SettingError` for
+    a name that is none."""
+    known = {peer.name for peer in PEERS}
+    for name in names or ():
+        if name not in known:
+            raise SettingError(f"--peer: expected one of {', '.join(sorted(known))}, found {name!r}")
+    return tuple(peer for peer in PEERS if not names or peer.name in names)

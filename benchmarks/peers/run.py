@@ -1,0 +1,238 @@
+"""One peer under one load: started, warmed up, fed, perhaps killed, and watched until its last result."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import PROGRAMS, Order, Peer
+from benchmarks.peers.feed import Feed, Seen, Topics, Watch
+from benchmarks.peers.process import PeerProcess, Use, UseSampler
+from forebay.errors import LaunchError
+from forebay.flink.checkpoints import newest_checkpoint
+from forebay.flink.rest import FlinkRest
+from forebay.flink.tls_keys import tls_keys
+from forebay.ports import free_port
+from forebay.settings import Settings
+
+START_S = 180.0
+WARM_EVERY_S = 0.25
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`rate_per_s` events a second for `seconds`. Those of the first `warm_s` are not counted in latency and
+    rate. `kill_at_s`: when the peer is killed, None: never. `drain_s`: how long results are waited for after
+    the last event. `capacity`: requests in flight at most."""
+
+    rate_per_s: float
+    seconds: float
+    warm_s: float = 0.0
+    kill_at_s: float | None = None
+    drain_s: float = 60.0
+    capacity: int = 256
+    max_tokens: int = 16
+
+    @property
+    def events(self) -> int:
+        return round(self.rate_per_s * self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen of one run. Moments are of the monotonic clock. `written` and `committed`: all results as
+    each kind of consumer saw them. `late_s`: by how much an event was sent late at most. `checkpoints_ms`:
+    how long each checkpoint took, None where the system has none that tell. `ended`: the exit status and last
+    words of a program that ended by itself."""
+
+    start_s: float
+    end_s: float
+    late_s: float
+    written: tuple[Seen, ...]
+    committed: tuple[Seen, ...]
+    use: tuple[Use, ...]
+    checkpoints_ms: tuple[int, ...] | None
+    ready_s: float
+    back_s: float | None = None
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a peer runs: the Python of its environment, the broker, the engine, and a folder of its own."""
+
+    python: Path
+    bootstrap: str
+    engine: str
+    model: str
+    work: Path
+    settings: Settings
+    environment: Mapping[str, str]
+
+
+def observe(
+    peer: Peer,
+    load: Load,
+    place: Place,
+    *,
+    began: Callable[[float], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Observed:
+    """Run the peer under the load; blocks for the load's length and some.
+
+    `began` is told the moment of the first event and must return at once. Raises `LaunchError` where the peer
+    gives no result of a first event within three minutes. A peer that ends by itself later is not started
+    again: what is lost then, is lost.
+    """
+    topics = Topics(place.bootstrap)
+    order_file = place.work / "order.json"
+    order = _order(peer, load, place, topics)
+    order.write(order_file)
+    command = [str(place.python), str(PROGRAMS / peer.program), str(order_file)]
+    with ExitStack() as stack:
+        process = stack.enter_context(PeerProcess(command, place.work, place.environment))
+        written = stack.enter_context(Watch(topics, committed=False))
+        committed = stack.enter_context(Watch(topics, committed=True))
+        feed = Feed(topics)
+        note("starting")
+        begin_s = time.monotonic()
+        process.start()
+        _warm_up(process, feed, written, peer)
+        ready_s = time.monotonic() - begin_s
+        sampler = stack.enter_context(UseSampler(process.processes))
+        note(f"{load.events} events, {load.rate_per_s:g} a second")
+        start_s = time.monotonic() + LOOK_S
+        sender = _Sender(feed, load, start_s)
+        began(start_s)
+        back_s = None
+        if load.kill_at_s is not None:
+            _sleep_until(start_s + load.kill_at_s)
+            note("killed; starting again")
+            process.kill()
+            killed_s = time.monotonic()
+            before = len(written.seen)
+            replace(order, restore_from=_newest(peer, place)).write(order_file)
+            process.start()
+            _wait(lambda: len(written.seen) > before or process.status() is not None, START_S)
+            back_s = time.monotonic() - killed_s
+        late_s = sender.wait()
+        end_s = time.monotonic()
+        note("waiting for the last results")
+        _wait(
+            lambda: committed.events >= load.events or process.status() is not None,
+            load.drain_s,
+        )
+        # What comes twice may come late.
+        _wait(lambda: False, min(3.0, load.drain_s))
+        checkpoints_ms = _checkpoints(peer, order, place)
+        status = process.status()
+        ended = None if status is None else f"ended with status {status}: {process.last_words()[-600:]}"
+        return Observed(
+            start_s=start_s,
+            end_s=end_s,
+            late_s=late_s,
+            written=written.seen,
+            committed=committed.seen,
+            use=tuple(sampler.samples),
+            checkpoints_ms=checkpoints_ms,
+            ready_s=ready_s,
+            back_s=back_s,
+            ended=ended,
+        )
+
+
+class _Sender:
+    """Sends the events of a load on a thread."""
+
+    def __init__(self, feed: Feed, load: Load, start_s: float) -> None:
+        self._late_s = 0.0
+
+        def send() -> None:
+            self._late_s = feed.send_paced(load.events, load.rate_per_s, start_s)
+
+        self._thread = threading.Thread(target=send, name="peer-feed", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> float:
+        self._thread.join()
+        return self._late_s
+
+
+def _order(peer: Peer, load: Load, place: Place, topics: Topics) -> Order:
+    state = place.work / "state"
+    state.mkdir()
+    return Order(
+        bootstrap=topics.bootstrap,
+        events=topics.events,
+        results=topics.results,
+        letters=topics.letters,
+        engine=place.engine,
+        model=place.model,
+        max_tokens=load.max_tokens,
+        capacity=load.capacity,
+        state=str(state),
+        rest_port=free_port(),
+        jars=tuple(str(place.settings.connectors / name) for name in peer.jars),
+        options=peer.options,
+    )
+
+
+def _warm_up(process: PeerProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
+    """Send events until the first has a result: then the peer reads, asks and writes."""
+    until_s = time.monotonic() + START_S
+    number = 0
+    while not watch.warm:
+        if process.status() is not None or time.monotonic() > until_s:
+            raise LaunchError(f"{peer.title} gave no result: {process.last_words()}")
+        feed.send(f"warm-{number}")
+        number += 1
+        _wait(lambda: watch.warm > 0, WARM_EVERY_S)
+
+
+def _newest(peer: Peer, place: Place) -> str | None:
+    if peer.checkpoints != "flink":
+        return None
+    found = newest_checkpoint(place.work / "state")
+    return None if found is None else str(found)
+
+
+def _checkpoints(peer: Peer, order: Order, place: Place) -> tuple[int, ...] | None:
+    """How long each took, in milliseconds, as Flink tells; None where it does not."""
+    if peer.checkpoints is None:
+        return None
+    if peer.checkpoints == "flink":
+        rest = FlinkRest(f"http://127.0.0.1:{order.rest_port}")
+    else:
+        keys = tls_keys(place.settings.run / "flink" / "keys")
+        rest = FlinkRest(f"https://localhost:{order.rest_port}", keys)
+    try:
+        jobs: Any = rest.json("/jobs")["jobs"]
+        history = rest.json(f"/jobs/{jobs[0]['id']}/checkpoints")["history"]
+    except (LaunchError, LookupError):
+        return None
+    return tuple(each["end_to_end_duration"] for each in history if each["status"] == "COMPLETED")
+
+
+def _wait(there: Callable[[], bool], seconds: float) -> bool:
+    until_s = time.monotonic() + seconds
+    while not there():
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(min(LOOK_S, max(0.0, until_s - time.monotonic())))
+    return True
+
+
+def _sleep_until(moment_s: float) -> None:
+    time.sleep(max(0.0, moment_s - time.monotonic()))
+
+
+def this_python() -> Path:
+    """The Python of this process, whose environment Forebay is in."""
+    return Path(sys.executable)

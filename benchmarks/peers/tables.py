@@ -1,0 +1,179 @@
+"""The document of a run as tables, on a terminal and in Markdown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.errors import SettingError
+
+Document = dict[str, Any]
+Figures = Mapping[str, Any]
+NONE = "–"
+NOT_MEASURED = "not measured in the recorded runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and what stands below it for one peer."""
+
+    title: str
+    cell: Callable[[Figures], str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableOf:
+    """One part as texts. `reasons`: why there are no figures, by the peer's title."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    reasons: Mapping[str, str]
+
+
+def number(name: str, unit: str = "", digits: int = 0) -> Callable[[Figures], str]:
+    def cell(found: Figures) -> str:
+        value = found.get(name)
+        return NONE if value is None else f"{value:,.{digits}f}{unit}"
+
+    return cell
+
+
+def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]:
+    """Milliseconds, seconds from ten thousand on. Where events had no result, quantiles are lower bounds."""
+
+    def cell(found: Figures) -> str:
+        value = found.get(name)
+        if value is None:
+            return NONE
+        least = "≥ " if bounded and found.get("unanswered") else ""
+        return least + (f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:,.0f} ms")
+
+    return cell
+
+
+def _end(found: Figures) -> str:
+    return "no" if found.get("ended") is None else "yes"
+
+
+RATE = Column("events/s", number("rate_per_s", digits=1))
+ADDED = (
+    Column("added p50", milliseconds("added_ms_p50")),
+    Column("added p99", milliseconds("added_ms_p99")),
+    Column("committed p50", milliseconds("added_ms_committed_p50")),
+    Column("committed p99", milliseconds("added_ms_committed_p99")),
+)
+CHECKPOINTS = (
+    Column("checkpoint p50", milliseconds("checkpoint_ms_p50", bounded=False)),
+    Column("checkpoint p99", milliseconds("checkpoint_ms_p99", bounded=False)),
+)
+USE = (
+    Column("processor/event", number("processor_ms_per_event", " ms", 1)),
+    Column("memory", number("memory_mb", " MB")),
+)
+LOST = (
+    Column("lost", number("lost")),
+    Column("given up", number("given_up")),
+    Column("doubled", number("doubled")),
+)
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "latency": (RATE, *ADDED, *CHECKPOINTS, Column("most in flight", number("max_in_flight")), *USE),
+    "vllm": (RATE, *ADDED, *CHECKPOINTS, *LOST[:2], *USE),
+    "refusals": (
+        *LOST,
+        Column("calls while refused", number("calls_while_refused")),
+        Column("caught up after", number("caught_up_s", " s", 1)),
+        Column("ended", _end),
+    ),
+    "kill": (
+        *LOST,
+        Column("called again", number("called_again")),
+        Column("next result after", number("back_s", " s", 1)),
+    ),
+}
+
+
+def title_of(part: str, shape: Figures) -> str:
+    """What was offered, in words."""
+    rate = f"{shape['rate_per_s']:g} events/s for {shape['seconds']:g} s"
+    return {
+        "latency": f"95 % of calls 50 ms, 5 % 2 s; {rate}",
+        "vllm": f"vLLM with SmolLM2-135M, at most {shape.get('max_tokens', 0)} tokens; {rate}; the engine's "
+        f"time is included",
+        "refusals": f"429 for {shape.get('refused_s', 0):g} s; {rate}",
+        "kill": f"SIGKILL after {shape.get('kill_at_s', 0):g} s; {rate}",
+    }[part]
+
+
+def table_of(part: str, document: Document) -> TableOf:
+    """The table of one part that was measured."""
+    measured = document["parts"][part]
+    columns = COLUMNS[part]
+    rows, reasons = [], {}
+    for name, about in document["peers"].items():
+        found = measured["peers"].get(name, {"skipped": about.get("skipped", NOT_MEASURED)})
+        reason = found.get("skipped") or found.get("failed")
+        if reason is not None:
+            reasons[about["title"]] = reason
+        cells = (column.cell(found) if reason is None else "" for column in columns)
+        rows.append((about["title"], *cells))
+    heads = ("", *(column.title for column in columns))
+    return TableOf(title_of(part, measured), heads, tuple(rows), reasons)
+
+
+def markdown(table: TableOf) -> str:
+    """The table with its reasons below."""
+    lines = [f"**{table.title}**", "", _row(table.heads), _row(["---"] * len(table.heads))]
+    lines += [_row(row) for row in table.rows]
+    if table.reasons:
+        lines += ["", *(f"- {title}: {_line(reason)}" for title, reason in table.reasons.items())]
+    return "\n".join(lines)
+
+
+def with_tables(page: str, document: Document) -> str:
+    """`page` with the table of each part between its marks, `<!-- peers:latency -->` and `<!-- /peers -->`,
+    made anew. Raises `SettingError` where a mark has no end, or names what was not measured."""
+
+    def table(found: re.Match[str]) -> str:
+        part = found[1]
+        if part not in document["parts"]:
+            raise SettingError(f"the page has a table of {part}, which was not measured")
+        return f"<!-- peers:{part} -->\n{markdown(table_of(part, document))}\n<!-- /peers -->"
+
+    made = re.sub(r"<!-- peers:(\w+) -->\n.*?<!-- /peers -->", table, page, flags=re.DOTALL)
+    if made.count("<!-- peers:") != made.count("<!-- /peers -->"):
+        raise SettingError("the page has a mark of a table without its end, <!-- /peers -->")
+    return made
+
+
+def merged(documents: Iterable[Document], peers: Mapping[str, str]) -> Document:
+    """Several documents as one; of what was measured twice, the later counts. Of `peers`, titles by name, all
+    are there, in their order. Raises `SettingError` where two measured the same part with different loads, or
+    none has parts."""
+    found: Document = {"peers": {}, "parts": {}, "runs": []}
+    for document in documents:
+        try:
+            found["runs"] += document.get("runs") or [document["provenance"]]
+            found["peers"] |= document["peers"]
+            for part, measured in document["parts"].items():
+                there = found["parts"].setdefault(part, {**measured, "peers": {}})
+                if {**there, "peers": 0} != {**measured, "peers": 0}:
+                    raise SettingError(f"the part {part} was measured with different loads")
+                there["peers"] |= measured["peers"]
+        except (KeyError, TypeError, AttributeError):
+            raise SettingError("a document to merge was not written by this command") from None
+    found["peers"] = {
+        name: found["peers"].get(name, {"title": title, "skipped": NOT_MEASURED})
+        for name, title in peers.items()
+    }
+    return found
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")[:400]

@@ -1,0 +1,70 @@
+"""What a program is told, and what is read of its results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+from benchmarks.peers.base import ID_IN_PROMPT, PROGRAMS, Named, Order, event_of, read_result
+from benchmarks.peers.environments import requirements_of
+from benchmarks.peers.peers import PEERS, peers_named
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"id": "event-17", "answer": "rain"}', Named("event", 17, True)),
+        (b'{"id": "event-17", "answer": ""}', Named("event", 17, True)),
+        (b'{"id": "event-17", "answer": null}', Named("event", 17, False)),
+        (b'{"fields": {"id": "warm-2"}, "answer": {"word": "rain"}}', Named("warm", 2, True)),
+        (b'{"cause": "refused", "fields": {"id": "event-3"}}', Named("event", 3, False)),
+        (b'{"id": "other-17", "answer": "rain"}', None),
+        (b'["event-17"]', None),
+        (b"event-17", None),
+        (b"", None),
+    ],
+)
+def test_the_event_that_a_record_names(value: bytes, expected: Named | None) -> None:
+    assert read_result(value) == expected
+
+
+@given(st.binary(max_size=60))
+def test_no_record_stops_the_measurement(value: bytes) -> None:
+    read_result(b"event-1 " + value)
+
+
+@given(st.integers(min_value=0))
+def test_the_engine_finds_an_event_in_its_prompt(index: int) -> None:
+    found = re.findall(ID_IN_PROMPT, event_of(f"event-{index}")["prompt"])
+    assert found == [f"event-{index}"]
+
+
+def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
+    order = Order("b", "e", "r", "l", "http://e", "m", 16, 8, "/state", 81, jars=("a.jar",), options={"n": 1})
+    order.write(tmp_path / "order.json")
+    found = orjson.loads((tmp_path / "order.json").read_bytes())
+    assert found["restore_from"] is None
+    assert (found["jars"], found["options"], found["capacity"]) == (["a.jar"], {"n": 1}, 8)
+
+
+def test_every_peer_has_its_program_and_what_its_environment_holds() -> None:
+    for peer in PEERS:
+        assert (PROGRAMS / peer.program).is_file(), peer.name
+        assert peer.docs, peer.name
+        if peer.requirements is not None:
+            lines = requirements_of(peer).read_text().splitlines()
+            assert lines, peer.name
+            assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^=\s]+", line) for line in lines), peer.name
+
+
+def test_peers_are_named_in_any_order_and_a_wrong_name_is_told() -> None:
+    assert [peer.name for peer in peers_named(["async_function", "forebay"])] == ["forebay", "async_function"]
+    assert peers_named(None) == PEERS
+    with pytest.raises(SettingError, match=r"--peer: expected one of .*forebay.*, found 'storm'"):
+        peers_named(["storm"])

@@ -1,0 +1,72 @@
+"""Environments of peers: made once, made anew for other versions, and what cannot be installed is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.peers.base import Peer
+from benchmarks.peers.environments import ensure_environment, environment_of, versions
+
+from benchmarks.peers import environments
+from forebay.engine.launch import Silent
+from forebay.errors import SetupError
+from forebay.settings import Settings, load_settings
+
+PEER = Peer("made_up", "Made up", "made_up.py", docs="none", requirements="made_up.txt")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    (tmp_path / "requirements").mkdir()
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path / "requirements")
+    return load_settings({"FOREBAY_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)})
+
+
+def requirements(settings: Settings, text: str) -> None:
+    (settings.home.parent / "requirements" / "made_up.txt").write_text(text)
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_once_for_the_same_versions(settings: Settings) -> None:
+    requirements(settings, "")
+    python = ensure_environment(PEER, settings, Silent())
+    assert versions(python, ["pip", "apache-flink"]).keys() == {"python", "pip"}
+    made = python.parent.parent / "pyvenv.cfg"
+    mark = made.parent / "left-there"
+    mark.touch()
+    assert ensure_environment(PEER, settings, Silent()) == python
+    assert mark.exists()
+    requirements(settings, "# other versions\n")
+    ensure_environment(PEER, settings, Silent())
+    assert not mark.exists()
+
+
+@pytest.mark.slow
+def test_what_cannot_be_installed_is_told_and_not_taken_for_ready(settings: Settings) -> None:
+    missing = settings.home.parent / "no-such-wheel.whl"
+    requirements(settings, f"{missing}\n")
+    for _ in range(2):
+        with pytest.raises(SetupError, match="no-such-wheel"):
+            ensure_environment(PEER, settings, Silent())
+
+
+def test_a_peer_without_requirements_runs_here(settings: Settings) -> None:
+    peer = Peer("here", "Here", "here.py", docs="none")
+    assert ensure_environment(peer, settings, Silent()) == Path(sys.executable)
+
+
+def test_nothing_leads_from_a_peers_environment_into_this_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    assert "PYTHONPATH" not in environment_of(PEER, settings)
+    assert (
+        environment_of(Peer("here", "Here", "here.py", docs="none"), settings)["PYTHONPATH"] == "/somewhere"
+    )
+
+
+def test_versions_of_a_python_that_does_not_run() -> None:
+    with pytest.raises(SetupError, match="does not run"):
+        versions(Path("/bin/false"), [])

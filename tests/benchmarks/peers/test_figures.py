@@ -1,0 +1,91 @@
+"""From what was seen to figures, against answers that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.peers.feed import Seen
+from benchmarks.peers.process import Use
+from benchmarks.peers.run import Load, Observed
+
+from benchmarks.peers import figures
+from forebay.testing.script import CallReport
+
+LOAD = Load(10, 10, warm_s=2)
+START_S = 1000.0
+
+
+def seen(added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = ()) -> Observed:
+    """Every event but those `without` has its result `added_s` after it was due."""
+
+    def results(after_s: float) -> tuple[Seen, ...]:
+        return tuple(
+            Seen(index, START_S + index / 10 + after_s, True)
+            for index in range(LOAD.events)
+            if index not in without
+        )
+
+    return Observed(
+        start_s=START_S,
+        end_s=START_S + 10,
+        late_s=0.001,
+        written=results(added_s),
+        committed=results(committed_s),
+        use=tuple(Use(START_S + second, 5 + second * 0.2, 100 + second) for second in range(11)),
+        checkpoints_ms=(30, 10, 20),
+        ready_s=3.0,
+    )
+
+
+def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
+    found = figures.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
+    assert (found["added_ms_p50"], found["added_ms_p99"]) == (pytest.approx(400), pytest.approx(400))
+    assert found["added_ms_committed_p50"] == pytest.approx(1400)
+    assert found["rate_per_s"] == pytest.approx(10, abs=0.1)
+    assert (found["checkpoint_ms_p50"], found["checkpoints"], found["unanswered"]) == (20, 3, 0)
+    # 1.6 s of the processor for 80 events, from the second to the tenth second.
+    assert found["processor_ms_per_event"] == pytest.approx(20, abs=0.3)
+    assert found["memory_mb"] == 110
+
+
+def test_an_event_without_a_result_counts_as_long_as_it_was_waited_for() -> None:
+    late = tuple(range(20, 100, 2))
+    found = figures.latency(LOAD, seen(without=late), lambda _: 0.0)
+    assert found["unanswered"] == 40
+    # Event 20 was due in the second second, and the last look was in the tenth.
+    assert found["added_ms_p99"] == pytest.approx((8.4) * 1000, abs=201)
+    assert found["rate_per_s"] == pytest.approx(5, abs=0.3)
+
+
+def test_lost_given_up_and_doubled() -> None:
+    once = seen(without=(3, 4))
+    twice = (*once.committed, once.committed[0], replace(once.committed[-1], index=4, answered=False))
+    found = figures.common(LOAD, replace(once, committed=twice, ended="ended with status 1"))
+    assert (found["lost"], found["given_up"], found["doubled"], found["answered"]) == (1, 1, 1, 98)
+    assert found["ended"] == "ended with status 1"
+
+
+def test_an_event_that_was_given_up_and_then_answered_is_answered() -> None:
+    once = seen()
+    found = figures.common(LOAD, replace(once, committed=(Seen(0, START_S, False), *once.committed)))
+    assert (found["answered"], found["given_up"], found["doubled"]) == (100, 0, 1)
+
+
+def test_calls_count_tries_of_events_alone() -> None:
+    report = CallReport({"event-0": 3, "event-1": 1, "warm-0": 7}, 0, 9, 4, 0)
+    assert figures.calls(report) == {"calls": 4, "called_again": 2, "max_in_flight": 9}
+
+
+def test_when_all_that_was_due_had_its_result() -> None:
+    assert figures.caught_up_s(LOAD, seen(), 5.0) == pytest.approx(0.4)
+    assert figures.caught_up_s(LOAD, seen(added_s=0.0), 5.0) == 0.0
+    assert figures.caught_up_s(LOAD, seen(without=(7,)), 5.0) is None
+
+
+def test_nothing_seen_is_no_error() -> None:
+    none = replace(seen(without=tuple(range(100))), use=(), checkpoints_ms=None)
+    found = {**figures.common(LOAD, none), **figures.latency(LOAD, none, lambda _: 0.0)}
+    assert (found["lost"], found["rate_per_s"], found["unanswered"]) == (100, 0.0, 80)
+    assert "memory_mb" not in found
+    assert "checkpoint_ms_p50" not in found

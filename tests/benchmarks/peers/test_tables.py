@@ -1,0 +1,125 @@
+"""Tables of what was measured, and several documents as one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benchmarks.peers.peers import PEERS
+from benchmarks.peers.tables import markdown, merged, table_of, title_of, with_tables
+
+from forebay.errors import SettingError
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+DOCUMENT: dict[str, Any] = {
+    "provenance": {"command": "first"},
+    "quick": True,
+    "peers": {
+        "forebay": {"title": "Forebay"},
+        "slow": {"title": "Slow"},
+        "broken": {"title": "Broken"},
+        "absent": {"title": "Absent", "skipped": "no wheel\nfor this | Python"},
+    },
+    "parts": {
+        "latency": {
+            "rate_per_s": 100,
+            "seconds": 20,
+            "peers": {
+                "forebay": {
+                    "rate_per_s": 100.04,
+                    "added_ms_p50": 1.4,
+                    "added_ms_p99": 9.6,
+                    "unanswered": 0,
+                    "checkpoint_ms_p50": 20,
+                    "processor_ms_per_event": 2.04,
+                    "memory_mb": 1500,
+                },
+                "slow": {
+                    "rate_per_s": 3.0,
+                    "added_ms_p50": 9000.0,
+                    "added_ms_p99": 36_000.0,
+                    "unanswered": 7,
+                },
+                "broken": {"failed": "gave no result"},
+            },
+        }
+    },
+}
+
+
+def test_a_table_has_every_peer_with_its_figures_or_the_reason() -> None:
+    table = table_of("latency", DOCUMENT)
+    assert table.title == "95 % of calls 50 ms, 5 % 2 s; 100 events/s for 20 s"
+    rows = {row[0]: dict(zip(table.heads, row, strict=True)) for row in table.rows}
+    assert list(rows) == ["Forebay", "Slow", "Broken", "Absent"]
+    forebay, slow = rows["Forebay"], rows["Slow"]
+    assert (forebay["events/s"], forebay["added p50"], forebay["added p99"]) == ("100.0", "1 ms", "10 ms")
+    assert (forebay["processor/event"], forebay["memory"]) == ("2.0 ms", "1,500 MB")
+    # Some had no result: what is known is a lower bound.
+    assert (slow["added p50"], slow["added p99"]) == ("≥ 9,000 ms", "≥ 36.0 s")
+    assert slow["memory"] == "–"
+    assert set(rows["Broken"].values()) == {"Broken", ""}
+    assert table.reasons == {"Broken": "gave no result", "Absent": "no wheel\nfor this | Python"}
+
+
+def test_markdown_keeps_a_reason_in_one_line() -> None:
+    text = markdown(table_of("latency", DOCUMENT))
+    assert "| Forebay | 100.0 | 1 ms | 10 ms |" in text
+    assert "- Absent: no wheel for this \\| Python" in text.splitlines()
+
+
+@pytest.mark.parametrize("part", ["vllm", "refusals", "kill"])
+def test_every_part_has_a_title(part: str) -> None:
+    shape = {"rate_per_s": 4, "seconds": 40, "max_tokens": 16, "refused_s": 60, "kill_at_s": 8}
+    assert "4 events/s for 40 s" in title_of(part, shape)
+
+
+def test_the_tables_of_a_page_are_made_anew_and_the_rest_stays() -> None:
+    page = "# Peers\n\n<!-- peers:latency -->\nold\n<!-- /peers -->\n\nWords.\n"
+    made = with_tables(page, DOCUMENT)
+    assert "old" not in made
+    assert made.startswith("# Peers\n\n<!-- peers:latency -->\n**95 %")
+    assert made.endswith("<!-- /peers -->\n\nWords.\n")
+    assert with_tables(made, DOCUMENT) == made
+    with pytest.raises(SettingError, match="a table of vllm, which was not measured"):
+        with_tables("<!-- peers:vllm -->\n<!-- /peers -->", DOCUMENT)
+    with pytest.raises(SettingError, match="without its end"):
+        with_tables("<!-- peers:latency -->\nold\n", DOCUMENT)
+
+
+def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
+    later = deepcopy(DOCUMENT)
+    later["provenance"] = {"command": "second"}
+    later["peers"] = {"slow": {"title": "Slow"}}
+    later["parts"]["latency"]["peers"] = {"slow": {"rate_per_s": 5.0}}
+    later["parts"]["kill"] = {"rate_per_s": 50, "seconds": 8, "peers": {"slow": {"lost": 0}}}
+    titles = {"slow": "Slow", "new": "New", "forebay": "Forebay", "broken": "Broken", "absent": "Absent"}
+    found = merged([DOCUMENT, later], titles)
+    assert list(found["peers"]) == list(titles)
+    assert table_of("latency", found).reasons["New"] == "not measured in the recorded runs"
+    assert found["parts"]["latency"]["peers"]["slow"] == {"rate_per_s": 5.0}
+    assert found["parts"]["latency"]["peers"]["forebay"]["added_ms_p50"] == 1.4
+    assert found["parts"]["kill"]["peers"] == {"slow": {"lost": 0}}
+    assert found["runs"] == [{"command": "first"}, {"command": "second"}]
+    assert merged([found], titles) == found
+    assert DOCUMENT["parts"]["latency"]["peers"]["slow"]["rate_per_s"] == 3.0
+
+
+def test_different_loads_are_not_put_into_one_table() -> None:
+    other = deepcopy(DOCUMENT)
+    other["parts"]["latency"]["seconds"] = 45
+    with pytest.raises(SettingError, match="latency was measured with different loads"):
+        merged([DOCUMENT, other], {"forebay": "Forebay"})
+    with pytest.raises(SettingError, match="not written by this command"):
+        merged([{"parts": {}}], {})
+
+
+def test_the_page_has_the_tables_of_the_recorded_document() -> None:
+    page = (RESULTS / "peers.md").read_text()
+    document = orjson.loads((RESULTS / "peers.json").read_bytes())
+    assert with_tables(page, document) == page
+    assert set(document["peers"]) == {peer.name for peer in PEERS}
