@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.bench.presets.interplay.measurement import PointRun, StartEngine
 
 INTERRUPTED = 130
-EVENTS, QUICK_EVENTS = 150, 40
+EVENTS, QUICK_EVENTS = 150, 30
 
 
 def interplay(
@@ -45,7 +45,7 @@ def interplay(
         str, typer.Option(help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`.")
     ] = "default",
     events: Annotated[
-        int | None, typer.Option(help="Events of each point; default: 150, with --quick 40.")
+        int | None, typer.Option(help="Events of each point; default: 150, with --quick 30.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt, in words.")] = 96,
     mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers.")] = 24,
