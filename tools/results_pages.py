@@ -6,14 +6,14 @@ tables are. What stands outside the marks is written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from forebay.bench.presets.grid.picture import draw_grid
-from forebay.bench.presets.grid.table import cell_rows, engine_rows
+from forebay.bench.presets.grid.table import cell_rows, engine_rows, parallelism_name, short_model
 from forebay.bench.presets.interplay.document import point_rows
 from forebay.bench.presets.interplay.picture import draw_interplay
 
@@ -32,17 +32,34 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def origin(document: Mapping[str, Any]) -> str:
     """Where the figures come from, in a few lines."""
     found = document["provenance"]
-    machine, reasons = found["machine"], []
+    machine = found["machine"]
+    processor = f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gb']:g} GB"
+    versions = ", ".join(f"{name} {version}" for name, version in found.get("engine_versions", {}).items())
+    lines = [
+        f"```console\n{found['command']}\n```",
+        "",
+        f"{processor}; seed {found['seed']}. {versions}".strip(),
+    ]
+    if reasons := list(_reasons(document)):
+        lines += ["", "Figures in brackets are INVALID:", "", *(f"- {reason}" for reason in reasons)]
+    return "\n".join(lines)
+
+
+def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
+    """Why figures are not valid, cell by cell, without what would mend it."""
     for one in (*document.get("engines", ()), *document["cells"]):
         own = one["reasons"]
-        for reason in own if isinstance(own, list) else [text for each in own.values() for text in each]:
-            if reason not in reasons:
-                reasons.append(reason)
-    processor = f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gb']:g} GB"
-    lines = [f"```console\n{found['command']}\n```", "", f"{processor}; seed {found['seed']}."]
-    if reasons:
-        lines += ["", "Figures in brackets are INVALID, and why:", "", *(f"- {reason}" for reason in reasons)]
-    return "\n".join(lines)
+        told = own if isinstance(own, list) else [text for each in own.values() for text in each]
+        if told:
+            words = "; ".join(dict.fromkeys(reason.partition("; end them")[0] for reason in told))
+            yield f"{_name(one)}: {words}"
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    if "factor" in one:
+        return f"{one['factor']}, {one['value']}"
+    name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
+    return f"{name}, {one['arrival']}, {one['tail']}" if "arrival" in one else f"{name}, all at once"
 
 
 def grid_part(document: Mapping[str, Any], name: str) -> str:

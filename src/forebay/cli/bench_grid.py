@@ -120,6 +120,7 @@ def grid(
     from forebay.bench.presets.grid.document import grid_document
     from forebay.bench.presets.grid.measurement import Measurement
     from forebay.bench.presets.grid.picture import draw_grid
+    from forebay.bench.presets.systems import engine_versions
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
     from forebay.simulate.figures import check_drawing
@@ -169,6 +170,8 @@ def grid(
     except KeyboardInterrupt:
         measurement.complete = False
     origin = provenance(command=["forebay", *sys.argv[1:]], seed=seed, data=trace)
+    if not url:
+        origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
     write_json(json, document)
     if plot is not None:

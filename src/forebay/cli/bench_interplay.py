@@ -74,6 +74,7 @@ def interplay(
     from forebay.bench.presets.interplay.measurement import InterplayMeasurement
     from forebay.bench.presets.interplay.picture import draw_interplay
     from forebay.bench.presets.interplay.pipeline import InterplayOptions
+    from forebay.bench.presets.systems import engine_versions
     from forebay.bench.provenance import provenance
     from forebay.simulate.figures import check_drawing
 
@@ -105,13 +106,16 @@ def interplay(
             say(console, point_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
+    origin = provenance(command=["forebay", *sys.argv[1:]], target=url, seed=seed)
+    if url is None:
+        origin["engine_versions"] = engine_versions(load_settings())
     document = interplay_document(
         options,
         found,
         rate_per_s=measurement.rate_per_s,
         expected=len(wanted),
         complete=measurement.complete,
-        provenance=provenance(command=["forebay", *sys.argv[1:]], target=url, seed=seed),
+        provenance=origin,
     )
     write_json(json, document)
     if plot is not None:
