@@ -40,6 +40,8 @@ def origin(document: Mapping[str, Any]) -> str:
         "",
         f"{processor}; seed {found['seed']}. {versions}".strip(),
     ]
+    if not document["complete"]:
+        lines += ["", "Interrupted: what was measured until then."]
     if reasons := list(_reasons(document)):
         lines += ["", "Figures in brackets are INVALID:", "", *(f"- {reason}" for reason in reasons)]
     return "\n".join(lines)
