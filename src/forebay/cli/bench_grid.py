@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from forebay.bench.presets.grid.measurement import Found
 
 INTERRUPTED = 130
-REQUESTS, QUICK_REQUESTS = 100, 24
-QUICK_MODELS = ("default", "random:opt-125m", "random:mixtral-209m")
+SIZES = {"requests": 100, "prompt_tokens": 128, "mean_tokens": 32.0, "limit_tokens": 256}
+QUICK_SIZES = {"requests": 20, "prompt_tokens": 64, "mean_tokens": 16.0, "limit_tokens": 128}
+QUICK_MODELS = ("default", "random:opt-125m")
 
 
 def grid(
     *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Three models and few requests: minutes, and less exact.")
+        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, and less exact.")
     ] = False,
     model: Annotated[
         list[str] | None,
@@ -70,11 +71,18 @@ def grid(
         Path | None, typer.Option(help="A trace (Mooncake's JSON lines, Azure's CSV) for its arrivals.")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help="Requests of each cell; default: 100, with --quick 24.")
+        int | None, typer.Option(help="Requests of each cell; default: 100, with --quick 20.")
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt.")] = 128,
-    mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers, whatever the tail.")] = 32,
-    limit: Annotated[int, typer.Option(help="Length of the longest answer.")] = 256,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Length of each prompt; default: 128, with --quick 64.")
+    ] = None,
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option(help="Mean length of the answers, whatever the tail; default: 32, with --quick 16."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Length of the longest answer; default: 256, with --quick 128.")
+    ] = None,
     load: Annotated[
         float, typer.Option(help="Arrivals as a share of what the engine answers when all come at once.")
     ] = 0.6,
@@ -112,6 +120,7 @@ def grid(
     from forebay.bench.presets.grid.document import grid_document
     from forebay.bench.presets.grid.measurement import Measurement
     from forebay.bench.presets.grid.picture import draw_grid
+    from forebay.bench.presets.systems import engine_versions
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
     from forebay.simulate.figures import check_drawing
@@ -121,11 +130,19 @@ def grid(
     if plot is not None:
         check_drawing(plot)
         check_writable("--plot", plot)
-    count = requests or (QUICK_REQUESTS if quick else REQUESTS)
+    asked_sizes = {
+        "requests": requests,
+        "prompt_tokens": prompt_tokens,
+        "mean_tokens": mean_tokens,
+        "limit_tokens": limit,
+    }
+    given = {name: value for name, value in asked_sizes.items() if value is not None}
+    sizes: dict[str, Any] = {**(QUICK_SIZES if quick else SIZES), **given}
+    count = int(sizes["requests"])
     arrivals_s = tuple(one.arrived_s for one in read_trace(trace)[:count]) if trace is not None else ()
     every = ("default", *(PREFIX + name for name in ARCHITECTURES))
     wholly = [name for name in ARRIVALS if name != TRACE]
-    engines = _engines(url, cores, dtype, kv_cache_gib, prompt_tokens + limit)
+    engines = _engines(url, cores, dtype, kv_cache_gib, int(sizes["prompt_tokens"] + sizes["limit_tokens"]))
     asked = [read_parallelism(each) for each in replicas or (("1",) if url else ("1", "2"))]
     options = GridOptions(
         models=tuple(model or (("default",) if url else QUICK_MODELS if quick else every)),
@@ -133,10 +150,7 @@ def grid(
         subtasks=tuple(subtasks or (1,)),
         arrivals=tuple(arrival or ((POISSON, BURSTS) if quick else [*wholly, *([TRACE] if trace else [])])),
         tails=tuple(tail or ((EXACT, HEAVY) if quick else TAILS)),
-        requests=count,
-        prompt_tokens=prompt_tokens,
-        mean_tokens=mean_tokens,
-        limit_tokens=limit,
+        **sizes,
         load=load,
         rate_per_s=rate,
         trace_s=arrivals_s,
@@ -156,6 +170,8 @@ def grid(
     except KeyboardInterrupt:
         measurement.complete = False
     origin = provenance(command=["forebay", *sys.argv[1:]], seed=seed, data=trace)
+    if not url:
+        origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
     write_json(json, document)
     if plot is not None:

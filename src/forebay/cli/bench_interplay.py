@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.bench.presets.interplay.measurement import PointRun, StartEngine
 
 INTERRUPTED = 130
-EVENTS, QUICK_EVENTS = 150, 40
+EVENTS, QUICK_EVENTS = 150, 30
 
 
 def interplay(
@@ -45,7 +45,7 @@ def interplay(
         str, typer.Option(help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`.")
     ] = "default",
     events: Annotated[
-        int | None, typer.Option(help="Events of each point; default: 150, with --quick 40.")
+        int | None, typer.Option(help="Events of each point; default: 150, with --quick 30.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt, in words.")] = 96,
     mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers.")] = 24,
@@ -74,6 +74,7 @@ def interplay(
     from forebay.bench.presets.interplay.measurement import InterplayMeasurement
     from forebay.bench.presets.interplay.picture import draw_interplay
     from forebay.bench.presets.interplay.pipeline import InterplayOptions
+    from forebay.bench.presets.systems import engine_versions
     from forebay.bench.provenance import provenance
     from forebay.simulate.figures import check_drawing
 
@@ -105,13 +106,16 @@ def interplay(
             say(console, point_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
+    origin = provenance(command=["forebay", *sys.argv[1:]], target=url, seed=seed)
+    if url is None:
+        origin["engine_versions"] = engine_versions(load_settings())
     document = interplay_document(
         options,
         found,
         rate_per_s=measurement.rate_per_s,
         expected=len(wanted),
         complete=measurement.complete,
-        provenance=provenance(command=["forebay", *sys.argv[1:]], target=url, seed=seed),
+        provenance=origin,
     )
     write_json(json, document)
     if plot is not None:

@@ -124,6 +124,11 @@ class Systems:
         return {**both, "cores": list(cores), "threads": threads_on(cores), "compiled": False}
 
 
+def engine_versions(settings: Settings) -> dict[str, str]:
+    """Versions of what computes in the local engine's environment; empty where there is none."""
+    return environment_versions(engine_python(settings))
+
+
 def environment_versions(python: Path) -> dict[str, str]:
     """Versions of what computes in the environment around `python`, read from its files."""
     found = {}

@@ -53,14 +53,14 @@ TIMES = {
 
 def cell_rows(document: Mapping[str, Any]) -> Rows:
     """Every cell: what arrived, how long an event took through the pipeline, and what the engine alone took;
-    an invalid one in brackets. Columns in which no cell has a figure are left out."""
+    what is invalid in brackets. Columns in which no cell has a figure are left out."""
     cells = document["cells"]
     told = {
         name: path for name, path in TIMES.items() if any(figure(cell, *path) is not None for cell in cells)
     }
     rows = [["model", "replicas × cores", "arrival", "lengths", "rate, 1/s", *told, "engine, cores", "run"]]
     for cell in cells:
-        times = [number(figure(cell, *path), 2) for path in told.values()]
+        times = [_time(cell, path) for path in told.values()]
         side = "serving" if cell["stream"] is None else "stream"
         tasks = f", {cell['subtasks']} subtasks" if cell["subtasks"] > 1 else ""
         rows.append(
@@ -70,12 +70,20 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
                 cell["arrival"],
                 cell["tail"],
                 number(cell["rate_per_s"], 2),
-                *(times if cell["valid"] else [f"({time})" for time in times]),
+                *times,
                 number(figure(cell, side, "resources", "engine_cores_mean"), 2),
                 number(figure(cell, side, "resources", "run_cores_mean"), 2),
             ]
         )
     return rows
+
+
+def _time(cell: Mapping[str, Any], path: Sequence[str]) -> str:
+    """A time of a cell, in brackets where that side of it, the engine alone or the stream, is not valid."""
+    told = number(figure(cell, *path), 2)
+    side = {"serving": "engine:", "stream": "stream:"}[path[0]]
+    invalid = cell["error"] is not None or any(reason.startswith(side) for reason in cell["reasons"])
+    return f"({told})" if invalid else told
 
 
 def short_model(model: str) -> str:

@@ -15,15 +15,18 @@ FORMAT = "forebay-bench-interplay/1"
 NONE = "–"
 COLUMNS: Mapping[str, tuple[tuple[str, ...], float, int]] = {
     "running, mean": (("stream", "resources", "running_mean"), 1, 1),
-    "most": (("stream", "resources", "running_max"), 1, 0),
     "waiting, most": (("stream", "resources", "waiting_max"), 1, 0),
     "KV cache, most": (("stream", "resources", "kv_cache_usage_max"), 100, 0),
     "prefix hits": (("stream", "resources", "prefix_hit_share"), 100, 0),
     "preemptions": (("stream", "resources", "preemptions"), 1, 0),
+    "engine, cores": (("stream", "resources", "engine_cores_mean"), 1, 2),
+    "pipeline, cores": (("stream", "resources", "run_cores_mean"), 1, 2),
     "answered p50, s": (("stream", "answered_s", "p50"), 1, 2),
     "longest, s": (("stream", "answered_s", "max"), 1, 2),
-    "committed p50, s": (("stream", "committed_s", "p50"), 1, 2),
-    "pending, most": (("stream", "resources", "pending_max"), 1, 0),
+    "of it for a slot": (("stream", "stages_s", "slot", "p50"), 1, 2),
+    "prefill": (("stream", "stages_s", "prefill", "p50"), 1, 2),
+    "decode": (("stream", "stages_s", "decode", "p50"), 1, 2),
+    "to commit, s": (("stream", "stages_s", "commit", "p50"), 1, 2),
     "lag, most": (("stream", "most_lag"), 1, 0),
     "checkpoint p50, ms": (("stream", "checkpoint_s", "p50"), 1000, 0),
     "state, kB": (("stream", "state_bytes", "mean"), 1e-3, 0),
@@ -71,14 +74,7 @@ def _cell(found: PointRun) -> dict[str, Any]:
     }
 
 
-SHORT = (
-    "running, mean",
-    "KV cache, most",
-    "prefix hits",
-    "preemptions",
-    "answered p50, s",
-    "committed p50, s",
-)
+SHORT = ("running, mean", "KV cache, most", "prefix hits", "preemptions", "answered p50, s", "to commit, s")
 """The columns that a terminal has room for."""
 
 

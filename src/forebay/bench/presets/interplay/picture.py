@@ -43,6 +43,8 @@ def draw_interplay(path: Path, document: Mapping[str, Any]) -> None:
         for cell, value in zip(cells, drawn, strict=True):
             if cell["factor"] == BASE:
                 panel.axvline(value, color="#8a8f98", linestyle="--", linewidth=0.8)
+        if colour == STREAM and any(drawn):
+            panel.set_xscale("log")
         panel.set_title(title, fontsize=8)
         panel.margins(x=0.2)
         panel.tick_params(labelsize=7)

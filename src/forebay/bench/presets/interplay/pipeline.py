@@ -23,7 +23,9 @@ from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.errors import SettingError
 
-WARM_EVENTS = 6
+LEAST_WARM_EVENTS = 6
+WARM_SHARE = 5
+"""A fifth as many events as are measured come before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ def open_pipeline(
             pipeline=point_pipeline(url, model, options, settings),
             engine=(url,),
             load=EventLoad(events=options.events, data=warm, seed=options.seed),
-            warm_events=WARM_EVENTS,
+            warm_events=max(LEAST_WARM_EVENTS, options.events // WARM_SHARE),
             patience_s=300.0,
         )
         with StreamSession(stream) as session:
