@@ -31,6 +31,13 @@ def test_a_good_run_is_valid() -> None:
     assert verdict.valid
     assert verdict.schedule_delay_p99_s == pytest.approx(0.001)
     assert "schedule delay: p99 1 ms" in verdict.notes[0]
+    assert not any("other programs" in note for note in verdict.notes)
+
+
+def test_where_a_part_was_killed_nobody_knows_what_others_took() -> None:
+    assert (
+        "what other programs took of the machine is not known" in judge_stream(stream_run(even(9))).notes[-1]
+    )
 
 
 def test_few_events_give_no_p99() -> None:

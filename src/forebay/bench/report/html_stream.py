@@ -80,8 +80,8 @@ def _run(measured: MeasuredStream, name: str) -> Iterator[Html]:
         role="status",
     )
     yield _tiles(measured)
-    yield section(f"{name}where the time went", _stacked(run), _stages_table(measured), _waterfall(run))
-    yield section(f"{name}over time", element("div", *_courses(measured), class_="charts"))
+    yield section(f"{name}Where the time went", _stacked(run), _stages_table(measured), _waterfall(run))
+    yield section(f"{name}Over time", element("div", *_courses(measured), class_="charts"))
 
 
 def _tiles(measured: MeasuredStream) -> Html:
@@ -287,6 +287,8 @@ def _latencies(measured: MeasuredStream) -> Iterator[Html]:
             log_x=True,
             y_high=1.0,
             notes=notes,
+            # The word beside the objective needs some.
+            room=0.2,
         ),
         keys=[key(until, colours[until]) for until in told],
     )

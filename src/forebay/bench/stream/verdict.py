@@ -48,7 +48,10 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
         delay = f"schedule delay: {most}; a p99 needs 1,000 events, and {len(delays_s)} came"
     else:
         delay = f"schedule delay: p99 {p99_s * 1000:.3g} ms, {most}"
-    return [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+    notes = [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+    if run.others_cores is None:
+        notes.append("what other programs took of the machine is not known: a part was killed")
+    return notes
 
 
 def _is_whole(run: StreamRun) -> str | None:
