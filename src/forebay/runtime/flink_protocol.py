@@ -18,13 +18,15 @@ that once it is built; have it complete what it has read; end it."""
 @dataclass(frozen=True, slots=True)
 class Post:
     """Where the process stands, as JSON in its only argument: its parent, the pipe that it reports on, the
-    folder of its logs, that of its JVM's archive of classes, and the jars on the class path."""
+    folder of its logs, that of its JVM's archive of classes, the jars on the class path, and the folder of
+    Flink's plugins, if there is one."""
 
     parent: int
     reports: int
     log_dir: str
     archive_dir: str
     jars: tuple[str, ...] = ()
+    plugins: str | None = None
 
     def encode(self) -> str:
         return orjson.dumps(asdict(self)).decode()
