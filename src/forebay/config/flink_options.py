@@ -41,8 +41,6 @@ _EXACT = "no such key: checkpoints are exactly-once, and kept under checkpoint.d
 _KEYS = (
     "no such key: keys of an object store are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a file"
 )
-    "no such key: keys of an object store are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a file"
-)
 STORE_KEYS = ("access-key", "secret-key", "access.key", "secret.key", "session.token")
 """How the keys of an object store are called, which do not belong into a file."""
 
