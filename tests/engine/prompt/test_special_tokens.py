@@ -196,6 +196,7 @@ def test_the_packaged_models_own_tokenizer_finds_no_special_token_in_any_prompt(
     """With its own special tokens, and with those of the other families added to them."""
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import engine_python
+    from forebay.engine.launch.model import DEFAULT_MODEL
     from forebay.settings import load_settings
 
     settings = load_settings()
@@ -207,7 +208,7 @@ def test_the_packaged_models_own_tokenizer_finds_no_special_token_in_any_prompt(
         for prompt in make(attack)
         for message in prompt
     ]
-    (tokenizer,) = settings.home.glob("models/*/tokenizer.json")
+    tokenizer = settings.models / DEFAULT_MODEL / "tokenizer.json"
     done = subprocess.run(
         [engine_python(settings), "-I", "-c", COUNT],
         input=json.dumps({"tokenizer": str(tokenizer), "special": SPECIAL, "texts": [*prompts, HOSTILE]}),
