@@ -10,9 +10,9 @@ import typer
 
 from forebay.cli.bench_autoscale import autoscale
 from forebay.cli.bench_compare import compare_runs
+from forebay.cli.bench_goodput import goodput
 from forebay.cli.bench_grid import grid
 from forebay.cli.bench_interplay import interplay
-from forebay.cli.bench_goodput import goodput
 from forebay.cli.bench_presets import batching, burst
 from forebay.cli.bench_report import report_run
 from forebay.cli.bench_serve import serve
