@@ -9,7 +9,7 @@ from typing import Literal
 
 from forebay.errors import SettingError
 
-KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker"]
+KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker", "busy", "mute"]
 
 TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command", "flink")
 """What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
@@ -19,12 +19,16 @@ back. `jvm`: the JVM alone, in which the job and Python run. `flink`: the proces
 WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command", "flink")
 """The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
 
+OUTAGES: tuple[KillKind, ...] = ("busy", "mute")
+"""What an object store does for `OUTAGE_S`: answer each request with 503, or none. Nothing is killed."""
+
 RESTARTED: frozenset[KillKind] = frozenset(("job", "command"))
 """Kills after which the pipeline is started anew; after the others it goes on by itself."""
 
 MAX_RESULTS = 100
 AFTER_S = (0.5, 4.0)
 DOWN_S = (1.0, 5.0)
+OUTAGE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,10 @@ def plan(
     rescale_to: int | None = 2,
     broker: bool = False,
     only: KillKind | None = None,
+    outages: int = 0,
 ) -> tuple[Kill, ...]:
-    """`count` kills by turns, the `broker` among them where there is one, or of one kind `only`; the same for
-    the same arguments.
+    """`count` kills by turns, the `broker` among them where there is one, or of one kind `only`, and then so
+    many `outages` of an object store; the same for the same arguments.
 
     The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
     """
@@ -72,4 +77,6 @@ def plan(
     if rescale_to is not None and restarts and only is None:
         middle = min(restarts, key=lambda i: abs(2 * i + 1 - count))
         kills[middle] = replace(kills[middle], parallelism=rescale_to)
+    for kind in islice(cycle(OUTAGES), outages):
+        kills.append(Kill(kind, draw.randint(1, MAX_RESULTS), draw.uniform(*AFTER_S), OUTAGE_S))
     return tuple(kills)

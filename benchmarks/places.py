@@ -11,10 +11,11 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from benchmarks.tally import NUMBER, SinkWatch, attempts_of, number_of
+from benchmarks.tally import NUMBER, SinkWatch, StoreWatch, attempts_of, number_of
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.jars import KAFKA, install_jar
 from forebay.errors import SettingError
+from forebay.s3.location import Location
 from forebay.settings import Settings
 from forebay.testing.kafka import LocalKafka, local_kafka
 
@@ -95,6 +96,43 @@ class FilesPlace:
 
     def bring_back(self) -> None:
         raise SettingError("files cannot be killed")
+
+
+class StorePlace:
+    """A JSONL file, and JSONL sinks and the pipeline's state in an object store."""
+
+    def __init__(self, folder: Path, home: Location) -> None:
+        self._events = folder / "events.jsonl"
+        self._home = home
+        self._watch = StoreWatch(home / "results")
+        self.look = self._watch.look
+        self.written_after = self._watch.written_after
+
+    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
+        write_events(self._events, events)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            # The same wherever the pipeline file is.
+            "source": {"type": "jsonl", "path": str(self._events)},
+            "sink": {"type": "jsonl", "path": f"{self._home}/results"},
+            "dead_letters": {"type": "jsonl", "path": f"{self._home}/dead-letters"},
+        }
+
+    def results(self) -> Iterator[bytes]:
+        return read_jsonl_sink(self._home / "results")
+
+    def letters(self) -> Iterator[bytes]:
+        return read_jsonl_sink(self._home / "dead-letters")
+
+    def ahead(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        raise SettingError("an object store cannot be killed")
+
+    def bring_back(self) -> None:
+        raise SettingError("an object store cannot be killed")
 
 
 class TopicsPlace:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,29 +20,33 @@ FLINK_MODULE = "forebay.runtime.flink_main"
 
 
 class PipelineProcess:
-    """Starts of one pipeline file, one after another. Every start's output goes to `work/run-N.log`.
+    """Starts of one pipeline file, one after another. Every start's output goes to `work/run-N.log`. The file
+    (`pipeline`), Forebay's folder (`home`) and more variables (`environment`) may change before a start.
 
     Methods that kill use SIGKILL and block until what they killed is gone; they raise `PipelineFailed` where
     it stays. A context manager: nothing of the last start outlives the block.
     """
 
     def __init__(self, pipeline: Path, engine_url: str, work: Path) -> None:
-        self._command = [sys.executable, "-m", "forebay", "run", str(pipeline), "--engine", engine_url]
-        self._work = work
+        self.pipeline = pipeline
         self.home = work / "home"
+        self.environment: Mapping[str, str] = {}
+        self._engine_url = engine_url
+        self._work = work
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
     def start(self) -> None:
         """Start the command; returns at once."""
         self.starts += 1
+        command = ["run", str(self.pipeline), "--engine", self._engine_url]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [sys.executable, "-m", "forebay", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "FOREBAY_HOME": str(self.home)},
+                env={**os.environ, **self.environment, "FOREBAY_HOME": str(self.home)},
                 start_new_session=True,
             )
 
@@ -81,6 +85,16 @@ class PipelineProcess:
         self._process.kill()
         self._process.wait()
         return orphans
+
+    def pause_command(self) -> None:
+        """Have the command stand still, and nothing that it started."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume_command(self) -> None:
+        """Have the command go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill_jvm(self) -> None:
         """Kill the JVM alone; the command goes on with another."""

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import orjson
 import psutil
 
 from benchmarks.killable import EngineKind, KillableEngine, killable_engine
-from benchmarks.kills import RESTARTED, Kill, KillKind, plan
+from benchmarks.kills import OUTAGES, RESTARTED, Kill, KillKind, plan
+from benchmarks.other_machines import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
 from benchmarks.process_under_test import PipelineProcess, expect_gone
 from benchmarks.tally import Tally
@@ -26,6 +28,8 @@ from forebay.settings import Settings
 
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
 SPARE_EVENTS = 1000
+EVENTS_PER_OUTAGE = 6000
+"""The stream goes on meanwhile."""
 WARM_FOR_KILLS = 12
 """As many events as for so many kills last until the archive of classes is made."""
 PATIENCE_S = 300.0
@@ -40,7 +44,9 @@ Say = Callable[[str], None]
 class RecoveryConfig:
     """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
     `warm`: kill nothing before the run has made the archive of classes that a pipeline has after its first
-    minute. `work`: an empty folder."""
+    minute. `work`: an empty folder. `state`: keep state and results below this address in an object store
+    (`moto`: in a server of its own), and resume in another empty folder each time; None: in `work`.
+    `outages`: how often that server does not answer, at the end."""
 
     kills: int
     seed: int
@@ -55,6 +61,8 @@ class RecoveryConfig:
     only: KillKind | None = None
     warm: bool = False
     flink: Mapping[str, str] = field(default_factory=dict)
+    state: str | None = None
+    outages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +170,17 @@ def measure_recovery(
         rescale_to=config.rescale_to,
         broker=config.sink == "kafka",
         only=config.only,
+        outages=config.outages,
     )
-    with (
-        killable_engine(config.engine, settings, progress or Silent()) as engine,
-        place(config.sink, config.work, settings) as where,
-    ):
-        run = _Runner(config, kills, engine=engine, where=where, say=say).run()
+    with ExitStack() as open_:
+        engine = open_.enter_context(killable_engine(config.engine, settings, progress or Silent()))
+        moved = None
+        if config.state is None:
+            where = open_.enter_context(place(config.sink, config.work, settings))
+        else:
+            moved = open_.enter_context(other_machines(config.state, config.work, settings))
+            where = moved.place
+        run = _Runner(config, kills, engine=engine, where=where, say=say, moved=moved).run()
     return Recovery(config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, run)
 
 
@@ -180,28 +193,30 @@ class _Runner:
         engine: KillableEngine,
         where: Place,
         say: Say,
+        moved: OtherMachines | None = None,
     ) -> None:
         self._config = config
+        self._moved = moved
         self._kills = kills
         self._engine = engine
         self._say = say
         self._folder = config.work
         self._file = self._folder / "pipeline.yaml"
+        self._parallelism = 1
         self._subject = SUBJECTS[config.app]
         asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
         per_kill = self._subject.events_per_kill or asked
         lasting = len(kills) + (WARM_FOR_KILLS if config.warm else 0)
-        count = config.events or per_kill * lasting + SPARE_EVENTS
+        count = config.events or per_kill * lasting + SPARE_EVENTS + config.outages * EVENTS_PER_OUTAGE
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
 
     def run(self) -> Run:
-        self._write_pipeline(1)
         self._place.prepare(self._events)
         killed: list[Killed] = []
         with PipelineProcess(self._file, self._engine.url, self._folder) as process:
-            process.start()
+            self._start(process, 1)
             if self._config.warm:
                 await_archive(process)
             seen = self._place.look() if self._config.warm else 0
@@ -262,15 +277,18 @@ class _Runner:
                 self._place.kill()
                 time.sleep(kill.down_s)
                 self._place.bring_back()
-        if kill.parallelism is not None:
-            self._write_pipeline(kill.parallelism)
+            case "busy" | "mute":
+                assert self._moved is not None
+                self._moved.outage(kill.kind, kill.down_s)
+                # What was lost time on is what comes after.
+                begin_s, moment_s = time.monotonic(), time.time()
         if kill.kind in RESTARTED:
-            process.start()
+            self._start(process, kill.parallelism)
         # All that the engine had in flight is tried again: its first answers are second tries.
         after_engine = kill.kind == "engine"
         for _ in _patiently(f"a result after the {kill.kind} was killed", process):
             self._place.look()
-            if self._place.written_after(moment_s + SETTLE_S, retried=after_engine):
+            if self._written_after(moment_s + SETTLE_S, kill.kind, retried=after_engine):
                 break
             if process.status() is not None:
                 raise PipelineFailed(
@@ -284,9 +302,23 @@ class _Runner:
             at_s=round(begin_s - self._begin_s, 2),
             new_results=new_results,
             next_result_s=round(next_s, 2),
-            down_s=round(kill.down_s, 2) if kill.kind in {"engine", "broker"} else None,
+            down_s=round(kill.down_s, 2) if kill.kind in {"engine", "broker", *OUTAGES} else None,
             parallelism=kill.parallelism,
         )
+
+    def _written_after(self, moment_s: float, kind: KillKind, *, retried: bool) -> bool:
+        if self._moved is not None and kind in OUTAGES:
+            return self._moved.place.written_after(moment_s, same_job=True)
+        return self._place.written_after(moment_s, retried=retried)
+
+    def _start(self, process: PipelineProcess, parallelism: int | None) -> None:
+        """Start the pipeline, where its state is elsewhere in another empty folder."""
+        if parallelism is not None:
+            self._parallelism = parallelism
+        if self._moved is not None:
+            self._file = self._moved.move(process)
+        self._write_pipeline(self._parallelism)
+        process.start()
 
     def _write_pipeline(self, parallelism: int) -> None:
         # JSON is YAML.
@@ -298,7 +330,10 @@ class _Runner:
             "deadline_s": 1800.0,
             **place,
             "source": {**place["source"], **self._subject.source()},
-            "checkpoint": {"interval_s": self._config.checkpoint_interval_s},
+            "checkpoint": {
+                "interval_s": self._config.checkpoint_interval_s,
+                **({} if self._moved is None else {"dir": self._moved.state}),
+            },
             "parallelism": parallelism,
             "flink": dict(self._config.flink),
         }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import orjson
 
-from forebay.connectors.files.sink import committed_parts
+from forebay.connectors.files.sink import Part, committed_parts
+from forebay.s3.location import Location
 
 NUMBER = "n"
 """The field of an event that holds its number."""
@@ -89,7 +90,7 @@ def _number(fields: object, events: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Seen:
     """A committed file: when its last line was written (wall clock), its lines, and how many of those are
     answers to a request that was sent more than once."""
 
@@ -101,17 +102,17 @@ class Part:
 class SinkWatch:
     """A sink's committed files; each is read once, for a committed file never changes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self._path = path
-        self._parts: dict[Path, Part] = {}
+        self._parts: dict[Part, Seen] = {}
 
     def look(self) -> int:
         """Read what is new; the number of results committed so far."""
-        for path in committed_parts(self._path):
-            if path not in self._parts:
-                lines = path.read_bytes().splitlines()
+        for part in committed_parts(self._path):
+            if part not in self._parts:
+                lines = list(part.lines())
                 retried = sum(attempts_of(line) > 1 for line in lines)
-                self._parts[path] = Part(path.stat().st_mtime, len(lines), retried)
+                self._parts[part] = Seen(part.written_ns / 1e9, len(lines), retried)
         return sum(part.lines for part in self._parts.values())
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
@@ -121,6 +122,38 @@ class SinkWatch:
             part.written_s > moment_s and (part.retried if retried else part.lines)
             for part in self._parts.values()
         )
+
+
+class StoreWatch:
+    """The same for a sink in an object store, which tells times in whole seconds: what was written after a
+    moment is told by the job that wrote it, which a restart changes, and by when it was seen first."""
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._parts: dict[Part, tuple[float, Seen]] = {}
+
+    def look(self) -> int:
+        """As `SinkWatch.look`."""
+        for part in committed_parts(self._path):
+            if part not in self._parts:
+                lines = list(part.lines())
+                retried = sum(attempts_of(line) > 1 for line in lines)
+                self._parts[part] = time.time(), Seen(part.written_ns / 1e9, len(lines), retried)
+        return sum(seen.lines for _, seen in self._parts.values())
+
+    def written_after(self, moment_s: float, *, retried: bool = False, same_job: bool = False) -> bool:
+        """As `SinkWatch.written_after`; `same_job`: nothing was killed that ends a job."""
+        before = {_job(part) for part, (seen_s, _) in self._parts.items() if seen_s <= moment_s}
+        return any(
+            seen_s > moment_s
+            and (seen.retried if retried else seen.lines and (same_job or _job(part) not in before))
+            for part, (seen_s, seen) in self._parts.items()
+        )
+
+
+def _job(part: Part) -> str:
+    """As far as a part's name has it: `part-JOB-WRITER-N.jsonl`."""
+    return part.name.split("-")[1]
 
 
 def number_of(line: bytes) -> int | None:

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import settings
+
+from forebay.errors import SettingError
 
 # A deadline per example would be an assertion about the wall clock of a busy machine.
 settings.register_profile("forebay", deadline=None, print_blob=True)
@@ -286,3 +288,41 @@ def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder), str(copy)]
     subprocess.run([sys.executable, "-m", "pip", "install", *words], check=True, timeout=300)
     return folder
+
+
+@pytest.fixture(scope="session")
+def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server of S3 that all tests share, as `benchmarks.object_store` starts it."""
+    from benchmarks.object_store import object_store
+
+    with object_store(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def store(store_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A place of its own on that server, which answers, and the variables that lead there."""
+    from benchmarks.object_store import BUCKET
+
+    from forebay.s3.location import S3Path
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in store_server.variables.items():
+        monkeypatch.setenv(name, value)
+    yield S3Path(BUCKET, f"t-{uuid.uuid4().hex[:8]}/p")
+    store_server.link.mend()
+
+
+@pytest.fixture(scope="session")
+def s3_plugin() -> Path:
+    """Flink's file system for S3, installed where `forebay connectors install s3` does."""
+    from forebay.connectors.jars import S3, install_jar
+    from forebay.settings import load_settings
+
+    settings = load_settings()
+    origins = [origin for origin in (settings.connectors_from, str(NEAR.parent / "s3")) if origin]
+    for origin in origins:
+        with suppress(SettingError):
+            return install_jar(S3, settings.connectors, origin)
+    pytest.skip(f"no file system for S3: it is not in {' or '.join(origins)}")

@@ -80,6 +80,17 @@ def recovery(
         bool, typer.Option(help="Kill nothing until the run has made its archive of classes, about a minute.")
     ] = False,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="moto|URL",
+            help="Keep state and results in an object store and resume in another empty folder each time: "
+            "s3://bucket/prefix of the server that the AWS variables name, or moto, a server of its own.",
+        ),
+    ] = None,
+    outages: Annotated[
+        int, typer.Option(min=0, help="With --state moto: so many times, it answers 503 or nothing for 30 s.")
+    ] = 0,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
     json: JsonFile = None,
 ) -> None:
@@ -89,6 +100,10 @@ def recovery(
     check_json(json)
     if only is Kinds.broker and sink is not Sinks.kafka:
         raise SettingError("--only broker: expected --sink kafka with it, found --sink files")
+    if state is not None and sink is not Sinks.files:
+        raise SettingError("--state: expected --sink files with it, whose files are in the store then")
+    if outages and state != "moto":
+        raise SettingError("--outages: expected --state moto with it: another server cannot be held up")
     console = errors_console()
 
     def measure(work: Path) -> Recovery:
@@ -103,6 +118,8 @@ def recovery(
             warm=warm,
             only=None if only is None else only.value,
             flink=_options(flink or []),
+            state=state,
+            outages=outages,
         )
         return measure_recovery(
             config,

@@ -24,6 +24,8 @@ from pathlib import Path
 from forebay.errors import SettingError
 
 MAX_SECRET_BYTES = 16_384
+AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
+"""The standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,13 @@ def _umask(text: str) -> int:
     if not re.fullmatch(r"0?[0-7]{3}", text) or int(text, 8) & 0o722 != 0o022:
         raise SettingError(f"FOREBAY_UMASK: expected such as 077, 027 or 022, found {text[:20]!r}")
     return int(text, 8)
+
+
+def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
+    """The region that `AWS_REGION` or `AWS_DEFAULT_REGION` names; of the two, clients of S3 read one or the
+    other."""
+    env = os.environ if environ is None else environ
+    return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
 
 
 @dataclass(frozen=True, slots=True)

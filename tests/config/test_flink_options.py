@@ -28,6 +28,8 @@ def load(folder: Path, **flink: Any) -> PipelineSpec:
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
+        ("s3.secret-key", "AWS_SECRET_ACCESS_KEY"),
+        ("fs.s3a.access.key", "AWS_ACCESS_KEY_ID"),
         ("execution.checkpointing.dir", "checkpoint.dir"),
         ("state.checkpoints.dir", "checkpoint.dir"),
         ("execution.checkpointing.interval", "checkpoint.interval_s"),

@@ -273,8 +273,8 @@ class Runs:
 
     def results(self) -> list[dict[str, Any]]:
         """The committed results; those of one key in the order in which they were written."""
-        parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.stat().st_mtime_ns)
-        return [orjson.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+        parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.written_ns)
+        return [orjson.loads(line) for part in parts for line in part.lines()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """The committed dead letters."""

@@ -36,6 +36,7 @@ from forebay.runtime.resume import (
     found_state,
 )
 from forebay.runtime.run_state import Completed, RunState, read_state, write_state
+from forebay.runtime.state_store import LocalStore
 
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
@@ -47,6 +48,7 @@ class Place:
         self.folder = folder
         self.home = folder / ".forebay" / "p" / "checkpoints"
         self.home.mkdir(parents=True)
+        self.store = LocalStore(self.home)
 
     def spec(self, **changes: Any) -> PipelineSpec:
         document = {
@@ -85,10 +87,10 @@ class Place:
 
     def noted(self, job: str, restored: Path | None = None) -> None:
         """The run has seen the newest checkpoint of its job."""
-        CheckpointCleaner(self.home, job, restored)(self.state)
+        CheckpointCleaner(self.store, job, restored)(self.state)
 
     def prepare(self, **changes: Any) -> Path | None:
-        return checkpoint_to_resume(self.spec(**changes), self.home, found_state(self.home))
+        return checkpoint_to_resume(self.spec(**changes), self.store, found_state(self.store))
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, si
     place.committed(JOB_B, sink)
     with pytest.raises(SettingError, match="has finished"):
         place.prepare()
-    forget(place.home, None)
+    forget(place.store, None)
     assert place.prepare() is None
 
 
@@ -223,7 +225,7 @@ def test_checkpoints_without_their_record_are_refused(place: Place) -> None:
     (place.home / "run.json").unlink()
     with pytest.raises(SettingError, match=r"holds checkpoints and no run.json, which says what"):
         place.prepare()
-    assert found_state(place.home, needed=False).job is None
+    assert found_state(place.store, needed=False).job is None
 
 
 def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
@@ -231,22 +233,22 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
     (place.home / "run.json").write_bytes(b"")
     with pytest.raises(SettingError, match=r"run.json cannot be read .* or start over with --fresh"):
         place.prepare()
-    assert found_state(place.home, needed=False).job is None
-    forget(place.home, None)
+    assert found_state(place.store, needed=False).job is None
+    forget(place.store, None)
     assert place.prepare() is None
 
 
 def test_what_was_forgotten_does_not_come_back_after_a_kill(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(path: Path) -> None:
+    def killed(path: Path, **options: Any) -> None:
         raise KeyboardInterrupt
 
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        forget(place.home, "an id")
+        forget(place.store, "an id")
     assert place.prepare() is None
     assert place.state.id == "an id", "the next job ends what the old one left open in Kafka"
 
@@ -297,7 +299,7 @@ class AnyRuns(RuleBasedStateMachine):
         assert restored == self.newest
         self.job = next(self.jobs)
         self.place.started(self.job, restored)
-        self.tidy = CheckpointCleaner(self.place.home, self.job, restored)
+        self.tidy = CheckpointCleaner(self.place.store, self.job, restored)
 
     @precondition(lambda self: self.job is not None)
     @rule(written_s=st.integers(0, 2**31))
@@ -398,7 +400,7 @@ def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.home, RunState(jvm=(sleeper.pid, born_s)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s)))
     assert sleeper.wait(180) == -9
 
 
@@ -407,16 +409,16 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.home, RunState(jvm=(sleeper.pid, born_s - 100)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s - 100)))
     assert sleeper.poll() is None
 
 
 def test_a_job_on_a_cluster_that_does_not_answer_may_go_on(place: Place) -> None:
     place.write(job=JOB_A, cluster="127.0.0.1:9")
     with pytest.raises(SettingError, match='make sure that it has, and write "cluster": null into'):
-        end_orphan(place.home, place.state)
+        end_orphan(place.store, place.state)
     place.write(cluster=None)
-    assert end_orphan(place.home, place.state).job == JOB_A
+    assert end_orphan(place.store, place.state).job == JOB_A
 
 
 def jobs(place: Place) -> set[str]:
@@ -428,7 +430,7 @@ def test_older_jobs_are_deleted_once_the_run_has_a_checkpoint_of_its_own(place: 
     restored = place.checkpoint(JOB_B, 20)
     (place.home / "elsewhere").mkdir()
     place.started(JOB_C, restored)
-    tidy = CheckpointCleaner(place.home, JOB_C, restored)
+    tidy = CheckpointCleaner(place.store, JOB_C, restored)
     (place.home / JOB_C / "chk-21").mkdir(parents=True)
     state = tidy(place.state)
     assert (jobs(place), state.completed) == ({"a", "b", "c", "e"}, None)
@@ -447,9 +449,9 @@ def test_a_full_disk_keeps_the_record_that_there_is(place: Place, monkeypatch: p
     place.checkpoint(JOB_A, 3)
     place.started(JOB_B)
     place.checkpoint(JOB_B, 4)
-    tidy, before = CheckpointCleaner(place.home, JOB_B, None), place.state
+    tidy, before = CheckpointCleaner(place.store, JOB_B, None), place.state
     with monkeypatch.context() as patch:
-        patch.setattr("forebay.runtime.resume.write_state", full)
+        patch.setattr("forebay.runtime.state_store.write_state", full)
         assert tidy(before) == before
     assert jobs(place) == {"a", "b"}
     assert tidy(before).completed is not None

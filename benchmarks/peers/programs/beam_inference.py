@@ -95,7 +95,7 @@ class ReadTopic(beam.DoFn):
     """What has come to the topic; then it asks to be called again."""
 
     def __init__(self) -> None:
-        self._reader: confluent_kafka.Consumer | None = None
+        self._reader: Any = None
 
     @beam.DoFn.unbounded_per_element()
     def process(

@@ -25,7 +25,7 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import SettingError
-from forebay.settings import Settings, load_settings
+from forebay.settings import AWS_SECRETS, Settings, load_settings
 from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from forebay.runtime.flink_process import FlinkLauncher
     from forebay.runtime.output_counts import OutputCounts
     from forebay.runtime.snapshot import Snapshot
+    from forebay.s3.location import Location
 
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
@@ -97,8 +98,11 @@ def run(
         bool, typer.Option("--fresh", help="Start over and delete the checkpoints; what was written stays.")
     ] = False,
     from_checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Resume from this checkpoint; what was committed after it is written again."),
+        str | None,
+        typer.Option(
+            metavar="PATH|URL",
+            help="Resume from this checkpoint; what was committed after it is written again.",
+        ),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
     json: JsonFile = None,
@@ -129,12 +133,23 @@ def run(
             pipeline,
             given,
             values,
-            {"fresh": fresh, "from_checkpoint": from_checkpoint, "cluster": cluster},
+            {"fresh": fresh, "from_checkpoint": _checkpoint(from_checkpoint), "cluster": cluster},
             engine or [],
             json=json,
             launcher=launcher,
             settings=settings,
         )
+
+
+def _checkpoint(given: str | None) -> Location | None:
+    from forebay.s3.location import location_of
+
+    if given is None:
+        return None
+    try:
+        return location_of(given)
+    except SettingError as error:
+        raise SettingError(f"--from-checkpoint: {error}") from None
 
 
 def _key_setting(api_key_env: str | None) -> list[str]:
@@ -184,7 +199,7 @@ def _run(
             "--json: expected a sink of files or a topic, found stdout; standard output holds the results. "
             "Name a file: --json report.json"
         )
-    settings = replace(settings, secret_variables=secret_variables(spec))
+    settings = replace(settings, secret_variables=secret_variables(spec) | AWS_SECRETS)
     errors = errors_console()
     say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
@@ -221,12 +236,18 @@ def _run(
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
     """What an interrupted run has done, and how to go on."""
-    from forebay.flink.checkpoints import jobs_in, newest_of_job
+    from forebay.runtime.state_store import newest_of, open_store
+    from forebay.s3.client import StoreAway
+    from forebay.s3.location import location_of
 
     if last is not None and (last.results or last.dead_letters):
         say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
-    there = any(map(newest_of_job, jobs_in(Path(spec.checkpoint.dir))))
-    where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
+    store = open_store(location_of(spec.checkpoint.dir))
+    try:
+        there = any(newest_of(store, job) for job in store.jobs())
+        where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
+    except StoreAway:
+        where = "resume"
     say(errors, f"stopped; run the same command to {where}")
 
 

@@ -80,7 +80,7 @@ connectors = typer.Typer(
 
 @connectors.command(cls=Command)
 def install(
-    connector: Annotated[str, typer.Argument(help="The connector: kafka.")],
+    connector: Annotated[str, typer.Argument(help="The connector: kafka, or s3, a file system.")],
     origin: Annotated[
         str | None,
         typer.Option(

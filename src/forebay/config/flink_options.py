@@ -38,6 +38,12 @@ _CLUSTER = "no such key: a Flink that runs elsewhere is named with --cluster HOS
 _OPEN = "no such key: what an embedded Flink opens is reached by its own run alone"
 _EXACT = "no such key: checkpoints are exactly-once, and kept under checkpoint.dir"
 
+_KEYS = (
+    "no such key: keys of an object store are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a file"
+)
+STORE_KEYS = ("access-key", "secret-key", "access.key", "secret.key", "session.token")
+"""How the keys of an object store are called, which do not belong into a file."""
+
 OWNED: dict[str, str] = {
     "$internal": "no such key: it is Flink's own",
     "execution.attached": _CLUSTER,
@@ -60,6 +66,7 @@ OWNED: dict[str, str] = {
     "pipeline.name": "the pipeline's key name",
     MODE: f"no such key: {ONE_MODE}",
     "rest": _CLUSTER,
+    **{f"{prefix}.{key}": _KEYS for prefix in ("s3", "s3a", "fs.s3a") for key in STORE_KEYS},
     "security": _OPEN,
     "state.backend.fs.checkpointdir": "the pipeline's key checkpoint.dir",
     "state.checkpoint-storage": _EXACT,

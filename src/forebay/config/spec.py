@@ -36,7 +36,7 @@ from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.documents.fields import (
-    LocalPath,
+    Folder,
     Model,
     NotNegativeFloat,
     OneOf,
@@ -86,8 +86,8 @@ class EventTimeSpec(Model):
 class CheckpointSpec(Model):
     """Where and how often the job's state is saved."""
 
-    dir: LocalPath = Field(
-        description="Directory; relative to the pipeline file.",
+    dir: Folder = Field(
+        description="Directory, relative to the pipeline file, or `s3://bucket/prefix`.",
         json_schema_extra={"derived": "`.forebay/<name>/checkpoints`"},
     )
     interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(

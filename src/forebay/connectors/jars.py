@@ -1,4 +1,4 @@
-"""Flink's own connectors: jars that are fetched once, checked, and kept.
+"""Flink's own connectors and file systems: jars that are fetched once, checked, and kept.
 
 PyPI has no connectors for Flink. A jar comes from Maven Central, from a mirror of it, or from a folder, and
 only the bytes whose checksum stands here are ever put in place, wherever they came from.
@@ -33,16 +33,29 @@ OnBytes = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A connector: its place below a Maven repository, and what its bytes are."""
+    """A connector, or a file system (`plugin`): its place below a Maven repository, and what its bytes are.
+
+    A plugin is loaded by Flink itself, from a folder of its own below `plugins`, and is on no class path.
+    """
 
     connector: str
     path: str
     size: int
     sha256: str
+    plugin: bool = False
 
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
+
+    def folder(self, connectors: Path) -> Path:
+        """Where it lies, in the folder of all connectors."""
+        return plugins(connectors) / self.connector if self.plugin else connectors
+
+
+def plugins(connectors: Path) -> Path:
+    """The folder of Flink's plugins, each in a folder of its own, in that of all connectors."""
+    return connectors / "plugins"
 
 
 KAFKA = Jar(
@@ -53,7 +66,16 @@ KAFKA = Jar(
 )
 """The newest connector for Flink 2; built for 2.2, and it runs on 2.3."""
 
-JARS = {jar.connector: jar for jar in (KAFKA,)}
+S3 = Jar(
+    connector="s3",
+    path="org/apache/flink/flink-s3-fs-hadoop/2.3.0/flink-s3-fs-hadoop-2.3.0.jar",
+    size=31_724_253,
+    sha256="5a3de2daac49e9df1783367391f994dace3bfa18c168b45c3d4563decca7d3d0",
+    plugin=True,
+)
+"""Flink's file system for S3. (With flink-s3-fs-native 2.3.0, files of results were lost in kills.)"""
+
+JARS = {jar.connector: jar for jar in (KAFKA, S3)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
@@ -62,9 +84,9 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
 
     Looks at the size alone: what was put in place was checked.
     """
-    for where in (folder.parent, folder):
+    place = jar.folder(folder) / jar.name
+    for where in {folder.parent, folder, place.parent.parent, place.parent}:
         check_nobody_else_writes(where)
-    place = folder / jar.name
     with suppress(OSError):
         if place.stat().st_size == jar.size:
             return place
@@ -75,9 +97,12 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
 
 
 def installed_jars(folder: Path) -> tuple[Path, ...]:
-    """Those that are installed in `folder`, for JVMs that start before it is known what a job needs."""
+    """Those for the class path that are installed in `folder`, for JVMs that start before it is known what a
+    job needs."""
     found = []
     for jar in JARS.values():
+        if jar.plugin:
+            continue
         with suppress(SettingError):
             found.append(installed_jar(jar, folder))
     return tuple(found)
@@ -90,12 +115,12 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
     layout). Blocks on the network; several processes may do it at once. Raises `SettingError` where the
     origin does not have the jar or has another, and `LaunchError` where it could not be read.
     """
-    place = folder / jar.name
+    place = jar.folder(folder) / jar.name
     if _is(place, jar):
         return place
-    folder.mkdir(parents=True, exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     # Under its name only when it is whole: a reader never meets half a jar.
-    descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{jar.name}-")
+    descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{jar.name}-")
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as out, _opened(jar, origin) as source:

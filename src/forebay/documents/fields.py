@@ -23,6 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 from forebay.errors import SettingError
+from forebay.s3.location import is_s3, s3_path
 from forebay.settings import SecretRef, read_secret
 
 
@@ -46,6 +47,15 @@ def _local(value: str, info: ValidationInfo) -> str:
         raise wrong(f"expected a path on this machine, found {value!r}")
     base: Path | None = (info.context or {}).get("base")
     return str(base / value) if base is not None else value
+
+
+def _folder(value: str, info: ValidationInfo) -> str:
+    if not is_s3(value):
+        return _local(value, info)
+    try:
+        return str(s3_path(value))
+    except SettingError as error:
+        raise wrong(str(error)) from None
 
 
 def url(schemes: tuple[str, ...]) -> AfterValidator:
@@ -89,6 +99,8 @@ NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
 Switch = Annotated[bool, Strict()]
 LocalPath = Annotated[str, AfterValidator(_local)]
 """A path on this machine, made absolute against the file's folder."""
+Folder = Annotated[str, AfterValidator(_folder)]
+"""A folder on this machine, like `LocalPath`, or in an object store: `s3://bucket/prefix`."""
 HttpUrl = Annotated[str, url(("http", "https"))]
 FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
 """A field of the event, dots for nesting: `user.name`."""

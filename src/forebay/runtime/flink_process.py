@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from forebay.connectors.jars import plugins
 from forebay.errors import PipelineFailed
 from forebay.processes import module_command
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
@@ -166,8 +167,15 @@ class FlinkProcess:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
+        folder = plugins(settings.connectors)
         post = Post(
-            os.getpid(), reports, str(log_dir), str(settings.java), tuple(map(str, jars)), self.planner
+            os.getpid(),
+            reports,
+            str(log_dir),
+            str(settings.java),
+            tuple(map(str, jars)),
+            self.planner,
+            str(folder) if folder.is_dir() else None,
         )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -18,8 +18,8 @@ that once it is built; have it complete what it has read; end it."""
 @dataclass(frozen=True, slots=True)
 class Post:
     """Where the process stands, as JSON in its only argument: its parent, the pipe that it reports on, the
-    folder of its logs, that of its JVM's archive of classes, the jars on the class path, and whether Flink's
-    table planner is on it without them."""
+    folder of its logs, that of its JVM's archive of classes, the jars on the class path, whether Flink's
+    table planner is on it without them, and the folder of Flink's plugins, if there is one."""
 
     parent: int
     reports: int
@@ -27,6 +27,7 @@ class Post:
     archive_dir: str
     jars: tuple[str, ...] = ()
     planner: bool = False
+    plugins: str | None = None
 
     def encode(self) -> str:
         return orjson.dumps(asdict(self)).decode()

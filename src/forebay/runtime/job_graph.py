@@ -77,7 +77,8 @@ def build(
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
-    """The jars of Flink's connectors that the pipeline needs. Raises `SettingError` where one is missing."""
+    """The jars of Flink's connectors that the pipeline needs on the class path. Raises `SettingError` where
+    one is missing."""
     if isinstance(spec.source, KafkaSource) or spec.topics():
         return (installed_jar(KAFKA, settings.connectors),)
     return ()

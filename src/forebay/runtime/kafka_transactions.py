@@ -9,10 +9,9 @@ knows what became of each transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
@@ -29,8 +28,10 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import KeptCheckpoints, checkpoints_of
+from forebay.flink.checkpoints import Checkpoint
 from forebay.flink.job import Checkpoints
+from forebay.runtime.state_store import Kept, open_store
+from forebay.s3.location import Location
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
@@ -44,7 +45,7 @@ class Resumed:
     """The checkpoint that a pipeline resumes, its number, the id of the state that it is of, and how many
     subtasks the job had."""
 
-    checkpoint: Path
+    checkpoint: Location
     number: int
     state_id: str | None
     parallelism: int
@@ -73,8 +74,14 @@ def check_transactions(
             )
 
 
+def _beside(checkpoint: Location) -> Sequence[Checkpoint[Location]]:
+    """The checkpoints of the same job."""
+    job = checkpoint.parent
+    return open_store(job.parent).checkpoints(job.name)
+
+
 def _mend(resumed: Resumed) -> str:
-    older = [each for each in checkpoints_of(resumed.checkpoint.parent) if each.number < resumed.number]
+    older = [each for each in _beside(resumed.checkpoint) if each.number < resumed.number]
     again = (
         f"Resume with --from-checkpoint {older[0].path} to have them made again, or" if older else "Resume"
     )
@@ -173,7 +180,7 @@ class Start:
 
     number: int
     subtasks: int
-    checkpoint: Path | None = None
+    checkpoint: Location | None = None
     unsure: bool = False
 
 
@@ -185,7 +192,7 @@ class CommitWatch:
     """
 
     def __init__(
-        self, topics: Iterable[Topic], start: Start, kept: KeptCheckpoints, *, clock: Clock | None = None
+        self, topics: Iterable[Topic], start: Start, kept: Kept, *, clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
         self._start = start

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import orjson
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.files.sink import committed_parts
+from forebay.connectors.files.sink import Part, committed_parts
 from forebay.runtime.flink_process import StdoutResults
 from forebay.runtime.snapshot import Snapshot
+from forebay.s3.location import Location, location_of
 
 
 class OutputCounts:
@@ -21,7 +21,7 @@ class OutputCounts:
     def __init__(self, spec: PipelineSpec, printed: StdoutResults | None) -> None:
         self._printed = printed
         self._one_each = spec.application is None
-        written = {key: Path(path) for key, path in spec.directories().items()}
+        written = {key: location_of(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
@@ -72,12 +72,11 @@ class OutputCounts:
             (printed.results, printed.prompt_tokens, printed.completion_tokens) if printed.results else None
         )
 
-    def _lines(self, path: Path | None) -> Iterator[bytes]:
+    def _lines(self, path: Location | None) -> Iterator[bytes]:
         for part in self._parts(path):
             if part not in self._before:
-                with part.open("rb") as file:
-                    yield from file
+                yield from part.lines()
 
     @staticmethod
-    def _parts(path: Path | None) -> list[Path]:
+    def _parts(path: Location | None) -> list[Part]:
         return [] if path is None else committed_parts(path)

@@ -24,6 +24,8 @@ from forebay.connectors.kafka.admin import (
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import SettingError
 from forebay.runtime.kafka_transactions import Resumed, check_transactions
+from forebay.s3.client import S3Client, StoreAway
+from forebay.s3.location import S3Path, location_of
 from forebay.settings import read_secret
 
 
@@ -32,11 +34,14 @@ def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
     or one that it writes to cannot be written; directories to write to are made, unless not `make`."""
     for key, connector in {"source": spec.source, **spec.sinks()}.items():
         connector.check(key)
-    written = {key: Path(path) for key, path in spec.written().items()}
-    written["checkpoint.dir"] = Path(spec.checkpoint.dir)
+    places = {key: location_of(path) for key, path in spec.written().items()}
+    places["checkpoint.dir"] = location_of(spec.checkpoint.dir)
     if spec.journal is not None:
-        written["journal.path"] = Path(spec.journal.path).parent
-    for key, folder in written.items():
+        places["journal.path"] = Path(spec.journal.path).parent
+    for key, folder in places.items():
+        if isinstance(folder, S3Path):
+            _check_bucket(key, folder)
+            continue
         try:
             if make:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +50,13 @@ def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
             raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
         if not os.access(place, os.W_OK | os.X_OK):
             raise SettingError(f"{key}: {folder} cannot be written to: no permission")
+
+
+def _check_bucket(key: str, folder: S3Path) -> None:
+    try:
+        S3Client(folder.bucket).check(folder.key)
+    except (SettingError, StoreAway) as error:
+        raise SettingError(f"{key}: {error}") from None
 
 
 def check_secrets(spec: PipelineSpec, *, here: bool) -> None:

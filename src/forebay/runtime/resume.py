@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,14 @@ import psutil
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import committed_by
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.files import check_nobody_else_writes, try_lock
-from forebay.flink.checkpoints import (
-    LOCK,
-    Checkpoint,
-    check_readable,
-    contents,
-    jobs_in,
-    newest_checkpoint,
-    newest_of_job,
-)
+from forebay.flink.checkpoints import Checkpoint
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
 from forebay.processes import is_same, kill, wait_gone
-from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState, read_state, write_state
+from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState
+from forebay.runtime.state_store import StateStore, newest_of, number_of
+from forebay.s3.client import StoreAway
+from forebay.s3.location import Location, location_of, within
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
@@ -42,42 +34,28 @@ class AlreadyFinished(SettingError):
     """The pipeline has finished, and is not run again by mistake."""
 
 
-@contextmanager
-def run_lock(home: Path, name: str) -> Iterator[None]:
-    """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
-    second, and where others may write to the state."""
-    check_nobody_else_writes(home)
-    lock = try_lock(home / LOCK)
-    if lock is None:
-        raise SettingError(f"pipeline {name!r} is running already, with its state in {home}")
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def found_state(home: Path, *, needed: bool = True) -> RunState:
-    """The record of the runs in `home`; a new one before the first run, or where it is not `needed`.
+def found_state(store: StateStore, *, needed: bool = True) -> RunState:
+    """The record of the runs in `store`; a new one before the first run, or where it is not `needed`.
 
     Raises `SettingError` where it cannot be used, or is missing though there are checkpoints.
     """
     try:
-        state = read_state(home)
+        state = store.read()
     except RunRecordBroken as error:
         if not needed:
             return RunState()
         raise SettingError(
             f"{error}; or start over with --fresh (a job of it that runs on a cluster has to be ended first)"
         ) from None
-    if state is None and needed and any(map(newest_of_job, jobs_in(home))):
+    if state is None and needed and any(newest_of(store, job) for job in store.jobs()):
         raise SettingError(
-            f"{home} holds checkpoints and no {FILE}, which says what was committed: it was copied in part, "
-            f"or that file was removed. Bring it back, {MENDS}"
+            f"{store.home} holds checkpoints and no {FILE}, which says what was committed: it was copied in "
+            f"part, or that file was removed. Bring it back, {MENDS}"
         )
     return state or RunState()
 
 
-def end_orphan(home: Path, state: RunState) -> RunState:
+def end_orphan(store: StateStore, state: RunState) -> RunState:
     """Make sure that nothing of the last run goes on; returns its record, with its end where it came to one.
 
     What a killed command leaves behind would complete a checkpoint or commit results that the next run gives
@@ -88,6 +66,8 @@ def end_orphan(home: Path, state: RunState) -> RunState:
         return state
     if state.jvm and is_same(*state.jvm):
         _end_process(state.jvm[0])
+    if state.job is not None:
+        store.fence(state.job, _last_number(store, state))
     if state.cluster is None or state.job is None:
         return state
     try:
@@ -95,12 +75,24 @@ def end_orphan(home: Path, state: RunState) -> RunState:
     except LaunchError as error:
         raise SettingError(
             f"the last run is job {state.job} on a cluster that does not answer ({error}); "
-            f'make sure that it has, and write "cluster": null into {home / FILE}'
+            f'make sure that it has, and write "cluster": null into {store.home / FILE}'
         ) from None
     if end == "FINISHED":
         state = state.model_copy(update={"finished": True})
-        write_state(home, state)
+        store.write(state)
     return state
+
+
+def _last_number(store: StateStore, state: RunState) -> int:
+    """The number from which the last job counts on, as far as the record knows: Flink goes on with that of
+    the checkpoint that a job was started from."""
+    if state.completed is not None:
+        return state.completed.number
+    if state.restored is None:
+        return 0
+    with suppress(FileNotFoundError, SettingError):
+        return number_of(within(store.home, state.restored))
+    return 0
 
 
 def _end_process(pid: int) -> None:
@@ -111,7 +103,7 @@ def _end_process(pid: int) -> None:
             raise PipelineFailed(f"the JVM of an earlier run (process {pid}) cannot be ended")
 
 
-def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Path | None:
+def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:
     """The checkpoint that a run of `spec` goes on from; None: it starts at the beginning.
 
     That is the newest of the last job, or what that job was started from, where it has none. No older one
@@ -121,16 +113,16 @@ def checkpoint_to_resume(spec: PipelineSpec, home: Path, state: RunState) -> Pat
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
-    found = None if state.job is None else newest_of_job(home / state.job)
-    if state.finished or (found is None and _ended_unnoted(spec, home, state)):
+    found = None if state.job is None else newest_of(store, state.job)
+    if state.finished or (found is None and _ended_unnoted(spec, store, state)):
         raise AlreadyFinished(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
         )
-    checkpoint = _restored(home, state) if found is None else _whole(found, state.completed)
+    checkpoint = _restored(store, state) if found is None else _whole(store, found, state.completed)
     if checkpoint is not None:
         try:
-            check_readable(checkpoint)
+            number_of(checkpoint)
         except FileNotFoundError:
             raise SettingError(f"checkpoint {checkpoint} is missing. Bring it back, {MENDS}") from None
         except SettingError as error:
@@ -181,19 +173,19 @@ def unfingerprinted(spec: PipelineSpec) -> set[str]:
     return {"ordering"} if bound else {"ordering", "shards"}
 
 
-def _restored(home: Path, state: RunState) -> Path | None:
+def _restored(store: StateStore, state: RunState) -> Location | None:
     """What the last job was started from, where it left no checkpoint of its own."""
     if state.job is not None and state.completed is not None:
         raise SettingError(
-            f"{home} lacks the checkpoints of job {state.job}, which has completed some: it was copied in "
-            f"part. Bring them back, {MENDS}"
+            f"{store.home} lacks the checkpoints of job {state.job}, which has completed some: it was copied "
+            f"in part. Bring them back, {MENDS}"
         )
     if state.version == 1:
-        return newest_checkpoint(home)
-    return None if state.restored is None else home / state.restored
+        return store.newest_of_all()
+    return None if state.restored is None else within(store.home, state.restored)
 
 
-def _whole(newest: Checkpoint, completed: Completed | None) -> Path:
+def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed | None) -> Location:
     """The newest checkpoint of the last job, held against what was seen of it when it was completed."""
     if completed is not None and newest.number < completed.number:
         raise SettingError(
@@ -201,7 +193,7 @@ def _whole(newest: Checkpoint, completed: Completed | None) -> Path:
             f"there is {newest.path}. Bring it back, {MENDS}"
         )
     if completed is not None and newest.number == completed.number:
-        there = contents(newest.path)
+        there = store.contents(newest.path)
         if there.files < completed.files or there.bytes < completed.bytes:
             raise SettingError(
                 f"checkpoint {newest.path} is not whole: {there.files} of {completed.files} files and "
@@ -210,17 +202,17 @@ def _whole(newest: Checkpoint, completed: Completed | None) -> Path:
     return newest.path
 
 
-def _ended_unnoted(spec: PipelineSpec, home: Path, state: RunState) -> bool:
+def _ended_unnoted(spec: PipelineSpec, store: StateStore, state: RunState) -> bool:
     """Whether the last run, of which no checkpoint is left, came to its end and was killed before it could
     note that.
 
     Flink deletes a job's checkpoints when it finishes, and leaves their folder. So a job that has completed a
     checkpoint, or committed a file, has finished where the folder is there.
     """
-    if state.job is None or not (home / state.job).is_dir():
+    if state.job is None or not store.has_begun(state.job):
         return False
     paths = spec.directories().values()
-    return state.completed is not None or any(committed_by(Path(path), state.job) for path in paths)
+    return state.completed is not None or any(committed_by(location_of(path), state.job) for path in paths)
 
 
 def check_same_kafka(noted: str | None, kafka: str | None) -> None:
@@ -233,48 +225,54 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
         )
 
 
-def forget(home: Path, id: str | None) -> RunState:
+def forget(store: StateStore, id: str | None) -> RunState:
     """Delete the checkpoints; returns the new record, of a state with the same `id`: what a killed job left
     open in Kafka is ended by the next one that has it. A crash on the way must not bring the checkpoints
     back."""
     state = RunState(id=id)
-    write_state(home, state)
-    for path in jobs_in(home):
-        shutil.rmtree(path)
+    store.write(state)
+    for job in store.jobs():
+        store.delete(job)
     return state
 
 
 class CheckpointCleaner:
-    """Notes the checkpoints that `job` completes, and deletes what a pipeline's earlier jobs left in `home`.
+    """Notes the checkpoints that `job` completes, and deletes what a pipeline's earlier jobs left in `store`.
 
     `restored`, which the run resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and
     a run that is killed before it could note that has its place there. A checkpoint needs no file of another
     job: Flink does not claim what it restores.
     """
 
-    def __init__(self, home: Path, job: str, restored: Path | None) -> None:
-        self._home = home
+    def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
+        self._store = store
         self._job = job
         self._kept = {job} if restored is None else {job, restored.parent.name}
         self._noted = -1
+        self._noted_ms = 0
         self._tidied = False
 
     def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
         """Look for a newer checkpoint, triggered at `triggered_ms` at the latest; returns the record of it.
 
-        A disk that is full leaves the record as it was, until a later look.
+        A disk that is full, or a store that does not answer, leaves the record as it was, until a later look.
         """
-        newest = newest_of_job(self._home / self._job)
-        if newest is None or newest.number <= self._noted:
+        if self._store.remote and triggered_ms <= self._noted_ms:
             return state
-        there = contents(newest.path)
+        try:
+            newest = newest_of(self._store, self._job)
+            if newest is None or newest.number <= self._noted:
+                return state
+            there = self._store.contents(newest.path)
+        except StoreAway:
+            return state
         completed = Completed(
             number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
         )
         noted = state.model_copy(update={"completed": completed})
-        with suppress(OSError):
-            write_state(self._home, noted)
-            self._noted = newest.number
+        with suppress(OSError, StoreAway):
+            self._store.write(noted, patient=False)
+            self._noted, self._noted_ms = newest.number, triggered_ms
             self._tidy()
             return noted
         return state
@@ -282,9 +280,10 @@ class CheckpointCleaner:
     def _tidy(self) -> None:
         if not self._tidied:
             self._tidied = True
-            for path in jobs_in(self._home):
-                if path.name not in self._kept:
-                    shutil.rmtree(path, ignore_errors=True)
+            with suppress(StoreAway):
+                for job in self._store.jobs():
+                    if job not in self._kept:
+                        self._store.delete(job, at_once=False)
 
 
 def clean_logs(folder: Path) -> None:

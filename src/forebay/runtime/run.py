@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import check_readable
 from forebay.flink.job import check_cluster
+from forebay.runtime.file_systems import check_plugins
 from forebay.runtime.flink_process import FlinkLauncher
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.preflight import check_paths, check_secrets
@@ -20,11 +19,12 @@ from forebay.runtime.resume import (
     clean_logs,
     end_orphan,
     found_state,
-    run_lock,
 )
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.state_store import StateStore, number_of, open_store
 from forebay.runtime.supervisor import RunOptions, Supervisor, Watch
+from forebay.s3.location import Location, location_of
 from forebay.settings import Settings
 
 __all__ = ["OpenEngine", "RunOptions", "Watch", "run_pipeline"]
@@ -69,28 +69,32 @@ def run_pipeline(
     check_secrets(spec, here=options.cluster is None)
     check_paths(spec)
     connector_jars(spec, settings)
-    home = Path(spec.checkpoint.dir)
+    if options.cluster is None:
+        check_plugins(spec, settings)
+    store = open_store(location_of(spec.checkpoint.dir))
     with ExitStack() as open_:
-        open_.enter_context(run_lock(home, spec.name))
+        open_.enter_context(store.lock(spec.name))
         if options.cluster is not None:
             check_cluster(options.cluster)
-        state = end_orphan(home, found_state(home, needed=not (options.fresh or options.from_checkpoint)))
-        restore_from = _restore_from(spec, home, state, options)
+        state = end_orphan(store, found_state(store, needed=not (options.fresh or options.from_checkpoint)))
+        restore_from = _restore_from(spec, store, state, options)
         clean_logs(settings.run / "flink")
         if launcher is None and not options.in_process:
             launcher = open_.enter_context(FlinkLauncher(settings))
-        run = Supervisor(spec, options, settings, watch, state=state, restore_from=restore_from)
+        run = Supervisor(spec, options, settings, watch, store=store, state=state, restore_from=restore_from)
         return run.to_the_end(lambda: open_.enter_context(engine), launcher)
 
 
-def _restore_from(spec: PipelineSpec, home: Path, state: RunState, options: RunOptions) -> Path | None:
+def _restore_from(
+    spec: PipelineSpec, store: StateStore, state: RunState, options: RunOptions
+) -> Location | None:
     if options.fresh:
         return None
     chosen = options.from_checkpoint
     if chosen is None:
-        return checkpoint_to_resume(spec, home, state)
+        return checkpoint_to_resume(spec, store, state)
     try:
-        check_readable(chosen)
+        number_of(chosen)
     except FileNotFoundError:
         raise SettingError(
             f"--from-checkpoint: expected the folder of a checkpoint, found {chosen} without _metadata"

@@ -85,7 +85,17 @@ def read_state(home: Path) -> RunState | None:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        found = json.loads(path.read_bytes())
+        return decode_state(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _broken(path, error) from None
+
+
+def decode_state(content: bytes, path: object) -> RunState:
+    """The record that is the `content` of `path`. Raises `RunRecordBroken` where it cannot be used."""
+    try:
+        found = json.loads(content)
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
         version = found.setdefault("version", 1)
@@ -95,13 +105,15 @@ def read_state(home: Path) -> RunState | None:
                 f"{VERSION}: resume with that Forebay"
             )
         return RunState.model_validate(_from_first(found) if version == 1 else found)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunRecordBroken(
-            f"{path} cannot be read ({_why(error)}); it says what was committed, so nothing is resumed "
-            f"without it: bring it back from a copy"
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, error) from None
+
+
+def _broken(path: object, error: Exception) -> RunRecordBroken:
+    return RunRecordBroken(
+        f"{path} cannot be read ({_why(error)}); it says what was committed, so nothing is resumed "
+        f"without it: bring it back from a copy"
+    )
 
 
 def write_state(home: Path, state: RunState) -> None:

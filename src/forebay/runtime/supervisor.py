@@ -7,13 +7,11 @@ outlives that: the engine, the record of the runs, and what a person sees.
 
 from __future__ import annotations
 
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from forebay.config.spec import PipelineSpec
@@ -21,6 +19,7 @@ from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.runtime.attempt import Attempt, Order
+from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.inference import Served, served_by
 from forebay.runtime.job_graph import connector_jars
@@ -34,10 +33,13 @@ from forebay.runtime.resume import (
     fingerprint,
     forget,
 )
-from forebay.runtime.run_state import RunState, new_id, write_state
+from forebay.runtime.run_state import RunState, new_id
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
+from forebay.runtime.state_store import StateStore
 from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
+from forebay.s3.location import Location, below
+from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
 
@@ -53,7 +55,7 @@ class RunOptions:
     """
 
     fresh: bool = False
-    from_checkpoint: Path | None = None
+    from_checkpoint: Location | None = None
     cluster: str | None = None
     enough: Callable[[Snapshot], bool] = lambda now: False
     in_process: bool = False
@@ -73,8 +75,8 @@ Watch = Callable[[Snapshot], None]
 class Supervisor:
     """Takes a pipeline to its end, from attempt to attempt.
 
-    `state` is the record of its runs, and `restore_from` where the first attempt begins; the lock on the
-    pipeline's folder is the caller's.
+    `store` is where its state is, `state` the record of its runs, and `restore_from` where the first attempt
+    begins; the lock of the store is the caller's.
     """
 
     def __init__(
@@ -84,14 +86,15 @@ class Supervisor:
         settings: Settings,
         watch: Watch,
         *,
+        store: StateStore,
         state: RunState,
-        restore_from: Path | None,
+        restore_from: Location | None,
     ) -> None:
         self._spec = spec
         self._options = options
         self._settings = settings
         self._watch = watch
-        self._home = Path(spec.checkpoint.dir)
+        self._store = store
         # Of an older version's state there is nothing left to go on with under its name.
         anew = options.fresh and state.id is None
         self._state = state.model_copy(update={"id": new_id()}) if anew else state
@@ -131,7 +134,7 @@ class Supervisor:
             if isinstance(error, ResultsLost):
                 # The same command must not go on behind them, as if nothing were missing.
                 self._state = self._state.model_copy(update={"lost": str(error)})
-                write_state(self._home, self._state)
+                self._store.write(self._state)
             self._say(replace(self._last, state=FAILED, failure=str(error)))
             raise
         return self._finish(last)
@@ -146,6 +149,7 @@ class Supervisor:
             chosen=self._restore_from is not None and self._restore_from == self._options.from_checkpoint,
             fresh=self._fresh,
             cluster=self._options.cluster,
+            file_systems=file_system_options(self._spec),
         )
         self._failed_before = self._last.failed_commits
         if launcher is None:
@@ -167,8 +171,8 @@ class Supervisor:
             return watched.until(Finished).snapshot
         except JobLost:
             raise
-        except BaseException:
-            if submitted:
+        except BaseException as error:
+            if submitted and not isinstance(error, Fenced):
                 watched.process.cancel(EMBEDDED_CANCEL_S if order.cluster is None else CANCEL_S)
             raise
         finally:
@@ -224,13 +228,13 @@ class Supervisor:
         order = self._order
         assert order is not None
         if self._fresh:
-            self._state = forget(self._home, self._state.id)
+            self._state = forget(self._store, self._state.id)
         self._fresh = False
         self._state = RunState(
             id=self._state.id,
             traits=fingerprint(self._spec),
             job=order.job_id,
-            restored=None if order.restore_from is None else _below(self._home, order.restore_from),
+            restored=None if order.restore_from is None else below(self._store.home, order.restore_from),
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
             cluster=order.cluster,
@@ -238,8 +242,9 @@ class Supervisor:
             ends=ready.ends,
             kafka=ready.kafka,
         )
-        write_state(self._home, self._state)
-        self._tidy = CheckpointCleaner(self._home, order.job_id, order.restore_from)
+        self._store.write(self._state)
+        self._store.begin(order.job_id)
+        self._tidy = CheckpointCleaner(self._store, order.job_id, order.restore_from)
 
     def _looked(self, look: Look) -> None:
         assert self._tidy is not None
@@ -266,6 +271,7 @@ class Supervisor:
         self._watch(self._last)
 
     def _mend(self) -> None:
+        self._store.check_held()
         self._keeper.mend(self._engine_ended)
 
     def _engine_ended(self, words: str) -> None:
@@ -284,7 +290,7 @@ class Supervisor:
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
         """Prepare the next attempt, after a pause; gives the last snapshot where none is needed. Raises
         `PipelineFailed` where there were too many."""
-        self._state = end_orphan(self._home, self._state)
+        self._state = end_orphan(self._store, self._state)
         pause_s = restarts.grant(time.monotonic())
         if pause_s is None:
             raise PipelineFailed(
@@ -295,7 +301,7 @@ class Supervisor:
             noted = self._order is not None and self._state.job == self._order.job_id
             if noted or self._options.from_checkpoint is None:
                 try:
-                    self._restore_from = checkpoint_to_resume(self._spec, self._home, self._state)
+                    self._restore_from = checkpoint_to_resume(self._spec, self._store, self._state)
                 except AlreadyFinished:
                     # Flink was lost in the moment between the job's end and the word of it.
                     return replace(self._last, state="FINISHED", in_flight=0, pending=0, oldest_read_ms=0)
@@ -312,9 +318,9 @@ class Supervisor:
     def _finish(self, last: Snapshot) -> Snapshot:
         # First of all: a run that is killed while it counts has finished nevertheless.
         self._state = self._state.model_copy(update={"finished": True})
-        write_state(self._home, self._state)
+        self._store.write(self._state)
         assert self._order is not None
-        shutil.rmtree(self._home / self._order.job_id, ignore_errors=True)
+        self._store.delete(self._order.job_id, at_once=False)
         assert self._written is not None
         self._say(replace(self._written.since(last), failed_commits=self._last.failed_commits))
         return self._last
@@ -348,9 +354,3 @@ class _Watched:
             stalled = self._vigil.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")
-
-
-def _below(home: Path, checkpoint: Path) -> str:
-    """A checkpoint's place as the record has it, so that the folder can be moved."""
-    folder, place = home.absolute(), checkpoint.absolute()
-    return str(place.relative_to(folder) if place.is_relative_to(folder) else place)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
@@ -24,6 +23,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
+from forebay.s3.location import Location
 
 POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
@@ -62,7 +62,7 @@ def watch_until_end(
     job: RunningJob,
     tell: Callable[[Look], None],
     wishes: StopRequests,
-    savepoints: Path,
+    savepoints: Location,
     *,
     one_each: bool,
     waiting: LastCount,
@@ -185,7 +185,7 @@ class FailedCommits:
 def _look(
     job: RunningJob,
     before: Snapshot,
-    savepoints: Path,
+    savepoints: Location,
     failed_commits: FailedCommits,
     *,
     one_each: bool,

@@ -104,7 +104,11 @@ def read_report(path: Path) -> Report:
     except orjson.JSONDecodeError as error:
         raise SettingError(f"{path}: not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise SettingError(f'{path}: not a document of forebay bench: expected "format": "{FORMAT}"')
+        said = found.get("format") if isinstance(found, dict) else None
+        raise SettingError(
+            f'{path}: not a document of forebay bench serve: expected "format": "{FORMAT}", '
+            f"found {said!r:.60}"
+        )
     listed = found.get("runs")
     if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
         raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')

@@ -20,11 +20,12 @@ class SpreadTarget:
         return ", ".join(target.name for target in self._targets)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Opens all of them; raises what the first that fails does."""
+    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+        """Opens all of them, each with its share of `connections`; raises what the first that fails does."""
+        share = -(-connections // len(self._targets))
         async with AsyncExitStack() as opened:
             for target in self._targets:
-                await opened.enter_async_context(target.open())
+                await opened.enter_async_context(target.open(share))
             yield
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:

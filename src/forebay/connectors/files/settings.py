@@ -21,9 +21,10 @@ from forebay.connectors.base import (
     Written,
 )
 from forebay.connectors.formats import Format
-from forebay.documents.fields import LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
+from forebay.documents.fields import Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
+from forebay.s3.location import location_of
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -170,7 +171,7 @@ class JsonlSink(SinkSettings):
     bound: ClassVar[frozenset[str] | None] = frozenset()
 
     type: Literal["jsonl"]
-    path: LocalPath = Field(description="Directory; relative to the pipeline file.")
+    path: Folder = Field(description="Directory, relative to the pipeline file, or `s3://bucket/prefix`.")
 
     def summary(self) -> str:
         return f"JSON lines in {self.path}"
@@ -183,7 +184,7 @@ class JsonlSink(SinkSettings):
         from forebay.connectors.formats import dead_letter_lines, result_lines
 
         lines = result_lines(records) if written.what == RESULTS else dead_letter_lines(records)
-        jsonl_sink(lines, JsonlFiles(Path(self.path), written.job), uid=written.what)
+        jsonl_sink(lines, JsonlFiles(location_of(self.path), written.job), uid=written.what)
 
 
 def check_files(key: str, files: Files) -> None:

@@ -16,6 +16,9 @@ from pyflink.datastream.connectors.file_system import (
     RollingPolicy,
 )
 
+from forebay.s3.client import S3Client
+from forebay.s3.location import Location, uri_of
+
 COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
 JOB_CHARS = 12
 
@@ -29,8 +32,27 @@ class JsonlFiles:
     `job`, the id of the job that writes them, their names say which it was: `committed_by` finds them.
     """
 
-    path: Path
+    path: Location
     job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A committed file of a sink: its `folder`, its `name`, and when its last line was written (wall clock,
+    nanoseconds)."""
+
+    folder: Location
+    name: str
+    written_ns: int
+
+    def lines(self) -> Iterator[bytes]:
+        """Its lines, without their ends; it never changes."""
+        if not isinstance(self.folder, Path):
+            yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
+            return
+        with (self.folder / self.name).open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
@@ -40,7 +62,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
     `uid`, one in its job, its state is found again where what lies before it in the job has changed.
     """
     sink = (
-        FileSink.for_row_format(config.path.absolute().as_uri(), Encoder.simple_string_encoder("UTF-8"))
+        FileSink.for_row_format(uri_of(config.path), Encoder.simple_string_encoder("UTF-8"))
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
         .with_output_file_config(
@@ -57,31 +79,39 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
         written.uid(uid)
 
 
-def committed_parts(path: Path) -> list[Path]:
+def committed_parts(path: Location) -> list[Part]:
     """The committed files of a JSONL sink, by the time of their last line; none without the directory.
 
     So each subtask's are in the order written. Names do not tell: after a checkpoint without a line, Flink
-    gives a subtask's next file a new writer name and counts from 0 again.
+    gives a subtask's next file a new writer name and counts from 0 again. (An object store's times are whole
+    seconds; within one, names decide.) Raises as `S3Client` where an object store is asked.
     """
-    named = [(COMMITTED.fullmatch(file.name), file) for file in path.glob("part-*.jsonl")]
-    ordered = sorted(
-        (file.stat().st_mtime_ns, match[1], int(match[2]), file) for match, file in named if match is not None
-    )
-    return [file for *_, file in ordered]
+    named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
+    ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]
+    return [part for *_, part in sorted(ordered, key=lambda each: each[:3])]
 
 
-def committed_by(path: Path, job: str) -> bool:
+def committed_by(path: Location, job: str) -> bool:
     """Whether a file of the sink was committed that the job with this id wrote."""
-    return any(path.glob(f"{_prefix(job)}-*.jsonl"))
+    begin = f"{_prefix(job)}-"
+    return any(part.name.startswith(begin) for part in _parts(path))
 
 
 def _prefix(job: str) -> str:
     return f"part-{job[:JOB_CHARS]}" if job else "part"
 
 
-def read_jsonl_sink(path: Path) -> Iterator[bytes]:
+def _parts(path: Location) -> Iterator[Part]:
+    if isinstance(path, Path):
+        for file in path.glob("part-*.jsonl"):
+            yield Part(path, file.name, file.stat().st_mtime_ns)
+        return
+    for entry in S3Client(path.bucket).entries(path.key):
+        if "/" not in entry.name:
+            yield Part(path, entry.name, round(entry.written_s * 1e9))
+
+
+def read_jsonl_sink(path: Location) -> Iterator[bytes]:
     """The committed lines of a JSONL sink, without their ends; in order for each subtask."""
     for part in committed_parts(path):
-        with part.open("rb") as file:
-            for line in file:
-                yield line.rstrip(b"\n")
+        yield from part.lines()

@@ -1,0 +1,124 @@
+"""An object store of our own: moto's server of S3, in memory and in a process of its own, behind a link that
+can be cut, stalled, or made to answer that it is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.drill.link import PIECE_BYTES, Link
+from forebay.errors import LaunchError, SettingError
+from forebay.ports import free_port
+from forebay.processes import parent_death_signal
+from forebay.testing import wait_until
+
+START_S = 60.0
+BUCKET = "forebay-tests"
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+BUSY = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s"
+) % (len(_SLOW_DOWN), _SLOW_DOWN)
+
+
+class StoreLink(Link):
+    """A link that can also answer for the server."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._busy = False
+
+    def busy(self) -> None:
+        """Answer each request with 503, until `mend`."""
+        self._busy = True
+        self.cut()
+        self._call(super()._mend)
+
+    def mend(self) -> None:
+        self._busy = False
+        super().mend()
+
+    async def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._busy:
+            await super()._taken(reader, writer)
+            return
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(BUSY)
+            await writer.drain()
+            # Who still sends a body gets the answer all the same.
+            with suppress(asyncio.TimeoutError):
+                while await asyncio.wait_for(reader.read(PIECE_BYTES), 1.0):
+                    pass
+        writer.close()
+
+
+class ObjectStore:
+    """A running server, and the variables with which a client reaches its one bucket, through `link`."""
+
+    def __init__(self, link: StoreLink, port: int) -> None:
+        self.link = link
+        self.variables: Mapping[str, str] = {
+            "AWS_ENDPOINT_URL": link.url,
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEOFTESTS",
+            "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests-of-forebay",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        self.direct_url = f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def object_store(work: Path) -> Iterator[ObjectStore]:
+    """A server with an empty bucket `BUCKET` for the length of the block; its log goes to `work`. Raises
+    `SettingError` where moto is not installed, and `LaunchError` where it does not start."""
+    try:
+        import moto.server  # noqa: F401
+    except ModuleNotFoundError:
+        raise SettingError("a server of S3 is needed: pip install 'moto[s3]' flask flask-cors") from None
+    port = free_port()
+    with (work / "moto.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=parent_death_signal(signal.SIGKILL),  # noqa: PLW1509
+        )
+    try:
+        link = StoreLink(port)
+        with link:
+            store = ObjectStore(link, port)
+            _make_bucket(store, process)
+            yield store
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _make_bucket(store: ObjectStore, process: subprocess.Popen[bytes]) -> None:
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import get_session
+
+    client = get_session().create_client(
+        "s3",
+        endpoint_url=store.direct_url,
+        region_name="us-east-1",
+        aws_access_key_id=store.variables["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=store.variables["AWS_SECRET_ACCESS_KEY"],
+    )
+
+    def made() -> bool:
+        if process.poll() is not None:
+            raise LaunchError(f"moto's server ended with status {process.returncode}")
+        with suppress(BotoCoreError):
+            client.create_bucket(Bucket=BUCKET)
+            return True
+        return False
+
+    wait_until(made, START_S)

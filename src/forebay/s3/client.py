@@ -1,0 +1,262 @@
+"""What is asked of an object store, in a few calls, each of which says plainly what went wrong.
+
+Keys, region and endpoint come from where all programs for S3 look for them: the variables `AWS_…`, the files
+under `~/.aws`, a token that is mounted, or the machine's role. Nothing here reads, shows or keeps a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from forebay.errors import PipelineFailed, SettingError, SetupError
+from forebay.s3.location import S3Path
+from forebay.settings import aws_region
+
+CONNECT_S, READ_S = 3.0, 10.0
+ATTEMPTS = 3
+DEFAULT_REGION = "us-east-1"
+MAX_OBJECT_BYTES = 16 << 20
+AWAY_STATUS = frozenset((408, 409, 429, 500, 502, 503, 504))
+"""Answers that another try may change; 409: somebody else writes to the same object at this moment."""
+REFUSED_STATUS = frozenset((400, 401, 403))
+DELETED_AT_ONCE = 1000
+
+R = TypeVar("R")
+
+
+class StoreAway(PipelineFailed):
+    """The object store did not answer, or not now."""
+
+
+class Changed(Exception):
+    """A conditional write found another object than the one it was meant to replace, or to be the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object: its key below what was listed, its bytes, and when it was written (wall clock, seconds)."""
+
+    name: str
+    size: int
+    written_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object as it was read. `age_s`: for how long it has been as it is, by the server's clock, which
+    counts whole seconds."""
+
+    content: bytes
+    etag: str
+    age_s: float
+
+
+class S3Client:
+    """The objects of one bucket. Made at once; the first call looks for keys and connects.
+
+    All calls block: for at most `timeout_s` a try, `attempts` tries long. They raise `StoreAway` where the
+    server does not answer or cannot now, `SettingError` where the bucket is missing or the keys are refused,
+    and `SetupError` where the client is not installed.
+    """
+
+    def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:
+        self.bucket = bucket
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+
+    def check(self, prefix: str) -> None:
+        """Raise where objects below `prefix` cannot be listed."""
+        self._ask(lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{prefix}/", MaxKeys=1))
+
+    def get(self, key: str, most_bytes: int = MAX_OBJECT_BYTES) -> Found | None:
+        """An object; None where there is none. Raises `SettingError` where it has more than `most_bytes`."""
+
+        def ask(s3: Any) -> Found:
+            answer = s3.get_object(Bucket=self.bucket, Key=key)
+            with closing(answer["Body"]) as body:
+                content = body.read(most_bytes + 1)
+            now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+            return Found(content, answer["ETag"], (now - answer["LastModified"]).total_seconds())
+
+        found = self._ask(ask, missing=True)
+        if found is not None and len(found.content) > most_bytes:
+            raise SettingError(f"{S3Path(self.bucket, key)} has more than {most_bytes} bytes")
+        return found
+
+    def head(self, key: str, count: int) -> bytes | None:
+        """The first `count` bytes of an object, or all where it has fewer; None where there is none."""
+
+        def ask(s3: Any) -> bytes:
+            with closing(s3.get_object(Bucket=self.bucket, Key=key)["Body"]) as body:
+                return bytes(body.read(count))
+
+        return self._ask(ask, missing=True)
+
+    def lines(self, key: str) -> Iterator[bytes]:
+        """The lines of an object without their ends, as they come; none where it is gone."""
+        answer = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key), missing=True)
+        if answer is not None:
+            with closing(answer["Body"]) as body:
+                yield from body.iter_lines()
+
+    def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
+        """Write an object whole, in place of the one with the ETag `replacing`, or as the first (None).
+
+        Returns its ETag. Raises `Changed` where another is there, and where the one to be replaced is gone.
+        A try that was cut off and had been heard counts as made.
+        """
+        condition = {"IfNoneMatch": "*"} if replacing is None else {"IfMatch": replacing}
+
+        def ask(s3: Any) -> str:
+            answer = s3.put_object(Bucket=self.bucket, Key=key, Body=content, **condition)
+            return str(answer["ETag"])
+
+        try:
+            etag = self._ask(ask, missing=True)
+        except Changed:
+            there = self.get(key)
+            if there is not None and there.content == content:
+                return there.etag
+            raise
+        if etag is None:
+            raise Changed
+        return etag
+
+    def entries(self, prefix: str) -> list[Entry]:
+        """All objects below the folder `prefix`, by their names. Marks that some clients leave for empty
+        folders are none."""
+        found: list[Entry] = []
+        for page in self._pages("list_objects_v2", f"{prefix}/"):
+            for each in page.get("Contents", ()):
+                name = each["Key"].removeprefix(f"{prefix}/")
+                if name and not name.endswith("/"):
+                    found.append(Entry(name, each["Size"], each["LastModified"].timestamp()))
+        return found
+
+    def folders(self, prefix: str) -> list[str]:
+        """The names of the folders in the folder `prefix`."""
+        pages = self._pages("list_objects_v2", f"{prefix}/", Delimiter="/")
+        found = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
+        return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]
+
+    def delete(self, prefix: str) -> None:
+        """Delete all below the folder `prefix`, and abort the uploads there that were not completed."""
+        self.abort_uploads(prefix)
+        keys = [
+            {"Key": each["Key"]}
+            for page in self._pages("list_objects_v2", f"{prefix}/")
+            for each in page.get("Contents", ())
+        ]
+        for at in range(0, len(keys), DELETED_AT_ONCE):
+            batch = {"Objects": keys[at : at + DELETED_AT_ONCE], "Quiet": True}
+            self._call("delete_objects", Delete=batch)
+
+    def abort_uploads(self, prefix: str) -> int:
+        """Abort the uploads below the folder `prefix` that were begun and not completed; returns how many
+        there were. Who began one can complete it no more."""
+        pages = self._pages("list_multipart_uploads", f"{prefix}/")
+        uploads = [each for page in pages for each in page.get("Uploads", ())]
+        for each in uploads:
+            self._call("abort_multipart_upload", Key=each["Key"], UploadId=each["UploadId"])
+        return len(uploads)
+
+    def flink_options(self) -> dict[str, str]:
+        """What Flink's file system is to be told, to reach the same server with the same keys: where they
+        are found, never a key."""
+        made = self._s3.meta
+        host = urlsplit(made.endpoint_url).hostname or ""
+        options = {
+            "s3.aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
+            "s3.endpoint.region": made.region_name,
+            # It finds its keys by itself, wherever it runs.
+            "security.delegation.tokens.enabled": "false",
+        }
+        if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+            return options
+        return options | {"s3.endpoint": made.endpoint_url, "s3.path.style.access": "true"}
+
+    def _pages(self, call: str, prefix: str, **more: str) -> Iterator[Any]:
+        pages = iter(self._s3.get_paginator(call).paginate(Bucket=self.bucket, Prefix=prefix, **more))
+        while (page := self._ask(lambda _: next(pages, None))) is not None:
+            yield page
+
+    @cached_property
+    def _s3(self) -> Any:
+        try:
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError
+            from botocore.session import get_session
+        except ModuleNotFoundError:
+            raise SetupError(
+                f"{S3Path(self.bucket, '')}: a client of S3 is needed: pip install 'forebay[s3]'"
+            ) from None
+        config = Config(
+            connect_timeout=min(CONNECT_S, self._timeout_s),
+            read_timeout=self._timeout_s,
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
+        )
+        try:
+            session = get_session()
+            region = aws_region() or session.get_config_variable("region") or DEFAULT_REGION
+            made = session.create_client("s3", region_name=region, config=config)
+        except (BotoCoreError, ValueError) as error:
+            raise SettingError(f"the client of S3 cannot be set up: {error}") from None
+        if urlsplit(made.meta.endpoint_url).username is not None:
+            raise SettingError(
+                "AWS_ENDPOINT_URL: expected a URL without user and password; keys belong into "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        return made
+
+    def _call(self, name: str, **arguments: Any) -> None:
+        """One that changes something, and does nothing where there is nothing to change."""
+        self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
+
+    def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:
+        """What `call` gives; None for a `missing` object, where there may be none."""
+        s3 = self._s3
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        from botocore.exceptions import PartialCredentialsError as Partial
+
+        try:
+            return call(s3)
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            if status == 412:
+                raise Changed from None
+            if status == 404 and code != "NoSuchBucket" and missing:
+                return None
+            raise self._meaning(code, status) from None
+        except (NoCredentialsError, Partial):
+            raise SettingError(
+                f"bucket {self.bucket}: no keys were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                f"name a file in AWS_SHARED_CREDENTIALS_FILE, or give the machine a role"
+            ) from None
+        except (BotoCoreError, OSError) as error:
+            # Of the kind alone: what a client says of itself may hold more.
+            raise StoreAway(
+                f"bucket {self.bucket}: the server at {s3.meta.endpoint_url} did not answer "
+                f"({type(error).__name__})"
+            ) from None
+
+    def _meaning(self, code: str, status: int) -> Exception:
+        where = f"bucket {self.bucket} at {self._s3.meta.endpoint_url}"
+        if code == "NoSuchBucket":
+            return SettingError(f"{where} is not there; make it, or name another")
+        if "Expired" in code:
+            return SettingError(f"{where}: the keys have expired ({code}); renew them")
+        if status in AWAY_STATUS:
+            return StoreAway(f"{where} cannot be used now ({status} {code})")
+        if status in REFUSED_STATUS:
+            return SettingError(
+                f"{where} refuses these keys ({status} {code}); they must be right, and allowed to list, "
+                f"read, write and delete there"
+            )
+        return SettingError(f"{where} answered {status} {code}")

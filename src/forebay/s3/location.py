@@ -1,0 +1,88 @@
+"""Folders and files by their addresses: on this machine, or in an object store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.errors import SettingError
+
+SCHEME = "s3://"
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+KEY = re.compile(r"[A-Za-z0-9!_.*'()=+@~,-]+(/[A-Za-z0-9!_.*'()=+@~,-]+)*")
+"""What needs no quoting anywhere; neither a query nor an empty part."""
+MAX_KEY_CHARS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class S3Path:
+    """`s3://bucket/key`: a file, or what the names of a folder's files begin with. The key has no `/` at
+    either end, and may be empty for the bucket itself."""
+
+    bucket: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> S3Path:
+        """The folder that it is in."""
+        return S3Path(self.bucket, self.key.rpartition("/")[0])
+
+    def __truediv__(self, name: str) -> S3Path:
+        return S3Path(self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+
+Location = Path | S3Path
+"""Where a file or a folder is."""
+
+
+def is_s3(text: str) -> bool:
+    """Whether `text` is meant as the address of something in an object store."""
+    return text.lower().startswith(SCHEME)
+
+
+def s3_path(text: str) -> S3Path:
+    """The address that `text` writes. Raises `SettingError` where it is none, or names a whole bucket."""
+    bucket, _, key = text[len(SCHEME) :].partition("/")
+    key = key.rstrip("/")
+    if not is_s3(text) or not BUCKET.fullmatch(bucket):
+        raise SettingError("expected s3://bucket/prefix, with the name of a bucket: a-z, 0-9, '-' and '.'")
+    if not KEY.fullmatch(key) or {".", ".."} & set(key.split("/")):
+        raise SettingError(
+            f"expected s3://{bucket}/prefix, with a prefix of letters, digits, '/' and !_.*'()=+@~,-"
+        )
+    if len(key) > MAX_KEY_CHARS:
+        raise SettingError(f"expected a prefix of at most {MAX_KEY_CHARS} characters, found {len(key)}")
+    return S3Path(bucket, key)
+
+
+def location_of(text: str) -> Location:
+    """The place that `text` names, as `s3_path` where it is one in an object store."""
+    return s3_path(text) if is_s3(text) else Path(text)
+
+
+def uri_of(place: Location) -> str:
+    """The place as Flink takes it; a path is made absolute."""
+    return str(place) if isinstance(place, S3Path) else place.absolute().as_uri()
+
+
+def below(folder: Location, place: Location) -> str:
+    """`place` as `within` finds it again: relative where it is below `folder`, which may be moved then."""
+    if isinstance(folder, Path) and isinstance(place, Path):
+        outer, inner = folder.absolute(), place.absolute()
+        return str(inner.relative_to(outer) if inner.is_relative_to(outer) else inner)
+    prefix = f"{folder}/"
+    return str(place).removeprefix(prefix) if isinstance(place, S3Path) else str(place.absolute())
+
+
+def within(folder: Location, text: str) -> Location:
+    """The place that `text` names from `folder`."""
+    return s3_path(text) if is_s3(text) else Path(text) if text.startswith("/") else folder / text

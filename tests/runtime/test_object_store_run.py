@@ -1,0 +1,154 @@
+"""Whole runs whose state and results are in an object store."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benchmarks.process_under_test import PipelineProcess
+
+from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
+from forebay.connectors.jars import S3
+from forebay.runtime.s3_state_store import S3Store
+from forebay.s3.client import S3Client
+from forebay.s3.location import S3Path
+from forebay.s3.lock import held_lock
+from forebay.testing.answers import echo
+from forebay.testing.replica import ReplicaProcess
+from forebay.testing.waiting import wait_until
+
+pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("object-store")]
+EVENTS = 1200
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    with ReplicaProcess() as replica:
+        yield replica.url
+
+
+class Machines:
+    """Starts of one pipeline, each in an empty folder of its own."""
+
+    def __init__(self, folder: Path, store: S3Path, plugin: Path, engine: str) -> None:
+        self.folder = folder
+        self.store = store
+        self._plugin = plugin
+        self._engine = engine
+        self._count = 0
+        events = (orjson.dumps({"n": number}) for number in range(EVENTS))
+        (folder / "events.jsonl").write_bytes(b"\n".join(events))
+
+    def start(self, variables: Mapping[str, str], *options: str) -> PipelineProcess:
+        self._count += 1
+        work = self.folder / f"machine-{self._count}"
+        connectors = work / "home" / "connectors"
+        jar = S3.folder(connectors) / S3.name
+        jar.parent.mkdir(parents=True)
+        (work / "home").chmod(0o700)
+        os.link(self._plugin, jar) if _one_disk(self._plugin, work) else jar.symlink_to(self._plugin)
+        document = {
+            "name": "moved",
+            "source": {"type": "jsonl", "path": str(self.folder / "events.jsonl")},
+            "prompt": "Event {{ n }}",
+            "sink": {"type": "jsonl", "path": f"{self.store}/results"},
+            "checkpoint": {"dir": f"{self.store}/state", "interval_s": 0.5},
+            "capacity": 16,
+        }
+        (work / "pipeline.yaml").write_bytes(orjson.dumps(document))
+        process = PipelineProcess(work / "pipeline.yaml", self._engine, work)
+        process.environment = variables
+        process.start()
+        return process
+
+    def results(self) -> list[Any]:
+        return [orjson.loads(line) for line in read_jsonl_sink(self.store / "results")]
+
+    def job(self) -> str | None:
+        state = S3Store(self.store / "state").read()
+        return None if state is None else state.job
+
+
+def _one_disk(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev
+
+
+@pytest.fixture
+def machines(tmp_path: Path, store: S3Path, s3_plugin: Path, engine: str) -> Machines:
+    return Machines(tmp_path, store, s3_plugin, engine)
+
+
+def exact(machines: Machines) -> None:
+    found = machines.results()
+    assert Counter(each["fields"]["n"] for each in found) == Counter(range(EVENTS))
+    assert all(each["answer"] == echo(f"Event {each['fields']['n']}") for each in found)
+
+
+def finish(process: PipelineProcess) -> None:
+    wait_until(lambda: process.status() is not None, tell=process.said)
+    assert process.status() == 0, process.said()
+
+
+def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_server: Any) -> None:
+    """Killed twice with all that runs, and resumed in an empty folder. No key is seen on the way."""
+    seen = 0
+    for _ in range(2):
+        process = machines.start(store_server.variables)
+
+        def more(process: PipelineProcess = process, before: int = seen) -> bool:
+            assert process.status() is None, process.said()
+            return len(committed_parts(machines.store / "results")) > before + 1
+
+        wait_until(more, tell=process.said)
+        process.kill_all()
+        seen = len(committed_parts(machines.store / "results"))
+    process = machines.start(store_server.variables)
+    finish(process)
+    exact(machines)
+    client = S3Client(machines.store.bucket)
+    last = machines.job()
+    assert last not in S3Store(machines.store / "state").jobs(), "what the job that finished left is deleted"
+    secrets = [store_server.variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    places = [path for path in machines.folder.rglob("*") if path.is_file() and path.suffix != ".jar"]
+    texts = [path.read_bytes() for path in places]
+    for entry in client.entries(machines.store.key):
+        found = client.get(f"{machines.store.key}/{entry.name}")
+        texts.append(b"" if found is None else found.content)
+    assert len(texts) > 20
+    assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
+
+
+def test_a_silent_run_that_goes_on_completes_nothing_more(machines: Machines, store_server: Any) -> None:
+    """The command stands still, its Flink does not; another machine takes over meanwhile."""
+    first = machines.start(store_server.variables)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    job = machines.job()
+    assert job is not None
+    first.pause_command()
+    store = S3Store(machines.store / "state")
+    with store.lock("moved"):
+        store.fence(job, 0)
+        newest = store.checkpoints(job)[0].number
+        # It tries, and fails: no number that it comes to is free.
+        tried = machines.folder / "machine-1" / "home" / "run" / "flink"
+        wait_until(lambda: b"already exists" in b"".join(log.read_bytes() for log in tried.glob("*.log")))
+        assert store.checkpoints(job)[0].number == newest
+        first.resume_command()
+        wait_until(lambda: first.status() is not None)
+    assert first.status() == 1
+    assert "another run of pipeline 'moved' has taken over" in first.said()
+    finish(machines.start(store_server.variables))
+    exact(machines)
+
+
+def test_a_second_run_is_refused(machines: Machines, store_server: Any) -> None:
+    with held_lock(machines.store / "state" / "lock", "moved"):
+        second = machines.start(store_server.variables)
+        wait_until(lambda: second.status() is not None)
+    assert second.status() == 2
+    assert "pipeline 'moved' is running already" in second.said()

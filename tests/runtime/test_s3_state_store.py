@@ -1,0 +1,271 @@
+"""A pipeline's state on a real server of S3: what is resumed, and who may write."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.config import parse_spec
+from forebay.config.spec import PipelineSpec
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import HEADER, MARK, NEWEST_VERSION, Contents
+from forebay.runtime.preflight import check_paths
+from forebay.runtime.resume import (
+    AlreadyFinished,
+    CheckpointCleaner,
+    checkpoint_to_resume,
+    end_orphan,
+    fingerprint,
+    forget,
+    found_state,
+)
+from forebay.runtime.run_state import Completed, RunRecordBroken, RunState
+from forebay.runtime.s3_state_store import FENCES, PATIENCE_S, S3Store
+from forebay.runtime.state_store import newest_of, number_of, open_store
+from forebay.s3.client import Changed, S3Client, StoreAway
+from forebay.s3.lease import Lock, encode_lock
+from forebay.s3.location import S3Path
+from forebay.s3.lock import Fenced
+
+pytestmark = pytest.mark.xdist_group("object-store")
+JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
+
+
+class Place:
+    """A pipeline's prefix with the traces of earlier runs, as Flink and a run leave them."""
+
+    def __init__(self, home: S3Path) -> None:
+        self.home = home
+        self.client = S3Client(home.bucket)
+        self.store = S3Store(home)
+
+    def spec(self, **changes: Any) -> PipelineSpec:
+        return parse_spec(
+            {
+                "name": "p",
+                "source": {"type": "jsonl", "path": "in.jsonl"},
+                "prompt": "x",
+                "sink": {"type": "jsonl", "path": f"{self.home}/out"},
+                "checkpoint": {"dir": f"{self.home}/state"},
+                **changes,
+            }
+        )
+
+    def put(self, name: str, content: bytes = b"") -> None:
+        self.client.put(f"{self.home.key}/{name}", content, replacing=None)
+
+    def checkpoint(self, job: str, number: int) -> S3Path:
+        self.put(f"{job}/chk-{number}/_metadata", HEADER.pack(MARK, NEWEST_VERSION, number))
+        return self.home / job / f"chk-{number}"
+
+    def started(self, job: str, **changes: Any) -> RunState:
+        self.store.begin(job)
+        state = RunState(job=job, traits=fingerprint(self.spec()), **changes)
+        self.store.write(state)
+        return state
+
+    def resumed(self) -> Any:
+        again = S3Store(self.home)
+        return checkpoint_to_resume(self.spec(), again, found_state(again))
+
+
+@pytest.fixture
+def place(store: S3Path) -> Place:
+    return Place(store)
+
+
+def test_the_record_of_one_machine_is_read_by_another(place: Place) -> None:
+    assert open_store(place.home).read() is None
+    state = place.started(JOB_A, parallelism=3)
+    assert S3Store(place.home).read() == state
+    place.put("run.json.old", b"no matter")
+    assert place.resumed() is None
+
+
+def test_the_last_jobs_newest_checkpoint_is_resumed_by_its_number(place: Place) -> None:
+    place.checkpoint(JOB_A, 30)
+    place.started(JOB_B, restored=f"{JOB_A}/chk-30")
+    assert place.resumed() == place.home / JOB_A / "chk-30"
+    for number in (40, 9, 31):  # The last written is not the newest.
+        place.checkpoint(JOB_B, number)
+    newest = place.resumed()
+    assert newest == place.home / JOB_B / "chk-40"
+    assert number_of(newest) == 40
+
+
+def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 3)
+    place.put(f"{JOB_A}/chk-4/some-state", b"1234")
+    place.put(f"{JOB_A}/shared/some-state", b"1234")
+    found = newest_of(place.store, JOB_A)
+    assert found is not None
+    assert found.number == 3
+    assert place.store.contents(place.home / JOB_A / "chk-4") == Contents(1, 4)
+
+
+def test_a_finished_job_is_told_from_one_whose_checkpoints_were_removed(place: Place) -> None:
+    state = place.started(JOB_A)
+    place.store.write(state.model_copy(update={"completed": Completed(number=4)}))
+    with pytest.raises(AlreadyFinished):
+        place.resumed()
+    place.store.delete(JOB_A)
+    with pytest.raises(SettingError, match="lacks the checkpoints of job aaa"):
+        place.resumed()
+
+
+def test_a_job_that_committed_and_ended_before_a_checkpoint_was_seen_has_finished(place: Place) -> None:
+    place.started(JOB_A)
+    assert place.resumed() is None
+    place.put(f"out/part-{JOB_A[:12]}-x-0.jsonl", b"{}\n")
+    with pytest.raises(AlreadyFinished):
+        place.resumed()
+
+
+def test_a_checkpoint_that_is_missing_or_cut_off_is_named(place: Place) -> None:
+    place.started(JOB_A, restored=f"{JOB_B}/chk-2")
+    with pytest.raises(SettingError, match=rf"checkpoint s3://\S+/{JOB_B}/chk-2 is missing. Bring it back"):
+        place.resumed()
+    place.put(f"{JOB_A}/chk-3/_metadata", b"Ig")
+    with pytest.raises(SettingError, match="_metadata is cut off: it has 2 bytes"):
+        place.resumed()
+
+
+def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
+    place.put("run.json", b"{")
+    with pytest.raises(RunRecordBroken, match=r"s3://\S+/run.json cannot be read"):
+        place.store.read()
+    place.client.delete(place.home.key)
+    place.checkpoint(JOB_A, 1)
+    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json"):
+        place.resumed()
+
+
+def test_two_cannot_write_one_record(place: Place) -> None:
+    first, second = S3Store(place.home), S3Store(place.home)
+    assert first.read() is second.read() is None
+    first.write(RunState(job=JOB_A))
+    with pytest.raises(Fenced, match=r"run.json was written by another run, which has taken over"):
+        second.write(RunState(job=JOB_B))
+    assert second.read() == first.read()
+    second.write(RunState(job=JOB_B))
+    with pytest.raises(Fenced):
+        first.write(RunState(job=JOB_C))
+
+
+def test_a_record_waits_for_a_server_that_is_away(place: Place, store_server: Any) -> None:
+    clock = ManualClock()
+
+    def pause(seconds: float) -> None:
+        clock.pause(seconds)
+        if len(clock.slept_s) == 2:
+            store_server.link.mend()
+
+    waiting = S3Store(place.home, clock=clock, sleep=pause)
+    waiting.read()
+    store_server.link.cut()
+    with pytest.raises(StoreAway):
+        waiting.write(RunState(), patient=False)
+    waiting.write(RunState(parallelism=7))
+    assert place.store.read() == waiting.read()
+    store_server.link.cut()
+    clock.slept_s.extend((0.0, 0.0))
+    with pytest.raises(StoreAway):
+        waiting.write(RunState())
+    assert sum(clock.slept_s) >= PATIENCE_S
+
+
+def test_completed_checkpoints_are_noted_and_older_jobs_cleared_away(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 20)
+    place.checkpoint(JOB_B, 5)
+    state = place.started(JOB_C, restored=f"{JOB_A}/chk-20")
+    tidy = CheckpointCleaner(place.store, JOB_C, restored)
+    place.checkpoint(JOB_C, 21)
+    state = tidy(state, 77)
+    assert state.completed == Completed(number=21, triggered_ms=77, files=1, bytes=16)
+    assert sorted(place.store.jobs()) == [JOB_A, JOB_C]
+    place.checkpoint(JOB_C, 22)
+    assert tidy(state, 77) is state, "nothing is asked before Flink has told of another checkpoint"
+    assert tidy(state, 78).completed == Completed(number=22, triggered_ms=78, files=1, bytes=16)
+    assert forget(place.store, None).job is None
+    assert place.store.jobs() == []
+
+
+def test_a_server_that_is_away_leaves_the_record_as_it_was(place: Place, store_server: Any) -> None:
+    state = place.started(JOB_A)
+    tidy = CheckpointCleaner(place.store, JOB_A, None)
+    place.checkpoint(JOB_A, 1)
+    store_server.link.cut()
+    assert tidy(state, 1) is state
+    store_server.link.mend()
+    assert tidy(state, 1).completed is not None
+
+
+def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
+    lock = encode_lock(Lock("p", where="a machine that is gone"))
+    place.put("lock", lock)
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    upload = place.client._s3.create_multipart_upload(
+        Bucket=place.home.bucket, Key=f"{place.home.key}/{JOB_A}/chk-8/_metadata"
+    )
+    clock = ManualClock()
+    with ExitStack() as open_:
+        taker = S3Store(place.home, clock=clock, sleep=clock.pause)
+        open_.enter_context(taker.lock("p"))
+        end_orphan(taker, state)
+        for number in (8, 7 + FENCES):
+            with pytest.raises(Changed):
+                place.put(f"{JOB_A}/chk-{number}/_metadata", b"of the job that goes on")
+        place.put(f"{JOB_A}/chk-{8 + FENCES}/other", b"")
+        with pytest.raises(place.client._s3.exceptions.NoSuchUpload):
+            place.client._s3.list_parts(
+                Bucket=place.home.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+            )
+        assert checkpoint_to_resume(place.spec(), taker, state) == place.home / JOB_A / "chk-7"
+        taker.check_held()
+        place.checkpoint(JOB_A, 7 + FENCES + 1)
+        end_orphan(taker, state)
+        assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
+
+
+def test_a_silent_run_without_a_checkpoint_counts_on_from_the_one_that_it_was_started_from(
+    place: Place,
+) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    place.checkpoint(JOB_A, 500)
+    state = place.started(JOB_B, restored=f"{JOB_A}/chk-500")
+    clock = ManualClock()
+    taker = S3Store(place.home, clock=clock, sleep=clock.pause)
+    with taker.lock("p"):
+        end_orphan(taker, state)
+    with pytest.raises(Changed):
+        place.put(f"{JOB_B}/chk-501/_metadata", b"of the job that goes on")
+    assert place.resumed() == place.home / JOB_A / "chk-500"
+
+
+def test_a_run_that_let_go_in_order_is_not_fenced(place: Place) -> None:
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    for _ in range(2):
+        again = S3Store(place.home)
+        with again.lock("p"):
+            end_orphan(again, state)
+    place.checkpoint(JOB_A, 8)
+    assert place.resumed() == place.home / JOB_A / "chk-8"
+
+
+def test_a_bucket_that_is_not_there_is_named_by_its_key(store: S3Path, tmp_path: Any) -> None:
+    (tmp_path / "in.jsonl").write_text("{}\n")
+    place = Place(store)
+    source = {"type": "jsonl", "path": str(tmp_path / "in.jsonl")}
+    check_paths(place.spec(source=source))
+    for key, wrong in {
+        "checkpoint.dir": {"checkpoint": {"dir": "s3://no-such-bucket/p"}},
+        "sink.path": {"sink": {"type": "jsonl", "path": "s3://no-such-bucket/p"}},
+    }.items():
+        with pytest.raises(SettingError, match=f"{key}: bucket no-such-bucket at .* is not there"):
+            check_paths(place.spec(source=source, **wrong), make=False)

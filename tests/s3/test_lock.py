@@ -1,0 +1,108 @@
+"""One holder at a time, on a real server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.errors import SettingError
+from forebay.s3.client import Changed, S3Client, StoreAway
+from forebay.s3.lease import LEASE_S, Lock, encode_lock
+from forebay.s3.location import S3Path
+from forebay.s3.lock import PATIENCE_S, Fenced, held_lock
+from forebay.testing.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("object-store")
+
+
+def left(store: S3Path, **changes: Any) -> None:
+    """A lock that somebody left."""
+    lock = Lock("p", where="a machine that is gone", **changes)
+    S3Client(store.bucket).put((store / "lock").key, encode_lock(lock), replacing=None)
+
+
+def test_a_lock_that_was_let_go_is_taken_at_once(store: S3Path) -> None:
+    clock = ManualClock()
+    for _ in range(2):
+        with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause) as hold:
+            hold.check()
+            assert not hold.silent
+    assert clock.slept_s == []
+
+
+def test_a_second_run_is_refused_while_the_first_lives(store: S3Path) -> None:
+    with (
+        held_lock(store / "lock", "p") as hold,
+        pytest.raises(SettingError, match=r"'p' is running already .*process \d+.*, with its state in s3://"),
+        held_lock(store / "lock", "p"),
+    ):
+        pass
+    assert not hold.lost
+
+
+def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
+    left(store)
+    clock = ManualClock()
+    with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause) as hold:
+        assert hold.silent
+    assert sum(clock.slept_s) == LEASE_S
+
+
+def test_who_was_taken_over_knows_with_the_next_renewal_and_lets_go_of_nothing(store: S3Path) -> None:
+    with held_lock(store / "lock", "p") as hold:
+        client = S3Client(store.bucket)
+        etags: list[str] = []
+
+        def taken() -> bool:
+            """As by one who found it silent."""
+            found = client.get((store / "lock").key)
+            assert found is not None
+            with suppress(Changed):
+                etags.append(client.put((store / "lock").key, encode_lock(Lock("p")), replacing=found.etag))
+            return bool(etags)
+
+        wait_until(taken)
+        wait_until(lambda: hold.lost)
+        with pytest.raises(Fenced, match="another run of pipeline 'p' has taken over its state"):
+            hold.check()
+    after = client.get((store / "lock").key)
+    assert after is not None
+    assert [after.etag] == etags
+
+
+def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
+    with held_lock(store / "lock", "p") as hold:
+        store_server.link.cut()
+        assert not hold.renew()
+        assert not hold.lost
+        store_server.link.mend()
+        assert hold.renew()
+
+
+def test_the_state_of_another_pipeline_is_left_alone(store: S3Path) -> None:
+    left(store, released=True)
+    with (
+        pytest.raises(SettingError, match="holds the state of pipeline 'p', not of 'q'; name another prefix"),
+        held_lock(store / "lock", "q"),
+    ):
+        pass
+
+
+def test_what_is_no_lock_is_left_alone(store: S3Path) -> None:
+    S3Client(store.bucket).put((store / "lock").key, b"a diary", replacing=None)
+    with pytest.raises(SettingError, match="is not the lock of a pipeline"), held_lock(store / "lock", "p"):
+        pass
+
+
+def test_a_server_that_does_not_answer_is_given_up(store: S3Path, store_server: Any) -> None:
+    store_server.link.cut()
+    clock = ManualClock()
+    with (
+        pytest.raises(StoreAway, match="did not answer"),
+        held_lock(store / "lock", "p", clock=clock, sleep=clock.pause),
+    ):
+        pass
+    assert sum(clock.slept_s) >= PATIENCE_S
