@@ -89,10 +89,6 @@ reference: $(READY)
 	$(BIN)/python -m tools.key_reference docs/gateway.md
 	$(BIN)/python -m tools.key_reference docs/deployment.md
 
-# Tables and pictures of docs/results/grid.md and interplay.md, from the JSON beside them.
-results: $(READY)
-	$(BIN)/python -m tools.results_pages
-
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in

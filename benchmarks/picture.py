@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_added(path: Path, added_ms: Mapping[str, Sequence[float]], title: str) -> None:
-    """Cumulative distributions of the time added to an event, one line per system, as a PNG, SVG or PDF.
+    """`added_figure` as a PNG, SVG or PDF. `check_drawing` says before whether this will work."""
+    added_figure(added_ms, title).savefig(path)
 
-    Each sequence holds the 0 … 100 % quantiles. `check_drawing` says before whether this will work.
-    """
+
+def added_figure(added_ms: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Cumulative distributions of the time added to an event, one line per system. Each sequence holds the
+    0 … 100 % quantiles."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -25,4 +32,4 @@ def draw_added(path: Path, added_ms: Mapping[str, Sequence[float]], title: str) 
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.set_title(title)
     axes.legend()
-    figure.savefig(path)
+    return figure

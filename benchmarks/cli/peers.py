@@ -46,21 +46,16 @@ def peers(
     ] = None,
     json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Make the tables of a Markdown page anew.")
-    ] = None,
 ) -> None:
     """Do the same work with other systems, each in an environment of its own, and with Forebay."""
     from benchmarks.peers.parts import PARTS
     from benchmarks.peers.peers import PEERS, peers_named
-    from benchmarks.peers.tables import merged, with_tables
+    from benchmarks.peers.tables import merged
     from forebay.simulate.figures import check_drawing
 
     check_json(json)
-    for option, path in (("--plot", plot), ("--page", page)):
-        if path is not None:
-            check_writable(option, path)
     if plot is not None:
+        check_writable("--plot", plot)
         check_drawing(plot)
     for name in part or ():
         if name not in PARTS:
@@ -71,8 +66,6 @@ def peers(
     else:
         document = _measure(chosen, [each for each in PARTS if not part or each in part], quick=quick)
     write_json(json, document)
-    if page is not None:
-        page.write_text(with_tables(page.read_text(encoding="utf-8"), document), encoding="utf-8")
     if plot is not None:
         _draw(plot, document)
     if shows_text(json):
@@ -108,18 +101,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
-    from benchmarks.peers.tables import title_of
+    from benchmarks.peers.tables import added_lines, title_of
     from benchmarks.picture import draw_added
 
     measured = document["parts"].get("latency")
     if measured is None:
         raise SettingError("--plot: latency was not measured")
-    lines = {
-        about["title"]: measured["peers"][name]["added_ms"]
-        for name, about in document["peers"].items()
-        if "added_ms" in measured["peers"].get(name, {})
-    }
-    draw_added(path, lines, title_of("latency", measured))
+    draw_added(path, added_lines(document), title_of("latency", measured))
 
 
 def _show(document: dict[str, Any]) -> None:

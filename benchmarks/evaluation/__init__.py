@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.evaluation import batching
+from benchmarks.evaluation import batching, grid, interplay, peers
 from benchmarks.evaluation.page import Page
 
-PAGES: Sequence[Page] = (batching.PAGE,)
+PAGES: Sequence[Page] = (batching.PAGE, grid.PAGE, interplay.PAGE, peers.PAGE)
 """In the order in which the front page lists them."""

@@ -24,7 +24,8 @@ def render(records: Records) -> Rendered:
     model = large["provenance"]["model"]
     title = f"{model}, {large['held_equal']['number_type']}"
     limits = sorted(large["throughput"], key=int)
-    ratios = [ratio for limit in limits if (ratio := large["ratio"][limit])]
+    limits = [limit for limit in limits if large["ratio"][limit]]
+    ratios = [large["ratio"][limit] for limit in limits]
     return Rendered(
         tables={
             "throughput": throughput_table(large),
@@ -36,6 +37,18 @@ def render(records: Records) -> Rendered:
         finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
         f"batching, more where answers are less even. A short request among {burst['requests']} takes "
         f"{burst['gain']:.1f} times less of the engine's time than alone.",
+        learned={"Published tables beside ours": published(ratios, limits, burst)},
+    )
+
+
+def published(ratios: Sequence[float], limits: Sequence[str], burst: Mapping[str, Any]) -> str:
+    """Our multiples, each within one machine, beside those of the studies."""
+    ours = ", ".join(f"{ratio:.1f} (limit {limit})" for limit, ratio in zip(limits, ratios, strict=True))
+    theirs, theirs_s, alone_s = PUBLISHED_BURST
+    return (
+        f"Continuous over static batching here: {ours}; the study of 2023, on an A100: up to 23. Many short "
+        f"requests at once over one alone: {burst['gain']:.1f} here, "
+        f"{theirs * alone_s / theirs_s:.1f} published."
     )
 
 

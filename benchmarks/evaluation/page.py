@@ -32,11 +32,13 @@ Records = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """What records give. `tables`: Markdown by the name of its marker; `plots`: by the name of a file, such
-    as `batching.svg`; `finding`: what was found, as one sentence for the front page."""
+    as `batching.svg`; `finding`: what was found, as one sentence for the front page; `learned`: more for it,
+    by subject."""
 
     tables: Mapping[str, str]
     plots: Mapping[str, Figure] = field(default_factory=dict)
     finding: str = ""
+    learned: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,20 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
     """
     found: dict[Path, bytes] = {}
     rows = []
+    learned = ""
     for page in pages:
         rendered = page.render({name: _read(folder / name) for name in page.records})
         found[folder / f"{page.name}.md"] = _filled(folder / f"{page.name}.md", rendered.tables)
         found |= {folder / name: svg(figure) for name, figure in rendered.plots.items()}
         rows.append((f"[{page.question}]({page.name}.md)", rendered.finding))
+        learned += "".join(
+            f"- **{subject}.** {words} [More]({page.name}.md)\n"
+            for subject, words in rendered.learned.items()
+        )
     front = folder / f"{FRONT}.md"
-    found[front] = _filled(front, {"findings": table(("question", "what was found"), rows)})
+    found[front] = _filled(
+        front, {"findings": table(("question", "what was found"), rows), "learned": learned}
+    )
     return found
 
 

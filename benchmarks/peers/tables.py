@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """One part as texts. `reasons`: why there are no figures, by the peer's title."""
+    """One part as texts. `reasons`: why there are no figures, or why they are in brackets, by the peer's
+    title."""
 
     title: str
     heads: tuple[str, ...]
@@ -54,6 +54,17 @@ def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]
     return cell
 
 
+def doubt(found: Figures) -> str | None:
+    """Why figures are INVALID: events have an answer that the engine was never asked for. None: they are
+    not."""
+    if "calls" not in found:
+        return None
+    asked = found["calls"] - found["called_again"]
+    if asked >= found["answered"]:
+        return None
+    return f"INVALID: {found['answered']:,} events have an answer, the engine was asked about {asked:,}"
+
+
 def _end(found: Figures) -> str:
     return "no" if found.get("ended") is None else "yes"
 
@@ -67,7 +78,7 @@ ADDED = (
 )
 CHECKPOINTS = (
     Column("checkpoint p50", milliseconds("checkpoint_ms_p50", bounded=False)),
-    Column("checkpoint p99", milliseconds("checkpoint_ms_p99", bounded=False)),
+    Column("checkpoints", number("checkpoints")),
 )
 USE = (
     Column("processor/event", number("processor_ms_per_event", " ms", 1)),
@@ -115,9 +126,11 @@ def table_of(part: str, document: Document) -> TableOf:
     for name, about in document["peers"].items():
         found = measured["peers"].get(name, {"skipped": about.get("skipped", NOT_MEASURED)})
         reason = found.get("skipped") or found.get("failed")
-        if reason is not None:
-            reasons[about["title"]] = reason
-        cells = (column.cell(found) if reason is None else "" for column in columns)
+        doubtful = doubt(found)
+        if said := reason or doubtful:
+            reasons[about["title"]] = said
+        shown = "({})" if doubtful else "{}"
+        cells = (shown.format(column.cell(found)) if reason is None else "" for column in columns)
         rows.append((about["title"], *cells))
     heads = ("", *(column.title for column in columns))
     return TableOf(title_of(part, measured), heads, tuple(rows), reasons)
@@ -132,20 +145,14 @@ def markdown(table: TableOf) -> str:
     return "\n".join(lines)
 
 
-def with_tables(page: str, document: Document) -> str:
-    """`page` with the table of each part between its marks, `<!-- peers:latency -->` and `<!-- /peers -->`,
-    made anew. Raises `SettingError` where a mark has no end, or names what was not measured."""
-
-    def table(found: re.Match[str]) -> str:
-        part = found[1]
-        if part not in document["parts"]:
-            raise SettingError(f"the page has a table of {part}, which was not measured")
-        return f"<!-- peers:{part} -->\n{markdown(table_of(part, document))}\n<!-- /peers -->"
-
-    made = re.sub(r"<!-- peers:(\w+) -->\n.*?<!-- /peers -->", table, page, flags=re.DOTALL)
-    if made.count("<!-- peers:") != made.count("<!-- /peers -->"):
-        raise SettingError("the page has a mark of a table without its end, <!-- /peers -->")
-    return made
+def added_lines(document: Document) -> dict[str, Sequence[float]]:
+    """The quantiles of the time added, by the title of each peer that has them; INVALID ones say so."""
+    peers = document["parts"]["latency"]["peers"]
+    return {
+        about["title"] + (", INVALID" if doubt(peers[name]) else ""): peers[name]["added_ms"]
+        for name, about in document["peers"].items()
+        if "added_ms" in peers.get(name, {})
+    }
 
 
 def merged(documents: Iterable[Document], peers: Mapping[str, str]) -> Document:

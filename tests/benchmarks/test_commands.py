@@ -46,7 +46,6 @@ def refused(*words: str) -> BaseException:
         (["peers", "--peer", "storm"], "--peer: expected one of .*, found 'storm'"),
         (["peers", "--part", "speed"], "--part: expected one of latency, .*, found 'speed'"),
         (["peers", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["peers", "--page", "{}/none/a.md"], "--page: there is no folder"),
         (["peers", "--from", "{}/file"], "--from: .*/file is not JSON"),
         (["peers", "--from", "{}/none"], "--from: .*/none cannot be read: No such file"),
         (["recovery", "--flink", "a"], "--flink: expected KEY=VALUE, found a"),

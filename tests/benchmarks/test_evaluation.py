@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.evaluation import PAGES, batching
+from benchmarks.evaluation import PAGES, batching, grid, peers
+from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, svg, table, write
 from typer.testing import CliRunner
 
@@ -31,7 +32,7 @@ def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A front page, one page and its record."""
-    (tmp_path / "README.md").write_text(MARKER.format("findings", ""))
+    (tmp_path / "README.md").write_text(MARKER.format("findings", "") + MARKER.format("learned", ""))
     (tmp_path / "one.md").write_text("# One\n" + MARKER.format("numbers", "old\n") + "the rest\n")
     (tmp_path / "one.json").write_bytes(orjson.dumps({"value": 7}))
     return tmp_path
@@ -39,7 +40,11 @@ def folder(tmp_path: Path) -> Path:
 
 def render(records: Records) -> Rendered:
     value = records["one.json"]["value"]
-    return Rendered({"numbers": table(("a", "b"), [(value, None)])}, finding=f"It is {value}.")
+    return Rendered(
+        {"numbers": table(("a", "b"), [(value, None)])},
+        finding=f"It is {value}.",
+        learned={"Numbers": f"{value}."},
+    )
 
 
 ONE = Page("one", "How many?", ("one.json",), render)
@@ -50,6 +55,7 @@ def test_tables_are_written_between_their_markers_and_nothing_else_changes(folde
     numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
     assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
     assert "| [How many?](one.md) | It is 7. |" in (folder / "README.md").read_text()
+    assert "- **Numbers.** 7. [More](one.md)\n" in (folder / "README.md").read_text()
     assert write(evaluation(folder, [ONE])) == []
 
 
@@ -156,3 +162,40 @@ def test_where_a_document_comes_from() -> None:
     }
     said = origin({"a.json": {"provenance": provenance}, "b.json": {}})
     assert said == "- [a.json](a.json): `forebay bench x`; P, 2 cores; H100; m; vllm 0.32.0, python 3.11.7\n"
+
+
+def test_what_is_invalid_is_named_with_each_reason_once() -> None:
+    document = {"complete": False}
+    measured: list[dict[str, Any]] = [
+        {"id": "a", "reasons": []},
+        {"id": "b", "reasons": {"exact": ["busy; end them, and measure again"], "heavy": ["busy", "late"]}},
+    ]
+    said = invalid(document, measured, lambda one: str(one["id"]))
+    assert said == "The run was ended early: this is what was measured until then.\n\n- b: busy; late\n"
+    assert invalid({"complete": True}, measured[:1], lambda _: "") == "Nothing is INVALID.\n"
+
+
+def test_the_front_page_has_no_invalid_throughput() -> None:
+    engine: dict[str, Any] = {
+        "model": "default",
+        "parallelism": {"replicas": 1, "cores_each": 2},
+        "at_once": {"exact": {"output_tokens_per_s": 120.2}, "heavy": {"output_tokens_per_s": 50.0}},
+        "reasons": {"heavy": ["busy"]},
+    }
+    other = {**engine, "reasons": {"exact": ["busy"], "heavy": ["busy"]}}
+    assert grid.throughput([{"engines": [engine, other]}]) == (
+        "SmolLM2-135M, 1 replica on 2 cores, all requests at once: 120 output tokens/s with exact lengths. "
+        "1 of 2 engines are INVALID: they cannot be compared yet."
+    )
+    assert grid.throughput([{"engines": [other]}]).startswith("No engine's throughput is valid.")
+
+
+def test_peers_are_in_the_order_of_latency_without_what_is_invalid() -> None:
+    seen = {"calls": 10, "called_again": 0, "answered": 10}
+    found = {
+        "slow": {"added_ms_p50": 9.0, **seen},
+        "fast": {"added_ms_p50": 1.0, **seen},
+        "wrong": {"added_ms_p50": 0.5, **seen, "called_again": 1},
+        "absent": {"skipped": "no wheel"},
+    }
+    assert [name for name, _ in peers.in_order(found)] == ["fast", "slow"]

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.peers.peers import PEERS
-from benchmarks.peers.tables import markdown, merged, table_of, title_of, with_tables
+from benchmarks.peers.tables import markdown, merged, table_of, title_of
 
 from forebay.errors import SettingError
 
@@ -66,6 +66,17 @@ def test_a_table_has_every_peer_with_its_figures_or_the_reason() -> None:
     assert table.reasons == {"Broken": "gave no result", "Absent": "no wheel\nfor this | Python"}
 
 
+def test_figures_of_events_that_the_engine_was_not_asked_about_are_in_brackets() -> None:
+    document = deepcopy(DOCUMENT)
+    found = document["parts"]["latency"]["peers"]["forebay"]
+    found |= {"calls": 2006, "called_again": 1218, "answered": 2000}
+    table = table_of("latency", document)
+    assert table.rows[0][:3] == ("Forebay", "(100.0)", "(1 ms)")
+    assert table.reasons["Forebay"] == "INVALID: 2,000 events have an answer, the engine was asked about 788"
+    found["called_again"] = 6
+    assert "Forebay" not in table_of("latency", document).reasons
+
+
 def test_markdown_keeps_a_reason_in_one_line() -> None:
     text = markdown(table_of("latency", DOCUMENT))
     assert "| Forebay | 100.0 | 1 ms | 10 ms |" in text
@@ -76,19 +87,6 @@ def test_markdown_keeps_a_reason_in_one_line() -> None:
 def test_every_part_has_a_title(part: str) -> None:
     shape = {"rate_per_s": 4, "seconds": 40, "max_tokens": 16, "refused_s": 60, "kill_at_s": 8}
     assert "4 events/s for 40 s" in title_of(part, shape)
-
-
-def test_the_tables_of_a_page_are_made_anew_and_the_rest_stays() -> None:
-    page = "# Peers\n\n<!-- peers:latency -->\nold\n<!-- /peers -->\n\nWords.\n"
-    made = with_tables(page, DOCUMENT)
-    assert "old" not in made
-    assert made.startswith("# Peers\n\n<!-- peers:latency -->\n**95 %")
-    assert made.endswith("<!-- /peers -->\n\nWords.\n")
-    assert with_tables(made, DOCUMENT) == made
-    with pytest.raises(SettingError, match="a table of vllm, which was not measured"):
-        with_tables("<!-- peers:vllm -->\n<!-- /peers -->", DOCUMENT)
-    with pytest.raises(SettingError, match="without its end"):
-        with_tables("<!-- peers:latency -->\nold\n", DOCUMENT)
 
 
 def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
@@ -118,8 +116,6 @@ def test_different_loads_are_not_put_into_one_table() -> None:
         merged([{"parts": {}}], {})
 
 
-def test_the_page_has_the_tables_of_the_recorded_document() -> None:
-    page = (RESULTS / "peers.md").read_text()
+def test_every_peer_is_in_the_recorded_document() -> None:
     document = orjson.loads((RESULTS / "peers.json").read_bytes())
-    assert with_tables(page, document) == page
     assert set(document["peers"]) == {peer.name for peer in PEERS}

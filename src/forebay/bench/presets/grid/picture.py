@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forebay.bench.presets.grid.table import parallelism_name, short_model
+from forebay.bench.presets.grid.table import parallelism_name, short_model, side_valid
 from forebay.bench.presets.streamed import figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#1f6f8b", "#c2571a", "#6b8e23", "#8a5fbf", "#8a8f98", "#b8860b")
 
 
 def draw_grid(path: Path, document: Mapping[str, Any]) -> None:
-    """Two panels as a PNG, SVG or PDF: output tokens per second of each engine with all requests at once, by
-    tail; and a map of each cell's median from event to answer, engines by conditions. `check_drawing` of
-    forebay.simulate.figures says whether this will work."""
+    """`grid_figure` as a PNG, SVG or PDF. `check_drawing` of forebay.simulate.figures says whether this will
+    work."""
+    grid_figure(document).savefig(path)
+
+
+def grid_figure(document: Mapping[str, Any]) -> Figure:
+    """Two panels: output tokens per second of each engine with all requests at once, by tail; and a map of
+    each cell's median from event to answer, engines by conditions. What is invalid is pale, or in
+    brackets."""
     from matplotlib.figure import Figure
 
     engines = [_engine(each) for each in document["engines"]]
@@ -25,7 +34,7 @@ def draw_grid(path: Path, document: Mapping[str, Any]) -> None:
     bars, cells = figure_.subplots(1, 2, width_ratios=(4, 1 + 0.9 * max(len(conditions), 3)))
     _draw_throughput(bars, document, engines)
     _draw_cells(figure_, cells, document["cells"], engines, conditions)
-    figure_.savefig(path)
+    return figure_
 
 
 def _draw_throughput(panel: Any, document: Mapping[str, Any], engines: Sequence[str]) -> None:
@@ -37,7 +46,9 @@ def _draw_throughput(panel: Any, document: Mapping[str, Any], engines: Sequence[
             for engine in document["engines"]
         ]
         at = [row + (place - (len(tails) - 1) / 2) * height for row in range(len(engines))]
-        panel.barh(at, values, height, color=COLOURS[place % len(COLOURS)], label=f"{tail} lengths")
+        bars = panel.barh(at, values, height, color=COLOURS[place % len(COLOURS)], label=f"{tail} lengths")
+        for bar, engine in zip(bars, document["engines"], strict=True):
+            bar.set_alpha(0.4 if tail in engine["reasons"] else 1.0)
     panel.set_yticks(range(len(engines)), engines, fontsize=8)
     panel.invert_yaxis()
     panel.set_xlabel("output tokens/s, all requests at once")
@@ -54,11 +65,14 @@ def _draw_cells(
     streamed = any(cell["stream"] for cell in cells)
     path = ("stream", "answered_s", "p50") if streamed else ("serving", "e2el_s", "p50")
     found: dict[tuple[int, int], list[float]] = {}
+    doubtful: set[tuple[int, int]] = set()
     for cell in cells:
         value = figure(cell, *path)
         if value is not None:
             place = (engines.index(_engine(cell)), conditions.index(_condition(cell)))
             found.setdefault(place, []).append(value)
+            if not side_valid(cell, path[0]):
+                doubtful.add(place)
     means = {place: sum(values) / len(values) for place, values in found.items()}
     blank = float("nan")
     rows = [[means.get((y, x), blank) for x in range(len(conditions))] for y in range(len(engines))]
@@ -67,7 +81,8 @@ def _draw_cells(
         drawing.colorbar(image, ax=panel, label="s")
     for (y, x), value in means.items():
         dark = value > 0.6 * max(means.values())
-        panel.annotate(f"{value:.2f}", (x, y), ha="center", va="center", color="white" if dark else "black")
+        told = f"({value:.2f})" if (y, x) in doubtful else f"{value:.2f}"
+        panel.annotate(told, (x, y), ha="center", va="center", color="white" if dark else "black")
     panel.set_yticks(range(len(engines)), engines if not streamed else [""] * len(engines), fontsize=8)
     panel.set_xticks(range(len(conditions)), conditions, fontsize=8)
     panel.set_title(f"median from {'event to answer' if streamed else 'due to last token'}, s", fontsize=9)

@@ -33,8 +33,13 @@ def engine_rows(document: Mapping[str, Any]) -> Rows:
                 short_model(engine["model"]),
                 parallelism_name(engine["parallelism"]),
                 *rates,
-                number(figure(first, "resources", "engine_cores_mean"), 1),
-                number(None if memory is None else memory / 1000, 1),
+                *(
+                    _bracketed(told, valid=next(iter(at_once), None) not in (engine["reasons"] or ()))
+                    for told in (
+                        number(figure(first, "resources", "engine_cores_mean"), 1),
+                        number(None if memory is None else memory / 1000, 1),
+                    )
+                ),
             ]
         )
     return rows
@@ -60,7 +65,7 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
     }
     rows = [["model", "replicas × cores", "arrival", "lengths", "rate, 1/s", *told, "engine, cores", "run"]]
     for cell in cells:
-        times = [_time(cell, path) for path in told.values()]
+        times = [_told(cell, path) for path in told.values()]
         side = "serving" if cell["stream"] is None else "stream"
         tasks = f", {cell['subtasks']} subtasks" if cell["subtasks"] > 1 else ""
         rows.append(
@@ -71,19 +76,26 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
                 cell["tail"],
                 number(cell["rate_per_s"], 2),
                 *times,
-                number(figure(cell, side, "resources", "engine_cores_mean"), 2),
-                number(figure(cell, side, "resources", "run_cores_mean"), 2),
+                _told(cell, (side, "resources", "engine_cores_mean")),
+                _told(cell, (side, "resources", "run_cores_mean")),
             ]
         )
     return rows
 
 
-def _time(cell: Mapping[str, Any], path: Sequence[str]) -> str:
-    """A time of a cell, in brackets where that side of it, the engine alone or the stream, is not valid."""
-    told = number(figure(cell, *path), 2)
-    side = {"serving": "engine:", "stream": "stream:"}[path[0]]
-    invalid = cell["error"] is not None or any(reason.startswith(side) for reason in cell["reasons"])
-    return f"({told})" if invalid else told
+def side_valid(cell: Mapping[str, Any], side: str) -> bool:
+    """Whether a side of a cell, `serving` (the engine alone) or `stream`, is valid."""
+    named = {"serving": "engine:", "stream": "stream:"}[side]
+    return cell["error"] is None and not any(reason.startswith(named) for reason in cell["reasons"])
+
+
+def _told(cell: Mapping[str, Any], path: Sequence[str]) -> str:
+    """A figure of a cell, in brackets where the side that it is of is not valid."""
+    return _bracketed(number(figure(cell, *path), 2), valid=side_valid(cell, path[0]))
+
+
+def _bracketed(told: str, *, valid: bool) -> str:
+    return told if valid or told == NONE else f"({told})"
 
 
 def short_model(model: str) -> str:

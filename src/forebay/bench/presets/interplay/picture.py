@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.bench.presets.interplay.factors import BASE
 from forebay.bench.presets.streamed import figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ENGINE, STREAM, STATE = "#1f6f8b", "#c2571a", "#6b8e23"
 PANELS: Sequence[tuple[str, tuple[str, ...], float, str]] = (
@@ -22,8 +25,13 @@ PANELS: Sequence[tuple[str, tuple[str, ...], float, str]] = (
 
 
 def draw_interplay(path: Path, document: Mapping[str, Any]) -> None:
-    """One row for each point, one panel for each figure, as a PNG, SVG or PDF; dashed: the base point, twice.
-    `check_drawing` of forebay.simulate.figures says whether this will work."""
+    """`interplay_figure` as a PNG, SVG or PDF. `check_drawing` of forebay.simulate.figures says whether this
+    will work."""
+    interplay_figure(document).savefig(path)
+
+
+def interplay_figure(document: Mapping[str, Any]) -> Figure:
+    """One row for each point, one panel for each figure; dashed: the base point, twice; pale: invalid."""
     from matplotlib.figure import Figure
 
     cells = document["cells"]
@@ -50,7 +58,7 @@ def draw_interplay(path: Path, document: Mapping[str, Any]) -> None:
         panel.tick_params(labelsize=7)
     panels[0].set_yticks(range(len(cells)), names, fontsize=7)
     panels[0].invert_yaxis()
-    drawing.savefig(path)
+    return drawing
 
 
 def _name(cell: Mapping[str, Any]) -> str:

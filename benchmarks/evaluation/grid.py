@@ -1,0 +1,104 @@
+"""Throughput, latency and use of the machine over models, replicas, arrivals and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.evaluation.invalid import invalid
+from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
+from forebay.bench.presets.grid.picture import grid_figure
+from forebay.bench.presets.grid.table import cell_rows, engine_rows, parallelism_name, short_model, side_valid
+
+RECORDS = ("grid.json", "grid-random.json")
+Document = Mapping[str, Any]
+
+
+def render(records: Records) -> Rendered:
+    """What each engine can do, every cell, what is INVALID, and both pictures."""
+    documents = {name.removesuffix(".json"): found for name, found in records.items()}
+    tables = {"origin": origin(records)}
+    for name, document in documents.items():
+        engine_table, cell_table = engine_rows(document), cell_rows(document)
+        tables[f"{name}-engines"] = table(engine_table[0], engine_table[1:])
+        tables[f"{name}-cells"] = table(cell_table[0], cell_table[1:])
+        tables[f"{name}-invalid"] = invalid(document, (*document["engines"], *document["cells"]), name_of)
+    cells = [cell for document in documents.values() for cell in document["cells"]]
+    valid = sum(cell["valid"] for cell in cells)
+    return Rendered(
+        tables=tables,
+        plots={f"{name}.svg": grid_figure(document) for name, document in documents.items()},
+        finding=f"{valid or 'None'} of {len(cells)} cells valid as a whole: other programs kept the machine "
+        f"busy. {throughput(documents.values())}",
+        learned={
+            "Throughput over models and replicas": throughput(documents.values()),
+            "Latency of an event": latency(cells),
+            "Resources": resources(cells),
+        },
+    )
+
+
+def throughput(documents: Any) -> str:
+    """The valid engines' output tokens per second, by how uneven the answers are; how many are not valid."""
+    engines = [engine for document in documents for engine in document["engines"]]
+    said = []
+    for engine in engines:
+        rates = [
+            f"{found['output_tokens_per_s']:.0f} output tokens/s with {tail} lengths"
+            for tail, found in engine["at_once"].items()
+            if tail not in engine["reasons"]
+        ]
+        if rates:
+            said.append(f"{in_words(engine)}, all requests at once: {', '.join(rates)}.")
+    doubtful = len(engines) - len(said)
+    rest = f" {doubtful} of {len(engines)} engines are INVALID: they cannot be compared yet."
+    return (" ".join(said) or "No engine's throughput is valid.") + (rest if doubtful else "")
+
+
+def latency(cells: list[Any]) -> str:
+    """The medians of the valid streams."""
+    said = [
+        f"{in_words(cell)}: {answered:.2f} s to the answer and {committed:.2f} s to the commit, medians."
+        for cell in _streams(cells)
+        if (answered := cell["stream"]["answered_s"]["p50"]) is not None
+        and (committed := cell["stream"]["committed_s"]["p50"]) is not None
+    ]
+    return _of(cells, said)
+
+
+def resources(cells: list[Any]) -> str:
+    """Cores and memory of engine and pipeline in the valid streams."""
+    said = []
+    for cell in _streams(cells):
+        used = cell["stream"]["resources"]
+        said.append(
+            f"{in_words(cell)}: the engine used {used['engine_cores_mean']:.2f} cores and "
+            f"{used['engine_memory_mb_max'] / 1000:.1f} GB, the run of the pipeline "
+            f"{used['run_cores_mean']:.2f} cores and {used['run_memory_mb_max'] / 1000:.2f} GB."
+        )
+    return _of(cells, said)
+
+
+def name_of(one: Document) -> str:
+    """An engine or a cell in words."""
+    name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
+    return f"{name}, {one['arrival']}, {one['tail']}" if "arrival" in one else f"{name}, all at once"
+
+
+def in_words(one: Document) -> str:
+    """The same for the front page, where no table says what the numbers are."""
+    of = one["parallelism"]
+    cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
+    name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
+    return f"{name}, {one['arrival']}, {one['tail']} lengths" if "arrival" in one else name
+
+
+def _streams(cells: list[Any]) -> Iterator[Document]:
+    return (cell for cell in cells if cell["stream"] is not None and side_valid(cell, "stream"))
+
+
+def _of(cells: list[Any], said: list[str]) -> str:
+    return f"Of {len(cells)} cells, {len(said) or 'none'} with a valid run of the pipeline. " + " ".join(said)
+
+
+PAGE = Page("grid", "What do models, replicas, arrivals and lengths of answers do?", RECORDS, render)

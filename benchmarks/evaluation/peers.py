@@ -1,0 +1,67 @@
+"""Other systems at the same work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.evaluation.page import Page, Records, Rendered, origin
+from benchmarks.peers.tables import added_lines, doubt, markdown, table_of, title_of
+from benchmarks.picture import added_figure
+
+RECORD = "peers.json"
+LATENCY, KILL = "latency", "kill"
+
+
+def render(records: Records) -> Rendered:
+    """One table for each part, where the runs come from, and the picture of the latency added."""
+    document = records[RECORD]
+    parts = document["parts"]
+    measured, titles = parts[LATENCY]["peers"], {name: of["title"] for name, of in document["peers"].items()}
+    ordered = in_order(measured)
+    added = [f"{titles[name]} {least(found)}{told(found['added_ms_p50'])}" for name, found in ordered]
+    used = [
+        f"{titles[name]} {found['processor_ms_per_event']:.1f} ms, {found['memory_mb']} MB"
+        for name, found in ordered
+        if "memory_mb" in found
+    ]
+    killed = [
+        f"{titles[name]} {found['lost']} lost, {found['doubled']} doubled"
+        for name, found in parts[KILL]["peers"].items()
+        if "lost" in found
+    ]
+    ours = measured["forebay"]
+    return Rendered(
+        tables={part: markdown(table_of(part, document)) + "\n" for part in parts}
+        | {"origin": runs(document)},
+        plots={"peers.svg": added_figure(added_lines(document), title_of(LATENCY, parts[LATENCY]))},
+        finding=f"Forebay added {told(ours['added_ms_p50'])} to an event in the median and "
+        f"{told(ours['added_ms_p99'])} at the 99th percentile. {len(measured)} of {len(titles)} systems were "
+        f"measured, {len(measured) - len(ordered)} with figures that are INVALID.",
+        learned={
+            "Other systems": f"Time added to an event by scripted calls, medians: {'; '.join(added)}. "
+            f"Processor time for an event, and memory: {'; '.join(used)}. After SIGKILL: {'; '.join(killed)}."
+        },
+    )
+
+
+def in_order(measured: Any) -> list[tuple[str, Any]]:
+    """Those with figures that are valid, the least latency first."""
+    found = [(name, of) for name, of in measured.items() if "added_ms_p50" in of and doubt(of) is None]
+    return sorted(found, key=lambda one: float(one[1]["added_ms_p50"]))
+
+
+def told(value_ms: float) -> str:
+    return f"{value_ms / 1000:.1f} s" if value_ms >= 1000 else f"{value_ms:.0f} ms"
+
+
+def least(found: Any) -> str:
+    """A sign that the figure is a lower bound, where events had no result."""
+    return "≥ " if found["unanswered"] else ""
+
+
+def runs(document: Any) -> str:
+    """The runs that were put together into the document."""
+    return "".join(origin({RECORD: {"provenance": provenance}}) for provenance in document["runs"])
+
+
+PAGE = Page("peers", "What do other systems add, take and lose at the same work?", (RECORD,), render)
