@@ -41,6 +41,7 @@ def pipeline(tmp_path: Path) -> Path:
         (["stream", "--data", "no-such-file"], "no-such-file cannot be read"),
         (["stream", "--process", "engine"], "--process: expected NAME=PID"),
         (["stream", "--find-rate", "--events", "9"], "--find-rate: expected none with --events"),
+        (["stream", "--find-rate", "--repeats", "2"], "--find-rate: expected none with --repeats"),
         (["stream", "--set", "capacity=0"], "capacity"),
         (["stream", "--set", "prompt=null"], "prompt"),
         (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "expected one of them"),

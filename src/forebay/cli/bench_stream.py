@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.measure import Progress
     from forebay.bench.stream.options import EventLoad, StreamOptions
+    from forebay.bench.stream.rate_search import Trial
 
 PIPELINE, EVENTS = "Pipeline", "Events"
 PERCENTILES = (50.0, 90.0, 99.0)
@@ -223,6 +224,8 @@ def stream(
     if find_rate:
         if asked.fixed:
             raise SettingError(f"--find-rate: expected none with {asked.fixed}")
+        if repeats > 1:
+            raise SettingError("--find-rate: expected none with --repeats; it repeats the rate that it finds")
         search_rate(options, asked, found, json=json, html=html, share=slo_share)
         return
     loads = [asked.load(turn) for turn in range(repeats)]
@@ -279,7 +282,7 @@ def search_rate(
     from forebay.bench.stream.loads import RATE_PER_S
     from forebay.bench.stream.measure import StreamSession
     from forebay.bench.stream.origin import with_origin
-    from forebay.bench.stream.rate_search import RateSearch, Trial, trials
+    from forebay.bench.stream.rate_search import RateSearch, trials
 
     console = errors_console()
     search = RateSearch(asked.rate or RATE_PER_S)
@@ -290,6 +293,7 @@ def search_rate(
             "sustained_per_s": search.found_per_s,
             "not_sustained_per_s": search.high_per_s,
             "share": share,
+            "invalid": list(made[-1].doubts) if made and search.next_per_s is not None else [],
             "trials": [asdict(trial) for trial in made],
         }
 
@@ -304,12 +308,20 @@ def search_rate(
             for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
                 made.append(trial)
                 found.append(measured_stream(with_origin(run, session, options), options.slo))
-                outcome = "sustained" if trial.sustained else f"not sustained: {trial.why}"
-                say(console, f"{trial.rate_per_s:.4g} events/s: {outcome}")
+                say(console, f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
         if shows_text(json):
+            for words in more()["invalid"]:
+                say(results_console(), f"INVALID: {words}", style="red")
             say(results_console(), rate_words(search.found_per_s, search.high_per_s), style="bold")
     if search.found_per_s is None:
         raise typer.Exit(INVALID_STATUS)
+
+
+def trial_words(trial: Trial) -> str:
+    """What came of a rate that was tried."""
+    if trial.doubts:
+        return f"cannot be told: {'; '.join(trial.doubts)}"
+    return "sustained" if trial.sustained else f"not sustained: {trial.why}"
 
 
 def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:

@@ -60,6 +60,21 @@ def test_a_growth_of_less_than_a_hundredth_is_none() -> None:
     assert not slope.grows(10.0)
 
 
+@pytest.mark.parametrize("seconds", [10, 20, 60])
+def test_a_pipeline_that_fills_at_first_has_no_growing_lag(seconds: int) -> None:
+    # Each answer takes four seconds.
+    due_s = [index / 10 for index in range(10 * seconds)]
+    slope = lag_slope(due_s, [at_s + 4 for at_s in due_s])
+    assert slope is not None
+    assert slope.per_s == pytest.approx(0, abs=1e-6)
+
+
+def test_without_an_answer_in_the_first_half_nothing_is_told() -> None:
+    due_s = [index / 10 for index in range(100)]
+    assert lag_slope(due_s, [at_s + 6 for at_s in due_s]) is None
+    assert lag_slope(due_s, []) is None
+
+
 @pytest.mark.parametrize("due_s", [[0.1] * 100, [float(n) for n in range(PARTS)]])
 def test_too_few_events_or_all_at_once_tell_nothing(due_s: list[float]) -> None:
     assert lag_slope(due_s, due_s) is None

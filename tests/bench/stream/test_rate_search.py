@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.stream.stream_runs import even, event, lost, stream_run
 
-from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.rate_search import MOST_TRIALS, RateSearch, tried
+from forebay.bench.load.schedules import Constant
+from forebay.bench.stream.options import EventLoad, EventSlo
+from forebay.bench.stream.rate_search import MOST_TRIALS, RateSearch, trials, tried
+from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError
 
 rates = st.floats(0.05, 5e4)
@@ -97,5 +99,55 @@ def test_what_makes_a_rate_too_high() -> None:
     assert why.startswith("the lag grew by 2")
     assert tried(stream_run([*even(199), lost(199, 19.9)]), 10.0, None, 0.9).why.startswith("1 of 200 events")
     assert tried(stream_run(even(200)), 10.0, EventSlo(within_s=0.5), 0.99).why.startswith("0.0% committed")
-    assert tried(stream_run(even(20)), 10.0, None, 0.99).why.startswith("20 events are too few")
     assert tried(stream_run(even(200), failure="it ended"), 10.0, None, 0.99).why == "it ended"
+
+
+SIX_S = (0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5)
+
+
+def test_answers_that_take_long_are_no_growing_lag() -> None:
+    short = tried(stream_run(even(80, 4.0, stages_s=SIX_S)), 4.0, None, 0.99)
+    assert (short.sustained, short.why, short.too_short) == (False, "", True)
+    assert tried(stream_run(even(320, 4.0, stages_s=SIX_S)), 4.0, None, 0.99).sustained
+
+
+def test_what_leaves_a_trial_in_doubt() -> None:
+    (few,) = tried(stream_run(even(20)), 10.0, None, 0.99).doubts
+    assert few.startswith("20 events are too few")
+    disturbed = tried(stream_run(even(200), others_cores=1.5, cores=2), 10.0, None, 0.99)
+    assert not disturbed.sustained
+    assert disturbed.doubts[0].startswith("other programs kept 1.50 of 2 cores busy")
+    doubled = stream_run([*even(199), event(199, 19.9, results=2)])
+    assert tried(doubled, 10.0, None, 0.99).doubts == ("1 of 200 events have more than one result",)
+
+
+class Session:
+    """Every trial is a good one, but those that are disturbed, by their number."""
+
+    def __init__(self, disturbed: set[int]) -> None:
+        self.disturbed = disturbed
+        self.rates: list[float] = []
+
+    def measure(self, load: EventLoad) -> StreamRun:
+        others = 2.0 if len(self.rates) in self.disturbed else 0.0
+        assert isinstance(load.schedule, Constant)
+        self.rates.append(load.schedule.rate_per_s)
+        return stream_run(even(200), others_cores=others, cores=2)
+
+    def settle(self, timeout_s: float) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "rates", "found"),
+    [({1}, [5.0, 10.0, 10.0, 10.0, 10.0], 10.0), ({1, 2}, [5.0, 10.0, 10.0], None)],
+)
+def test_a_trial_in_doubt_is_made_once_more(
+    disturbed: set[int], rates: list[float], found: float | None
+) -> None:
+    session, search = Session(disturbed), RateSearch(5.0, most_per_s=10.0)
+    load_at = lambda rate, number: EventLoad(schedule=Constant(rate))  # noqa: E731
+    made = [trial for trial, _ in trials(session, search, load_at)]  # type: ignore[arg-type]
+    assert session.rates == rates
+    assert search.found_per_s == found
+    assert bool(made[-1].doubts) == (found is None)

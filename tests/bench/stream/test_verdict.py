@@ -90,6 +90,23 @@ def test_events_that_came_late_since_the_pipeline_was_away_are_not_the_feeds_fau
     assert judge_stream(stream_run(events)).valid
 
 
+def test_dead_letters_are_no_growing_lag() -> None:
+    events = [lost(n, n / 10, error="too_long") if n % 4 == 0 else event(n, n / 10) for n in range(400)]
+    assert judge_stream(stream_run(events)).valid
+
+
+def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
+    events = even(80, 4.0, stages_s=(0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5))
+    verdict = judge_stream(stream_run(events))
+    assert verdict.valid
+    assert any("19.8 s are too short to tell" in note and "--seconds 69 " in note for note in verdict.notes)
+
+
+def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:
+    assert any("49 events are too few to tell" in note for note in judge_stream(stream_run(even(49))).notes)
+    assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
+
+
 def test_a_ramp_may_grow() -> None:
     events = tuple(event(n, n / 10, slower(n)) for n in range(400))
     asked = {"schedule": {"kind": "ramp"}}

@@ -92,10 +92,21 @@ def is_good(event: EventRecord, slo: EventSlo) -> bool:
     return took_s is not None and took_s <= slo.within_s
 
 
+def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
+    """When the events were due that the lag is of, and when they were answered; both sorted. An event that
+    became a dead letter is never answered, and not behind either: it is not in them."""
+    events = [event for event in run.events if event.error is None or event.committed]
+    return (
+        sorted(event.due_s for event in events),
+        sorted(event.answered_s for event in events if event.answered_s is not None),
+    )
+
+
 def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures:
     """The figures of `run`; with an objective, its goodput."""
     events = run.events
     due_s = sorted(event.due_s for event in events)
+    awaited_s = lag_times(run)[0]
     done_s = {
         "answered": sorted(event.answered_s for event in events if event.answered_s is not None),
         "committed": sorted(event.committed_s for event in events if event.committed_s is not None),
@@ -125,9 +136,9 @@ def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures
         good_per_s=good_per_s,
         latency=_distributions(latency),
         stages=_distributions(stages),
-        lag={until: lag_slope(due_s, done_s[until]) for until in UNTIL},
+        lag={until: lag_slope(awaited_s, done_s[until]) for until in UNTIL},
         most_lag={
-            until: max((lag for _, lag in lag_curve(due_s, done_s[until])), default=0) for until in UNTIL
+            until: max((lag for _, lag in lag_curve(awaited_s, done_s[until])), default=0) for until in UNTIL
         },
         checkpoints=len(done),
         failed_checkpoints=len(run.checkpoints) - len(done),

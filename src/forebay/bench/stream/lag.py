@@ -29,6 +29,12 @@ class Slope:
         return self.low > 0 and self.per_s > MOST_GROWTH * rate_per_s
 
 
+FIRST_EVENTS = 10
+"""The latency of so many tells how long it takes until a pipeline that was empty is as full as it stays."""
+SETTLE_LATENCIES = 2.0
+"""So many of these latencies after the first event the lag may be looked at: latencies differ."""
+LEAST_LATENCIES = 10.0
+"""In so many latencies at least a lag that does not grow is told from one that does."""
 MOST_GROWTH = 0.01
 """A lag that grows by less than this share of the events that come is no lag that grows: so much a rate may
 differ between repeats of a run."""
@@ -63,11 +69,25 @@ def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_
     return (area(due_s) - area(done_s)) / (to_s - from_s)
 
 
-def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
-    """How fast the lag grew while events were due; None of fewer than `LEAST_EVENTS`. Both are sorted.
+def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
+    """How long the first `FIRST_EVENTS` took, the longest of them, whichever was done for which; both are
+    sorted."""
+    return max((done - due for due, done in zip(due_s[:FIRST_EVENTS], done_s, strict=False)), default=0.0)
 
-    The time from the first event that was due to the last is cut into `PARTS` equal parts, and a straight
-    line laid through the means of the lag in each by least squares. Its slope has the interval
+
+def least_length_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
+    """For how long events have to be due at least, so that a lag that does not grow can be told."""
+    return LEAST_LATENCIES * first_latency_s(due_s, done_s)
+
+
+def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
+    """How fast the lag grew while events were due; None of fewer than `LEAST_EVENTS`, and where no answer
+    came in the first half of the time. Both are sorted.
+
+    A pipeline that was empty fills at first, for as long as an answer takes: that is no growth. So the time
+    begins `SETTLE_LATENCIES` times `first_latency_s` after the first event, but at its half at the
+    latest. From there to the last event that was due it is cut into `PARTS` equal parts, and a straight line laid through
+    the means of the lag in each by least squares. Its slope has the interval
     slope ± t · s / √Σ(x − x̄)², with s² the sum of the squares left over PARTS − 2, and t of Student's
     distribution with as many degrees of freedom. Means of batches stand for single moments, since the lag of
     one moment is nearly that of the next (batch means, as in Law and Kelton, "Simulation Modeling and
@@ -75,9 +95,13 @@ def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
     """
     if len(due_s) < LEAST_EVENTS or due_s[-1] <= due_s[0]:
         return None
-    length_s = (due_s[-1] - due_s[0]) / PARTS
+    half_s = (due_s[-1] - due_s[0]) / 2
+    if not done_s or done_s[0] - due_s[0] > half_s:
+        return None
+    begin_s = due_s[0] + min(half_s, SETTLE_LATENCIES * first_latency_s(due_s, done_s))
+    length_s = (due_s[-1] - begin_s) / PARTS
     means = [
-        mean_lag(due_s, done_s, due_s[0] + part * length_s, due_s[0] + (part + 1) * length_s)
+        mean_lag(due_s, done_s, begin_s + part * length_s, begin_s + (part + 1) * length_s)
         for part in range(PARTS)
     ]
     middles = [(part + 0.5) * length_s for part in range(PARTS)]

@@ -11,6 +11,7 @@ from forebay.bench.stream.figures import stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, EventSlo
 from forebay.bench.stream.records import StreamRun
+from forebay.bench.stream.verdict import doubts, too_little_for_lag
 from forebay.errors import SettingError
 
 RESOLUTION = 1.1
@@ -109,42 +110,46 @@ def trials(
     share: float = 0.99,
 ) -> Iterator[tuple[Trial, StreamRun]]:
     """Try rates on one warm pipeline until the search is over; each trial when it is there. `load_at` gives
-    the load of a rate, and of the number of the trial, for its seed. Ends early after Ctrl-C, where the
-    pipeline ended, and where what piled up does not get through."""
-    number = 0
+    the load of a rate, and of the number of the trial, for its seed. A trial with doubts is made once more.
+    Ends early where that has doubts, too, where a trial is too short, after Ctrl-C, where the pipeline ended,
+    and where what piled up does not get through."""
+    number, again = 0, False
     while (rate := search.next_per_s) is not None:
         run = session.measure(load_at(rate, number))
         trial = tried(run, rate, slo, share)
-        if run.complete:
+        if run.complete and not trial.doubts:
             search.tell(trial.sustained)
         yield trial, run
-        if not run.complete or not session.settle(SETTLE_S):
+        over = bool(trial.doubts) and (again or trial.too_short)
+        if not run.complete or over or not session.settle(SETTLE_S):
             return
+        again = bool(trial.doubts)
         number += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate that was tried: whether it was sustained, and if not, why."""
+    """One rate that was tried: whether it was sustained, and if not, why. `doubts`: why the trial says
+    neither; `too_short`: one of them is that it did not last long enough."""
 
     rate_per_s: float
     sustained: bool
     why: str
+    doubts: tuple[str, ...] = ()
+    too_short: bool = False
 
 
 def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
     """Whether `run`, a load of so many events per second, was sustained: the number of events that were due
     and not answered did not grow (see `Slope.grows`), all have their result, and the objective, if there is
-    one, was kept by a `share` of them."""
+    one, was kept by a `share` of them. With doubts it counts as neither."""
     figures = stream_figures(run, slo)
     slope = figures.lag["answered"]
     if run.failure is not None:
         why = run.failure
     elif figures.lost or figures.failed:
         why = f"{figures.lost} of {figures.offered} events without a result, {figures.failed} dead letters"
-    elif slope is None:
-        why = f"{figures.offered} events are too few to tell whether a lag grows"
-    elif slope.grows(figures.offered_per_s):
+    elif slope is not None and slope.grows(figures.offered_per_s):
         why = f"the lag grew by {slope.per_s:.3g}/s (95 % interval {slope.low:.3g} to {slope.high:.3g})"
     elif slo is not None and figures.goodput is not None and figures.goodput < share:
         why = (
@@ -152,4 +157,6 @@ def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float)
         )
     else:
         why = ""
-    return Trial(rate_per_s, not why, why)
+    too_little = None if why else too_little_for_lag(run)
+    found = (*doubts(run), *(() if too_little is None else (too_little,)))
+    return Trial(rate_per_s, not why and not found, why, found, too_little is not None)

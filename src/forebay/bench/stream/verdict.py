@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
 from forebay.bench.presets.other_programs import disturbed
 from forebay.bench.statistics import can_tell, percentile
-from forebay.bench.stream.figures import STAGES, stage_s
-from forebay.bench.stream.lag import lag_slope
+from forebay.bench.stream.figures import STAGES, lag_times, stage_s
+from forebay.bench.stream.lag import LEAST_EVENTS, LEAST_LATENCIES, lag_slope, least_length_s
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.verdict import Verdict
 
@@ -49,6 +50,9 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     else:
         delay = f"schedule delay: p99 {p99_s * 1000:.3g} ms, {most}"
     notes = [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+    too_little = too_little_for_lag(run)
+    if too_little is not None and _should_be_steady(run):
+        notes.append(f"whether the lag grows was not checked: {too_little}")
     if run.others_cores is None:
         notes.append("what other programs took of the machine is not known: a part was killed")
     return notes
@@ -107,12 +111,31 @@ def _doubled_none(run: StreamRun) -> str | None:
     return f"{run.strangers} results belong to none of the events" if run.strangers else None
 
 
-def _is_steady(run: StreamRun) -> str | None:
-    schedule = run.asked.get("schedule", {})
-    if schedule.get("kind") not in STEADY or run.kills:
+def _should_be_steady(run: StreamRun) -> bool:
+    return run.asked.get("schedule", {}).get("kind") in STEADY and not run.kills
+
+
+def too_little_for_lag(run: StreamRun) -> str | None:
+    """Why nobody can tell of a run that its lag did not grow, and what to set; None where it can be told."""
+    due_s, done_s = lag_times(run)
+    if len(due_s) < LEAST_EVENTS:
+        return f"{len(due_s)} events are too few to tell; at least {LEAST_EVENTS} are needed (--events)"
+    length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s)
+    slope = lag_slope(due_s, done_s)
+    if length_s <= 0 or length_s >= least_s or (slope is not None and slope.grows(len(due_s) / length_s)):
         return None
-    due_s = sorted(event.due_s for event in run.events)
-    done_s = sorted(event.answered_s for event in run.events if event.answered_s is not None)
+    first_s = least_s / LEAST_LATENCIES
+    return f"{length_s:.3g} s are too short to tell, since the first answers took {first_s:.3g} s; set --seconds {math.ceil(SPARE * least_s)} or more, or as many --events"
+
+
+SPARE = 1.1
+"""Random times are spread over somewhat less than was asked for."""
+
+
+def _is_steady(run: StreamRun) -> str | None:
+    if not _should_be_steady(run):
+        return None
+    due_s, done_s = lag_times(run)
     slope = lag_slope(due_s, done_s)
     rate_per_s = len(due_s) / due_s[-1] if due_s and due_s[-1] > 0 else 0.0
     if slope is None or not slope.grows(rate_per_s):
@@ -144,13 +167,19 @@ def _was_undisturbed(run: StreamRun) -> str | None:
     return None if run.others_cores is None else disturbed(run.others_cores, run.cores)
 
 
-CHECKS: tuple[Callable[[StreamRun], str | None], ...] = (
-    _is_whole,
+Check = Callable[[StreamRun], str | None]
+KEPT_UP: tuple[Check, ...] = (_is_whole, _lost_none, _is_steady)
+"""What a pipeline that is too slow for its load fails."""
+BELIEVABLE: tuple[Check, ...] = (
     _was_on_time,
     _came_as_asked,
-    _lost_none,
     _doubled_none,
-    _is_steady,
     _clocks_agree,
     _was_undisturbed,
 )
+CHECKS = (*KEPT_UP, *BELIEVABLE)
+
+
+def doubts(run: StreamRun) -> tuple[str, ...]:
+    """Why a run says nothing of whether the pipeline keeps up with its load."""
+    return tuple(reason for check in BELIEVABLE if (reason := check(run)) is not None)
