@@ -18,27 +18,12 @@ import psutil
 
 from forebay.bench.resources import gpus
 from forebay.engine.launch.dtype import read_processor
+from forebay.secret_text import SECRET_OPTION, SECRET_SETTING, SECRET_TEXT, URL
 
 HIDDEN = "[hidden]"
 PACKAGES = ("forebay", "aiohttp", "httptools", "orjson", "uvloop")
 HASHED_AT_ONCE = 1 << 20
 MAX_WORD_CHARS = 500
-
-SECRET_OPTION = re.compile(
-    r"^-(?:H$|-?[\w-]*(?:(?:api|private|access|secret)[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
-    re.IGNORECASE,
-)
-"""Options whose value is hidden. `--output-tokens` and `--tokenizer` are none of them."""
-SECRET_SETTING = re.compile(
-    r"^[\w.-]*(?:(?:api|private|access|secret)_?key|secret|passw|auth|credential|token(?!s|iz))[\w.-]*[=:]",
-    re.IGNORECASE,
-)
-"""`NAME=VALUE` of which the value is hidden."""
-SECRET_TEXT = re.compile(
-    r"\b(?:sk-|hf_|nvapi-|gh[pousr]_|xox[abp]-|AKIA)[\w-]{8,}|\bBearer\s+\S+", re.IGNORECASE
-)
-"""Keys by their looks, wherever they are."""
-URL = re.compile(r"[a-zA-Z][\w+.-]*://\S+")
 
 
 def provenance(

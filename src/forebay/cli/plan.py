@@ -40,7 +40,7 @@ def plan(
         float, typer.Option(help="Share of the memory that the engine may use, as vLLM's setting.")
     ] = 0.9,
     kv_cache_gib: Annotated[
-        float | None, typer.Option(help="The KV cache's size, if the engine is told it.")
+        float | None, typer.Option(help="The KV cache's size on each accelerator, if the engine is told it.")
     ] = None,
     kv_cache_type: Annotated[
         str | None, typer.Option(help="Number type of the KV cache, such as fp8; default: the model's.")
@@ -90,7 +90,8 @@ def plan(
     if context is None:
         context = _mean_context(requests) if requests else min(8192, shape.max_context or 8192)
     if kv_cache_gib is not None:
-        memory = cache_plan(shape, context, kv_cache_gib * GIB, kv_cache_gib * GIB)
+        kv_bytes = kv_cache_gib * GIB * card.count
+        memory = cache_plan(shape.over(card.count), context, kv_bytes, kv_bytes)
     else:
         memory = plan_memory(shape, card, context, memory_share=memory_share)
     document: dict[str, Any] = {

@@ -14,12 +14,13 @@ SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(GiB|GB|G)?", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class Accelerator:
     """Memory in bytes, arithmetic in 16 bits without sparsity in operations per second, and memory bandwidth
-    in bytes per second; 0 where it is not known."""
+    in bytes per second; 0 where it is not known. All three are sums over `count` cards."""
 
     name: str
     memory: float
     flops: float = 0.0
     bandwidth: float = 0.0
+    count: int = 1
 
     def times(self, count: int) -> Accelerator:
         """As many of them as one replica, the model split among them (tensor parallelism). What they lose by
@@ -30,6 +31,7 @@ class Accelerator:
             memory=self.memory * count,
             flops=self.flops * count,
             bandwidth=self.bandwidth * count,
+            count=self.count * count,
         )
 
 

@@ -11,7 +11,7 @@ from forebay.plan.model_config import ModelShape
 MEMORY_SHARE = 0.9
 """vLLM's `gpu_memory_utilization`."""
 RESERVE = 1.0 * GIB
-"""Activations, CUDA graphs and what the runtime takes, in bytes."""
+"""Activations, CUDA graphs and what the runtime takes, in bytes on each card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ def plan_memory(
     memory_share: float = MEMORY_SHARE,
     reserve: float = RESERVE,
 ) -> MemoryPlan:
-    """What is left for the KV cache beside the weights. Raises `SettingError` where nothing is."""
+    """What is left for the KV cache beside the weights, over all cards. Raises `SettingError` where nothing
+    is, where `context` is more than the model takes, and where the model cannot be split among the cards."""
     if not 0 < memory_share <= 1:
         raise SettingError(f"--memory-share: expected a share above 0 up to 1, found {memory_share:g}")
-    if context < 1:
-        raise SettingError(f"--context: expected at least 1 token, found {context}")
+    shape, reserve = shape.over(accelerator.count), reserve * accelerator.count
+    _check_context(shape, context)
     each = shape.kv_cache_bytes(context)
     room = accelerator.memory * memory_share - shape.weight_bytes - reserve
     whole = accelerator.memory - shape.weight_bytes - reserve
@@ -59,7 +60,8 @@ def plan_memory(
 
 
 def cache_plan(shape: ModelShape, context: int, kv_bytes: float, most_bytes: float) -> MemoryPlan:
-    """What a KV cache of `kv_bytes` holds."""
+    """What a KV cache of `kv_bytes` holds, over all ranks of the shape."""
+    _check_context(shape, context)
     each = shape.kv_cache_bytes(context)
     return MemoryPlan(
         weight_bytes=shape.weight_bytes,
@@ -71,3 +73,13 @@ def cache_plan(shape: ModelShape, context: int, kv_bytes: float, most_bytes: flo
         requests=int(kv_bytes / each),
         requests_at_most=int(most_bytes / each),
     )
+
+
+def _check_context(shape: ModelShape, context: int) -> None:
+    if context < 1:
+        raise SettingError(f"--context: expected at least 1 token, found {context}")
+    if shape.max_context is not None and context > shape.max_context:
+        raise SettingError(
+            f"--context: expected at most {shape.max_context} tokens, which the model takes by its config, "
+            f"found {context}"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,13 @@ import orjson
 
 from forebay.errors import SettingError
 from forebay.files import read_bytes
+from forebay.plan.config_fields import MOST, MOST_LAYERS, Fields, type_bytes_of
+from forebay.plan.layers import kind_of, sparse_layers, windows
+from forebay.plan.quantization import only_experts, quantized_bytes
 
 MAX_CONFIG_BYTES = 1 << 20
-MOST = 100_000_000
-MOST_LAYERS = 2000
-TYPE_BYTES = {
-    "float32": 4.0,
-    "float": 4.0,
-    "float16": 2.0,
-    "half": 2.0,
-    "bfloat16": 2.0,
-    "float8_e4m3fn": 1.0,
-}
-WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
-FULL = frozenset(("full_attention", "global_attention", "attention"))
+MAX_INDEX_BYTES = 64 << 20
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +27,17 @@ class ModelShape:
     Attributes:
         layers: Layers with a KV cache that keeps all tokens.
         window_layers: Layers that keep the last `window` tokens only.
-        kv_bytes: KV cache per token and layer, in bytes.
+        kv_bytes: KV cache per token and layer, in bytes, over all ranks of a replica.
+        heads: Attention heads, which are split among the ranks.
+        kv_heads: Heads of the KV cache, likewise; 0: a latent for all heads, which each rank holds whole.
         parameters: Weights in all.
         active_parameters: Weights that one token is multiplied with: without the experts that it passes over
             and without the input embedding.
         weight_bytes: Bytes that the weights take.
         pair_flops: Operations of attention per pair of tokens, over all layers.
         max_context: Tokens of a request at most; None: the file does not say.
+
+    It is that of one rank until `over` says for how many.
     """
 
     layers: int
@@ -52,11 +49,30 @@ class ModelShape:
     weight_bytes: float
     pair_flops: float
     max_context: int | None
+    heads: int
+    kv_heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
         """KV cache of a request with so many tokens, in bytes."""
         kept = min(tokens, self.window) if self.window_layers else 0
         return self.kv_bytes * (self.layers * tokens + self.window_layers * kept)
+
+    def over(self, ranks: int) -> ModelShape:
+        """This model split among so many ranks (tensor parallelism): each holds its part of the KV cache's
+        heads, but one at least, and a latent whole. Weights are taken as split evenly. Raises `SettingError`
+        where heads cannot be split so."""
+        if self.heads % ranks:
+            raise SettingError(
+                f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
+                f"{ranks}"
+            )
+        if self.kv_heads and self.kv_heads % ranks and ranks % self.kv_heads:
+            raise SettingError(
+                f"--tensor-parallel: expected a divisor or a multiple of the model's {self.kv_heads} KV "
+                f"heads, found {ranks}"
+            )
+        copies = max(1, ranks // self.kv_heads) if self.kv_heads else ranks
+        return replace(self, kv_bytes=self.kv_bytes * copies)
 
 
 def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
@@ -75,27 +91,39 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
     if not isinstance(config, dict):
         raise SettingError(f"model: {file}: expected a JSON object, found another value")
     shape = shape_of(config, str(file), kv_type=kv_type)
+    stored = _stored_bytes(file.parent)
+    return replace(shape, weight_bytes=float(stored)) if stored else shape
+
+
+def _stored_bytes(folder: Path) -> int:
+    """Bytes of the weights in a folder: what their index says, else the sizes of the files; 0 for none.
+    `consolidated*` holds the same weights once more, for another program."""
     try:
-        stored = sum(each.stat().st_size for each in file.parent.glob("*.safetensors"))
+        index: Any = orjson.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES, f"model: {folder / INDEX}"))
+        total = index["metadata"]["total_size"]
+        if type(total) is int and total > 0:
+            return total
+    except (SettingError, orjson.JSONDecodeError, LookupError, TypeError):
+        pass  # There is none, or it does not say.
+    try:
+        sizes = {each.name: each.stat().st_size for each in folder.glob("*.safetensors")}
     except OSError:
-        stored = 0
-    if not stored:
-        return shape
-    values = {name: getattr(shape, name) for name in ModelShape.__slots__}
-    return ModelShape(**{**values, "weight_bytes": float(stored)})
+        return 0
+    shards = [size for name, size in sizes.items() if not name.startswith("consolidated")]
+    return sum(shards or sizes.values())
 
 
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
     """The shape that a config describes. Feed-forward layers are taken as gated, with three matrices."""
     text = config.get("text_config")
-    found = _Fields({**config, **text} if isinstance(text, dict) else config, where)
+    found = Fields({**config, **text} if isinstance(text, dict) else config, where)
     hidden, layers = found.number("hidden_size"), found.number("num_hidden_layers", most=MOST_LAYERS)
     heads = found.number("num_attention_heads")
     kv_heads = found.number("num_key_value_heads", heads)
     size = found.number("head_dim", max(hidden // heads, 1))
     vocabulary = found.number("vocab_size")
     bytes_each = found.type_bytes()
-    kv_each = bytes_each if kv_type is None else _type_bytes(kv_type, "--kv-cache-type")
+    kv_each = bytes_each if kv_type is None else type_bytes_of(kv_type, "--kv-cache-type")
     latent = found.number("kv_lora_rank", 0)
     if latent:
         # One latent vector per token serves all heads (multi-head latent attention).
@@ -110,17 +138,17 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
     else:
         attention = 2 * hidden * heads * size + 2 * hidden * kv_heads * size
         kv_values, pair = 2 * kv_heads * size, 4 * heads * size
-    windowed, window = found.windows(layers)
+    windowed, window = windows(found, layers)
     dense, active = _feed_forward(found, hidden, layers)
     embedding = vocabulary * hidden
     tied = found.flag("tie_word_embeddings")
     parameters = layers * (attention + 2 * hidden) + dense + embedding * (1 if tied else 2) + hidden
     used = layers * attention + active + embedding
-    quantized = found.quantized_bytes()
+    quantized = quantized_bytes(found)
     if quantized is None:
         weights = parameters * bytes_each
     else:
-        outer = embedding * (1 if tied else 2)
+        outer = embedding * (1 if tied else 2) + (layers * attention if only_experts(found) else 0)
         weights = (parameters - outer) * quantized + outer * bytes_each
     return ModelShape(
         layers=layers - windowed,
@@ -131,11 +159,13 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
         active_parameters=float(used),
         weight_bytes=float(weights),
         pair_flops=float(layers * pair),
-        max_context=found.number("max_position_embeddings", 0) or None,
+        max_context=_max_context(found),
+        heads=heads,
+        kv_heads=0 if latent else kv_heads,
     )
 
 
-def _feed_forward(found: _Fields, hidden: int, layers: int) -> tuple[int, int]:
+def _feed_forward(found: Fields, hidden: int, layers: int) -> tuple[int, int]:
     """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
     inner = found.number("intermediate_size", 4 * hidden)
     experts = found.first(("num_local_experts", "num_experts", "n_routed_experts"), 0)
@@ -145,107 +175,30 @@ def _feed_forward(found: _Fields, hidden: int, layers: int) -> tuple[int, int]:
     expert = 3 * hidden * found.number("moe_intermediate_size", inner)
     shared = found.number("n_shared_experts", 0) * expert
     shared += 3 * hidden * found.number("shared_expert_intermediate_size", 0)
-    plain = min(found.number("first_k_dense_replace", 0), layers)
-    every = found.first(("decoder_sparse_step", "moe_layer_freq"), 1)
-    sparse = (layers - plain) // every
+    plain = 3 * hidden * inner
+    if kind_of(found).startswith("llama4"):
+        shared, plain = expert, 3 * hidden * found.number("intermediate_size_mlp", inner)
+    sparse = sparse_layers(found, layers)
     router = hidden * experts
-    rest = (layers - sparse) * 3 * hidden * inner
+    rest = (layers - sparse) * plain
     return (
         rest + sparse * (experts * expert + shared + router),
         rest + sparse * (chosen * expert + shared + router),
     )
 
 
-class _Fields:
-    """A config's fields, each held to a range."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = values
-        self._where = where
-
-    def number(self, name: str, default: int | None = None, most: int = MOST) -> int:
-        value = self._values.get(name)
-        if value is None and default is not None:
-            return default
-        least = 0 if default == 0 else 1
-        if type(value) is not int or not least <= value <= most:
-            raise SettingError(
-                f"model: {self._where}: {name}: expected a whole number from {least} to {most}, found "
-                f"{_shown(value)}"
-            )
-        return value
-
-    def first(self, names: tuple[str, ...], default: int) -> int:
-        """The first of these fields that is there; `default` for 0."""
-        for name in names:
-            if isinstance(self._values.get(name), list):
-                continue
-            if self._values.get(name) is not None:
-                return self.number(name, 0) or default
-        return default
-
-    def flag(self, name: str) -> bool:
-        return self._values.get(name) is True
-
-    def type_bytes(self) -> float:
-        named = self._values.get("dtype") or self._values.get("torch_dtype") or "bfloat16"
-        return _type_bytes(named, f"model: {self._where}: dtype")
-
-    def quantized_bytes(self) -> float | None:
-        """Bytes per quantized weight; None where there is no quantization."""
-        found = self._values.get("quantization_config")
-        if not isinstance(found, dict):
-            return None
-        bits = found.get("bits", found.get("w_bit"))
-        if bits is None:
-            bits = 4 if found.get("load_in_4bit") or "4" in str(found.get("quant_method"))[:40] else 8
-        if type(bits) is not int or not 1 <= bits <= 16:
-            raise SettingError(
-                f"model: {self._where}: bits of the quantization: expected 1 to 16, found {_shown(bits)}"
-            )
-        # A scale of two bytes for each 128 weights.
-        return bits / 8 + 2 / 128
-
-    def windows(self, layers: int) -> tuple[int, int]:
-        """How many layers keep a window only, and how many tokens it holds."""
-        window = self.number("sliding_window", 0) or self.number("attention_chunk_size", 0)
-        kinds = self._values.get("layer_types")
-        if isinstance(kinds, list):
-            known = [kind for kind in kinds[:MOST_LAYERS] if isinstance(kind, str)]
-            other = [kind for kind in known if kind not in WINDOWED | FULL]
-            if other or len(kinds) != layers or len(known) != layers:
-                raise SettingError(
-                    f"model: {self._where}: layer_types: expected {layers} of "
-                    f"{', '.join(sorted(WINDOWED | FULL))}, found "
-                    f"{_shown(other[0]) if other else f'{len(kinds)} values'}; "
-                    "forebay plan does not know other kinds of layers"
-                )
-            windowed = sum(kind in WINDOWED for kind in known)
-        elif not window or self._values.get("use_sliding_window") is False:
-            return 0, 0
-        elif (every := self.number("sliding_window_pattern", 0)) > 0:
-            windowed = layers - layers // every
-        elif self._values.get("use_sliding_window") is True:
-            windowed = layers - min(self.number("max_window_layers", 0), layers)
-        else:
-            windowed = layers
-        if windowed and not window:
-            raise SettingError(
-                f"model: {self._where}: layer_types name windows, and sliding_window is missing"
-            )
-        return windowed, window
-
-
-def _type_bytes(named: object, called: str) -> float:
-    name = str(named)[:40].removeprefix("torch.")
-    aliases = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-    name = aliases.get(name, name)
-    if name not in TYPE_BYTES:
-        raise SettingError(f"{called}: expected one of {', '.join(TYPE_BYTES)}, found {name!r}")
-    return TYPE_BYTES[name]
-
-
-def _shown(value: object) -> str:
-    return (
-        "nothing" if value is None else repr(value)[:60] if not isinstance(value, list | dict) else "a list"
-    )
+def _max_context(found: Fields) -> int | None:
+    """Tokens of a request at most, with positions that are scaled (YaRN and linear ones)."""
+    said = found.number("max_position_embeddings", 0)
+    scaling = found.get("rope_scaling") or found.get("rope_parameters")
+    if not said or not isinstance(scaling, dict):
+        return said or None
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    if (
+        kind not in ("yarn", "linear", "dynamic")
+        or type(factor) not in (int, float)
+        or not 1 <= factor <= MOST
+    ):
+        return said
+    first = scaling.get("original_max_position_embeddings") if kind == "yarn" else said
+    return max(said, int((first if type(first) is int and 0 < first <= MOST else said) * factor))

@@ -82,6 +82,75 @@ def test_a_mistake_is_named(settings: dict[str, Any], pipeline: dict[str, Any], 
     assert said in str(caught.value)
 
 
+WIKI = {"type": "sse", "url": "https://feed.example/v1?access_token=abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipeline", "said"),
+    [
+        (
+            {},
+            {"flink": {"metrics.reporter.dd.apikey": "abc"}},
+            "flink.metrics.reporter.dd.apikey: it looks like a secret",
+        ),
+        (
+            {},
+            {"flink": {"fs.azure.account.key.x": "abc"}},
+            "flink.fs.azure.account.key.x: it looks like a secret",
+        ),
+        ({}, {"source": WIKI}, "source.url: it looks like a secret"),
+        ({}, {"prompt": "Use sk-proj-0123456789 for {{ text }}"}, "prompt: it looks like a secret"),
+        ({"engine": {**ENGINE, "env": {"HF_TOKEN": "hf_x"}}}, {}, "engine.env.HF_TOKEN: "),
+        ({"engine": {**ENGINE, "env": {"OTHER": "hf_abcdefghijkl"}}}, {}, "engine.env.OTHER: "),
+        ({"engine": {**ENGINE, "env": {"PROXY": "http://me:pass@proxy"}}}, {}, "engine.env.PROXY: "),
+        ({"engine": {**ENGINE, "args": ["--api-key=sk-1"]}}, {}, "engine.args[0]: "),
+        ({"engine": {**ENGINE, "args": ["--api-key", "abc"]}}, {}, "engine.args[1]: "),
+        (
+            {"engine": {**ENGINE, "pools": [{"name": "a", "args": ["--api-key=abc"]}]}},
+            {},
+            "engine.pools[0].args[0]: ",
+        ),
+        ({"pipeline": {**JOB, "env": {"DB_PASSWORD": "abc"}}}, {}, "name that under pipeline.secrets"),
+        (
+            {"gateway": {**GATEWAY, "env": {"ACCESS_TOKEN": "abc"}}},
+            {},
+            "name that under gateway.secrets",
+        ),
+    ],
+)
+def test_a_secret_that_a_manifest_would_hold_is_refused_and_not_said(
+    settings: dict[str, Any], pipeline: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        deployment_of({**SMALL, **settings}, {**PIPELINE, **pipeline})
+    assert said in str(caught.value)
+    for secret in ("abc", "sk-", "hf_", "pass@"):
+        assert secret not in str(caught.value)
+
+
+def test_what_only_refers_to_a_secret_or_sounds_like_one_is_let_pass() -> None:
+    volumes = [{"path": "/secret", "secret": "certificates"}]
+    args = ["--api-key=$(ENGINE_KEY)", "--tokenizer=a/b", "--max-num-batched-tokens=8192"]
+    engine = {**ENGINE, "args": args, "volumes": volumes, "pull_secrets": ["registry"]}
+    made = deployment_of(
+        {**SMALL, "engine": {**engine, "env": {"TOKENIZERS_PARALLELISM": "false"}}},
+        {
+            **PIPELINE,
+            "source": {**WIKI, "url": "https://feed.example/v1?stream=recent"},
+            "prompt": "Who is the bearer of this? {{ text }}",
+            "flink": {"s3.endpoint": "http://store:9000"},
+        },
+    )
+    assert made.settings.engine is not None
+    assert made.settings.engine.args == tuple(args)
+
+
+def test_a_secret_in_the_settings_of_a_gateway_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("keys: [{name: hf_abcdefghijkl, key: {env: ENGINE_KEY}}]\n")
+    with pytest.raises(SettingError, match=r"gateway\.config: keys\[0\]\.name: it looks like a secret"):
+        deployment_of({**SMALL, "gateway": {**GATEWAY, "config": str(tmp_path / "gateway.yaml")}})
+
+
 def test_what_is_mounted_may_be_read_and_written() -> None:
     volumes = [{"path": "/data", "claim": "data"}]
     made = deployment_of(

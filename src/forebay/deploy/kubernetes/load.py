@@ -17,9 +17,12 @@ from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.documents.fields import secret_variables
 from forebay.errors import SettingError
 from forebay.gateway.spec import GatewaySpec
+from forebay.secret_text import secrets_written_in
 
 FILE = "deploy.yaml"
 WHAT = "deployment"
+REFERENCES = frozenset(("secret", "secrets", "pull_secrets"))
+"""Keys of a deployment file that name a Secret, and hold none."""
 
 
 def load_deployment(
@@ -36,7 +39,7 @@ def load_deployment(
     spec = parse_spec(document, base=pipeline.resolve().parent, name=str(pipeline), lines=lines)
     chosen = _settings(pipeline, config, settings, namespace)
     gateway, gateway_value = _gateway(chosen)
-    problems = list(_problems(spec, chosen, gateway))
+    problems = [*_problems(spec, chosen, gateway), *_written_secrets(document, chosen, gateway_value)]
     if problems:
         raise SettingError("\n".join(problems))
     made = Deployment(spec, document, chosen, gateway, gateway_value)
@@ -132,6 +135,32 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
         )
     for name in sorted(needed & pods.env.keys()):
         yield f"{where}.env: {name} holds a secret: put it into a Secret, and name that under {where}.secrets"
+
+
+def _written_secrets(
+    document: Any, settings: DeploymentSpec, gateway_value: dict[str, Any] | None
+) -> Iterator[str]:
+    """What would stand in a manifest and looks like a secret. The value is not said."""
+    for key in secrets_written_in(document):
+        mend = (
+            "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "
+            "pipeline.volumes"
+            if key.startswith("flink.")
+            else "write {env: NAME} where the key takes it, and give NAME under pipeline.secrets"
+        )
+        yield f"{key}: it looks like a secret, and everybody who may read the ConfigMap could read it: {mend}"
+    for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
+        part = key.partition(".")[0]
+        yield (
+            f"{key}: it looks like a secret, and everybody who may read the manifest could read it: put it "
+            f"into a Secret, name that under {part}.secrets as NAME: {{name: SECRET, key: KEY}}, and write "
+            f"$(NAME) for it in arguments"
+        )
+    for key in secrets_written_in(gateway_value or {}):
+        yield (
+            f"gateway.config: {key}: it looks like a secret, and everybody who may read the ConfigMap could "
+            f"read it: write {{env: NAME}}, and name the Secret of NAME under gateway.secrets"
+        )
 
 
 def _paths(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
