@@ -127,7 +127,7 @@ def test_every_point_is_measured_and_told() -> None:
     assert document["rate_per_s"] > 0
     assert document["cells"][0]["stream"]["resources"]["running_mean"] == 3
     heads, *rows = point_rows(document)
-    assert heads[:3] == ["", "running, mean", "most"]
+    assert heads[:3] == ["", "running, mean", "preemptions"]
     assert "KV cache, most" not in heads, "nobody told it"
     assert rows[1][:2] == ["prefix: a third of each prompt shared", "3.0"]
 
