@@ -80,10 +80,13 @@ def goodput(
     Without --kill and --kills, only without. The exit status is 1 where an event was lost or doubled, or the
     figures cannot be believed, and 130 after Ctrl-C.
     """
+    from forebay.bench.stream.engines import starts_engine
+    from forebay.bench.stream.events import due_offsets
     from forebay.bench.stream.goodput import goodput_document
-    from forebay.bench.stream.kills import PARTS, drawn_kills, read_kill
+    from forebay.bench.stream.kills import PARTS, check_kills, drawn_kills, read_kill
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
+    from forebay.bench.stream.pipeline import read_pipeline
 
     check_files(json, html, {"--data": data, "PIPELINE": pipeline})
     if kill and kills is not None:
@@ -100,12 +103,16 @@ def goodput(
     )
     loads = [asked.load(turn) for turn in range(repeats)]
     chosen = [read_kill(words) for words in kill or ()]
+    spec = read_pipeline(pipeline, options.settings)
+    if not starts_engine(spec, options.engine) and any(each.part == "engine" for each in chosen):
+        raise SettingError(
+            "--kill engine: only an engine that is started here is killed; leave out --engine, and engine.url"
+            " in the file"
+        )
+    for load in loads:
+        check_kills(chosen, due_offsets(load)[-1])
 
     def kills_of(number: int, engine_is_ours: bool) -> Sequence[Kill]:
-        if not engine_is_ours and any(each.part == "engine" for each in chosen):
-            raise SettingError(
-                "--kill engine: only an engine that is started here is killed; leave out --engine"
-            )
         parts = [part for part in PARTS if part != "engine" or engine_is_ours]
         return drawn_kills(kills, seconds, seed + number, parts) if kills else chosen
 
@@ -158,7 +165,7 @@ def show_goodput(found: list[MeasuredStream], console: Console) -> None:
     for measured in found:
         figures = measured.figures
         table.add_row(
-            f"{len(measured.run.kills)} kills",
+            f"{len(measured.run.kills)} of {measured.run.planned_kills} kills",
             "–" if figures.goodput is None else f"{figures.goodput:.1%}",
             "–" if figures.good_per_s is None else f"{figures.good_per_s:.2f}",
             *map(str, (figures.lost, figures.doubled, figures.failed)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,16 @@ from tests.bench.stream.stream_runs import even, event, lost, stream_run
 
 from forebay.bench.stream.document import measured_stream
 from forebay.bench.stream.goodput import goodput_document
-from forebay.bench.stream.kills import EDGE, PARTS, Kill, drawn_kills, next_result_s, read_kill
+from forebay.bench.stream.kills import (
+    EDGE,
+    PARTS,
+    Kill,
+    Killer,
+    check_kills,
+    drawn_kills,
+    next_result_s,
+    read_kill,
+)
 from forebay.bench.stream.options import EventSlo
 from forebay.bench.stream.records import Killed
 from forebay.errors import SettingError
@@ -50,7 +62,7 @@ def test_goodput_without_and_with_kills_side_by_side() -> None:
     with_kills = [*even(199), event(199, 19.9, results=2, committed_s=25.0)]
     found = [
         measured_stream(stream_run(even(200)), slo),
-        measured_stream(stream_run(with_kills, kills=killed), slo),
+        measured_stream(stream_run(with_kills, kills=killed, planned_kills=1), slo),
     ]
     document = goodput_document(found)
     assert document["without_kills"]["goodput"] == [1.0]
@@ -65,3 +77,36 @@ def test_a_lag_that_grows_while_parts_are_away_makes_no_run_invalid() -> None:
     slow = [event(n, n / 10, (0.001, 0.002, 0.003, 0.01, 0.1 + n / 40, 0.2, 0.001, 0.5)) for n in range(200)]
     assert not measured_stream(stream_run(slow)).verdict.valid
     assert measured_stream(stream_run(slow, kills=(Killed("jvm", 1.0, 1.0),))).verdict.valid
+
+
+def test_a_kill_after_the_load_is_refused() -> None:
+    check_kills([Kill("jvm", 11.9)], 12.0)
+    with pytest.raises(SettingError, match=r"--kill jvm:12: expected less than 12.0"):
+        check_kills([Kill("jvm", 12.0)], 12.0)
+
+
+def test_a_kill_that_was_not_made_is_told() -> None:
+    missed = measured_stream(stream_run(even(200), planned_kills=1), EventSlo(within_s=1.0))
+    assert any(words.startswith("0 of 1 kills were made") for words in missed.verdict.reasons)
+    document = goodput_document([missed])
+    assert (document["without_kills"], document["with_kills"]["goodput"]) == (None, [1.0])
+
+
+class Busy:
+    """A run whose JVM is a process that has worked for a while."""
+
+    def __init__(self) -> None:
+        words = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(600)"
+        self.process = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def kill_jvm(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_what_a_killed_process_had_used_is_known() -> None:
+    killer = Killer(Busy(), None, [Kill("jvm", 0.0)], 0, lambda _: None)  # type: ignore[arg-type]
+    killer.look()
+    assert killer.used_s >= 0.29

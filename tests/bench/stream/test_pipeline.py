@@ -64,8 +64,8 @@ def test_the_lines_of_a_load_carry_id_and_time() -> None:
 def test_data_comes_over_and_over(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n')
     data = read_data(tmp_path / "data.jsonl")
-    assert [each["a"] for each in fields_of(data, 5, 0)] == [1, 2, 1, 2, 1]
-    assert [each["id"] for each in fields_of(None, 2, 0)] == ["post-0000000", "post-0000001"]
+    assert [each["a"] for each in fields_of(data, 5, 0, "n")] == [1, 2, 1, 2, 1]
+    assert [each["id"] for each in fields_of(None, 2, 0, "n")] == ["post-0000000", "post-0000001"]
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,8 @@ def test_loads_that_are_wrong(options: dict[str, Any], words: str) -> None:
 def test_options_that_are_wrong(make: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         make()
+
+
+def test_no_two_loads_of_made_up_posts_ask_the_same() -> None:
+    texts = [each["text"] for nonce in ("a", "b") for each in fields_of(None, 300, 0, nonce)]
+    assert len(set(texts)) == 600

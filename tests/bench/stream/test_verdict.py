@@ -52,6 +52,7 @@ def test_few_events_give_no_p99() -> None:
         ({"events": tuple(late(even(200), 3, 0.02))}, "the feed could not keep its schedule: 3 of 200"),
         ({"events": (*even(199), lost(199, 19.9))}, "1 of 200 events have neither a result nor a dead"),
         ({"events": (*even(199), event(199, 19.9, results=2))}, "1 of 200 events have more than one result"),
+        ({"events": tuple(even(200, journaled=True))}, "200 of 200 events were answered by the journal"),
         ({"strangers": 2}, "2 results belong to none of the events"),
         ({"complete": False}, "interrupted"),
         ({"complete": False, "failure": "status 1"}, "the pipeline ended before its events: status 1"),
@@ -105,6 +106,15 @@ def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
 def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:
     assert any("49 events are too few to tell" in note for note in judge_stream(stream_run(even(49))).notes)
     assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
+
+
+def test_events_that_were_sent_before_are_told() -> None:
+    assert any("20 of 200 events were sent before" in note for note in _notes(resent=20))
+    assert not any("sent before" in note for note in _notes())
+
+
+def _notes(**changes: Any) -> tuple[str, ...]:
+    return judge_stream(stream_run(even(200), **changes)).notes
 
 
 def test_a_ramp_may_grow() -> None:

@@ -30,15 +30,21 @@ class ProcessorUse:
         return max(0.0, others_s / max(later.at_s - self.at_s, 1e-9))
 
 
-def processor_use() -> ProcessorUse:
-    """A look at it now."""
-    own_s = 0.0
+def own_use() -> dict[psutil.Process, float]:
+    """Processor seconds of this process, and of each living one that it started."""
+    used = {}
     for process in (psutil.Process(), *descendants(os.getpid())):
         try:
             times = process.cpu_times()
         except psutil.Error:
             continue
-        own_s += times.user + times.system
+        used[process] = times.user + times.system
+    return used
+
+
+def processor_use() -> ProcessorUse:
+    """A look at it now."""
+    own_s = sum(own_use().values())
     cores = psutil.cpu_times(percpu=True)
     # What guests use is in `user` and `nice` already.
     names = ("user", "nice", "system", "irq", "softirq", "steal")

@@ -109,4 +109,5 @@ def _with(
         cached_tokens=cached,
         reissued=found.reissued,
         error=found.error,
+        journaled=found.journaled,
     )

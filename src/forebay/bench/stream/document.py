@@ -70,6 +70,8 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
         "resolution_s": run.resolution_s,
         "others_cores": run.others_cores,
         "cores": run.cores,
+        "planned_kills": run.planned_kills,
+        "resent": run.resent,
         "strangers": run.strangers,
         "provenance": dict(run.provenance),
     }

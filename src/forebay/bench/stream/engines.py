@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -16,6 +17,12 @@ from forebay.engine.launch import Replicas, local_replicas
 from forebay.errors import LaunchError, SettingError
 from forebay.processes import descendants
 from forebay.settings import Settings, read_secret
+
+
+def starts_engine(spec: PipelineSpec, given: Sequence[str]) -> bool:
+    """Whether measuring this pipeline starts a local engine: neither `given` nor the file names one."""
+    return spec.asks_model and not given and spec.engine.replicas() is None
+
 
 HERE = ("127.0.0.1", "localhost", "::1")
 
@@ -46,13 +53,15 @@ class Engines:
         self._used: dict[int, float] = {}
 
     def __enter__(self) -> Engines:
-        if self._spec.asks_model and not self.urls:
-            if self._spec.engine.replicas() is None:
-                self._note("starting the local engine")
-                self.ours = self._opened.enter_context(local_replicas(settings=self._settings))
-                self.urls = tuple(self.ours)
-            else:
+        if starts_engine(self._spec, self.urls):
+            self._note("starting the local engine")
+            self.ours = self._opened.enter_context(local_replicas(settings=self._settings))
+            self.urls = tuple(self.ours)
+        else:
+            if self._spec.asks_model and not self.urls:
                 self.urls = tuple(self._spec.engine.url)
+            # A URL that cannot be asked is refused before the pipeline starts.
+            self.signals()
         self._found()
         return self
 
@@ -74,10 +83,12 @@ class Engines:
         return [_named(f"engine{number}_", source) for number, source in enumerate(each)]
 
     def used_s(self) -> float:
-        """Processor seconds of the replicas on this machine that were not started here, since the last
+        """Processor seconds of the replicas on this machine that this process did not start, since the last
         call."""
         used: dict[int, float] = {}
-        for pid in self.processes.values() if self.ours is None else ():
+        # What this process started counts as its own.
+        own = {os.getpid(), *(child.pid for child in descendants(os.getpid()))}
+        for pid in set(self.processes.values()) - own:
             for each in (pid, *(child.pid for child in descendants(pid))):
                 try:
                     used[each] = process_use(each).processor_s

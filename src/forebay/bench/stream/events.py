@@ -50,11 +50,16 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def fields_of(data: Sequence[dict[str, Any]] | None, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """The fields of `count` events: those of `data` in order, over and over, or made-up posts."""
+def fields_of(
+    data: Sequence[dict[str, Any]] | None, count: int, seed: int, nonce: str
+) -> Iterator[dict[str, Any]]:
+    """The fields of `count` events: those of `data` as they are, in order, over and over, or made-up posts.
+    Each post's text begins with `nonce` and its number: with a fresh one neither an engine's prefix cache nor
+    a journal knows it."""
     if data is not None:
         return islice(cycle(data), count)
-    return (dict(post(seed, index, topic_of(seed, index))) for index in range(count))
+    posts = (dict(post(seed, index, topic_of(seed, index))) for index in range(count))
+    return ({**each, "text": f"{nonce}-{index} {each['text']}"} for index, each in enumerate(posts))
 
 
 def due_offsets(load: EventLoad) -> list[float]:

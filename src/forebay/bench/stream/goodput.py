@@ -16,8 +16,8 @@ def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
     are several, what was lost and doubled, and how long each kill was recovered from (see `next_result_s`),
     in the order of the runs."""
     return {
-        "without_kills": _of([measured for measured in found if not measured.run.kills]),
-        "with_kills": _of([measured for measured in found if measured.run.kills]),
+        "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
+        "with_kills": _of([measured for measured in found if measured.run.planned_kills]),
     }
 
 

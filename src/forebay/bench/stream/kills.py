@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
+from forebay.bench.presets.other_programs import own_use
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.process import RunProcess
 from forebay.bench.stream.records import EventRecord, Killed
 from forebay.errors import SettingError
+from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
 """`jvm`: Flink with all of its tasks; the command goes on with another. `command`: `forebay run`, with what
@@ -58,9 +60,22 @@ def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) ->
     ]
 
 
+def check_kills(kills: Sequence[Kill], seconds: float) -> None:
+    """Raise `SettingError` for one that is due when the last event has been: nothing may be left to kill."""
+    for kill in kills:
+        if kill.at_s >= seconds:
+            raise SettingError(
+                f"--kill {kill.part}:{kill.at_s:g}: expected less than {seconds:.1f}, when the last event "
+                "is due; set a longer --seconds"
+            )
+
+
 class Killer:
     """Makes kills when they are due. A kill blocks until what was killed is gone, and what does not come
-    back by itself is started again."""
+    back by itself is started again.
+
+    `used_s`: processor seconds that the killed processes had used in all.
+    """
 
     def __init__(
         self,
@@ -76,6 +91,7 @@ class Killer:
         self._began_us = began_us
         self._note = note
         self.killed: list[Killed] = []
+        self.used_s = 0.0
 
     def look(self) -> None:
         """Make the kills that are due by now."""
@@ -85,13 +101,17 @@ class Killer:
     def _kill(self, part: Part) -> None:
         at_s = self._passed_s()
         self._note(f"{at_s:.0f} s: the {part} is killed")
+        before = own_use()
         if part == "jvm":
             self._run.kill_jvm()
         elif part == "command":
             self._run.kill_command()
-            self._run.start()
         else:
             self._engines.kill()
+        self.used_s += sum(used_s for process, used_s in before.items() if not alive(process))
+        if part == "command":
+            self._run.start()
+        elif part == "engine":
             self._engines.bring_back()
         self.killed.append(Killed(part, at_s, self._passed_s()))
 

@@ -86,8 +86,8 @@ def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
 
     A pipeline that was empty fills at first, for as long as an answer takes: that is no growth. So the time
     begins `SETTLE_LATENCIES` times `first_latency_s` after the first event, but at its half at the
-    latest. From there to the last event that was due it is cut into `PARTS` equal parts, and a straight line laid through
-    the means of the lag in each by least squares. Its slope has the interval
+    latest. From there to the last event that was due it is cut into `PARTS` equal parts, and a straight
+    line laid through the means of the lag in each by least squares. Its slope has the interval
     slope ± t · s / √Σ(x − x̄)², with s² the sum of the squares left over PARTS − 2, and t of Student's
     distribution with as many degrees of freedom. Means of batches stand for single moments, since the lag of
     one moment is nearly that of the next (batch means, as in Law and Kelton, "Simulation Modeling and

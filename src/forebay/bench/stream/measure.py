@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from typing import Any
 
 import orjson
 
+from forebay.bench.load.plan import fresh_nonce
 from forebay.bench.load.schedules import Constant
 from forebay.bench.presets.other_programs import processor_use
 from forebay.bench.resources import ProcessResources
@@ -105,6 +106,7 @@ class StreamSession:
         self._opened = ExitStack()
         self._sent = 0
         self._loads = 0
+        self._sent_of: dict[Path, tuple[int, int]] = {}
         self._book: EventBook
 
     def __enter__(self) -> StreamSession:
@@ -140,7 +142,8 @@ class StreamSession:
         self.run = self._opened.enter_context(RunProcess(pipeline, self.engines.urls, folder))
         self._note("starting the pipeline")
         self.run.start()
-        self._through(EventLoad(schedule=Constant(1.0), events=1), START_TIMEOUT_S, "the first event")
+        first = EventLoad(schedule=Constant(1.0), events=1, data=self._options.load.data, seed=-1)
+        self._through(first, START_TIMEOUT_S, "the first event")
         if self.run.await_archive():
             self._note("this machine's first run: an archive of the JVM's classes was made")
 
@@ -151,7 +154,7 @@ class StreamSession:
         offsets = due_offsets(load)
         rate_per_s = max(LEAST_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
         self._note(f"warming up: {count} events")
-        warm = EventLoad(schedule=Constant(min(rate_per_s, 1e6)), events=count, seed=load.seed + 1)
+        warm = EventLoad(schedule=Constant(min(rate_per_s, 1e6)), events=count, data=load.data, seed=-1)
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
 
     def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
@@ -161,6 +164,7 @@ class StreamSession:
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()
             self.engines.used_s()
+            resent = self._resent(load)
             began_us, ids, due_us = self._offer(load)
             complete, failure = True, None
             killer = Killer(self.run, self.engines, kills, began_us, self._note)
@@ -173,6 +177,8 @@ class StreamSession:
                 complete, failure = False, str(error)
             ended_us = now_us()
             after = processor_use()
+            # What was killed is gone from the sum of what lives.
+            after = replace(after, own_s=after.own_s + killer.used_s)
         engine_cores = self.engines.used_s() / max(1e-9, after.at_s - before.at_s)
         begin = datetime.fromtimestamp(began_us / 1e6, timezone.utc).isoformat()
         if not complete:
@@ -186,11 +192,15 @@ class StreamSession:
             checkpoints=checkpoints_between(self._flink.checkpoints, began_us, ended_us),
             samples=sampler.samples(begin),
             kills=tuple(killer.killed),
+            planned_kills=len(kills),
+            resent=resent,
             strangers=self._book.strangers,
             resolution_s=file_clock_s(),
-            # What a killed JVM had used is not known.
+            # What a JVM had used that ended by itself is not known.
             others_cores=(
-                max(0.0, before.others_cores(after) - engine_cores) if jvm == self.run.jvm() else None
+                max(0.0, before.others_cores(after) - engine_cores)
+                if killer.killed or jvm == self.run.jvm()
+                else None
             ),
             cores=len(usable_cores()),
             complete=complete,
@@ -235,6 +245,13 @@ class StreamSession:
                 "the events' fields come from --data, or are those of made-up posts (id, user, text)"
             )
 
+    def _resent(self, load: EventLoad) -> int:
+        """How many events of a load are lines of a file that were sent before."""
+        if load.data is None or load.data not in self._sent_of:
+            return 0
+        lines, sent = self._sent_of[load.data]
+        return sum(index % lines < sent for index in range(load.events))
+
     def _offer(self, load: EventLoad) -> tuple[int, list[str], list[int]]:
         """Have the load's events come; gives when it begins, their ids, and when they are due."""
         offsets = due_offsets(load)
@@ -245,7 +262,12 @@ class StreamSession:
         began_us = now_us() + round((LEAD_S + LEAD_S_PER_EVENT * len(offsets)) * 1e6)
         due_us = [began_us + round(offset * 1e6) for offset in offsets]
         path = self._folder / f"events-{self._loads}.txt"
-        path.write_bytes(b"".join(event_lines(ids, due_us, fields_of(data, len(ids), load.seed))))
+        path.write_bytes(
+            b"".join(event_lines(ids, due_us, fields_of(data, len(ids), load.seed, fresh_nonce())))
+        )
+        if data is not None and load.data is not None:
+            _, sent = self._sent_of.get(load.data, (0, 0))
+            self._sent_of[load.data] = (len(data), max(sent, len(ids)))
         self._sent += len(ids)
         self._last = ids
         self._loads += 1

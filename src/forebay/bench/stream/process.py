@@ -88,7 +88,7 @@ class RunProcess:
     def kill_command(self) -> None:
         """Kill the command; what it started ends by itself."""
         assert self._process is not None
-        left = session_members(self.pid) - {psutil.Process(self.pid)}
+        left = {process for process in session_members(self.pid) if process.pid != self.pid}
         self._process.kill()
         self._process.wait()
         wait_gone(left, GONE_S)
@@ -119,11 +119,14 @@ class RunProcess:
         """End the run as Ctrl-C does, and whatever is left of it after a minute."""
         if self._process is None:
             return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        self._kill_all()
+        try:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(STOP_S)
+        finally:
+            # Also after a second Ctrl-C, so that nothing writes into the folder any more.
+            self._kill_all()
 
     def _kill_all(self) -> None:
         assert self._process is not None

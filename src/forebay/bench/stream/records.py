@@ -38,7 +38,7 @@ class EventRecord:
     `committed_s`: the result was visible to a reader. What did not happen, or is not told, is None.
 
     `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
-    dead letter. `reissued`: it was sent again after a restore.
+    dead letter. `reissued`: it was sent again after a restore. `journaled`: the journal answered it.
     """
 
     index: int
@@ -60,6 +60,7 @@ class EventRecord:
     cached_tokens: int = 0
     reissued: bool = False
     error: str | None = None
+    journaled: bool = False
 
     @property
     def committed(self) -> bool:
@@ -101,7 +102,8 @@ class StreamRun:
 
     `began_at`: wall-clock time of its start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`:
     schedule, events, seed, data, and the pipeline's own settings. `events`: in the order in which they were
-    due. `checkpoints`: those triggered in the run. `kills`: what was killed. `samples`: once a second, by
+    due. `checkpoints`: those triggered in the run. `kills`: what was killed, of
+    `planned_kills`. `samples`: once a second, by
     name:
 
     - of the engine, as `forebay.bench.engine_signals` tells them: `running`, `waiting`, `kv_cache_usage`,
@@ -111,7 +113,8 @@ class StreamRun:
     - `run_cores`, `run_memory_mb`: the processes of the pipeline, its JVM included; `feed_cores`, ...; and
       those of the processes that were named
 
-    `strangers`: ids in the sink that no event had. `resolution_s`: of the clocks, the coarser one.
+    `strangers`: ids in the sink that no event had. `resent`: events of a data file that earlier
+    loads sent. `resolution_s`: of the clocks, the coarser one.
     `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
     `complete`: False where it was interrupted, or the pipeline ended: then `failure` says of what.
     """
@@ -123,7 +126,9 @@ class StreamRun:
     checkpoints: tuple[Checkpoint, ...] = ()
     samples: tuple[EngineSample, ...] = ()
     kills: tuple[Killed, ...] = ()
+    planned_kills: int = 0
     strangers: int = 0
+    resent: int = 0
     resolution_s: float = 0.004
     others_cores: float | None = None
     cores: int = 1

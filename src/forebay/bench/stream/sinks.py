@@ -30,6 +30,7 @@ class Committed:
     usage: tuple[int, int, int] = (0, 0, 0)
     reissued: bool = False
     error: str | None = None
+    journaled: bool = False
 
 
 def file_clock_s() -> float:
@@ -78,6 +79,7 @@ def read_result(line: bytes, at_us: int) -> Committed:
         attempts=found["attempts"],
         usage=(usage["prompt_tokens"], usage["completion_tokens"], usage["cached_tokens"]),
         reissued=found["reissued"],
+        journaled=found.get("journaled", False),
     )
 
 

@@ -50,11 +50,16 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     else:
         delay = f"schedule delay: p99 {p99_s * 1000:.3g} ms, {most}"
     notes = [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+    if run.resent:
+        notes.append(
+            f"{run.resent} of {len(run.events)} events were sent before, as they are in --data: the engine's "
+            "prefix cache may know them"
+        )
     too_little = too_little_for_lag(run)
     if too_little is not None and _should_be_steady(run):
         notes.append(f"whether the lag grows was not checked: {too_little}")
     if run.others_cores is None:
-        notes.append("what other programs took of the machine is not known: a part was killed")
+        notes.append("what other programs took of the machine is not known: a part ended meanwhile")
     return notes
 
 
@@ -97,6 +102,23 @@ def _was_away(run: StreamRun) -> bool:
     return any(event.free_s is not None and event.free_s > event.due_s for event in run.events)
 
 
+def _made_its_kills(run: StreamRun) -> str | None:
+    if not run.complete or len(run.kills) >= run.planned_kills:
+        return None
+    return f"{len(run.kills)} of {run.planned_kills} kills were made; the load had ended before the others"
+
+
+def _asked_the_engine(run: StreamRun) -> str | None:
+    # After a kill, the journal answers what had been answered before it.
+    journaled = 0 if run.kills else sum(event.journaled for event in run.events)
+    if not journaled:
+        return None
+    return (
+        f"{journaled} of {len(run.events)} events were answered by the journal, without the engine; set "
+        "journal=null, or have each event of --data ask for something else"
+    )
+
+
 def _lost_none(run: StreamRun) -> str | None:
     lost = sum(event.lost for event in run.events)
     if not run.complete or not lost:
@@ -112,7 +134,7 @@ def _doubled_none(run: StreamRun) -> str | None:
 
 
 def _should_be_steady(run: StreamRun) -> bool:
-    return run.asked.get("schedule", {}).get("kind") in STEADY and not run.kills
+    return run.asked.get("schedule", {}).get("kind") in STEADY and not (run.kills or run.planned_kills)
 
 
 def too_little_for_lag(run: StreamRun) -> str | None:
@@ -125,7 +147,10 @@ def too_little_for_lag(run: StreamRun) -> str | None:
     if length_s <= 0 or length_s >= least_s or (slope is not None and slope.grows(len(due_s) / length_s)):
         return None
     first_s = least_s / LEAST_LATENCIES
-    return f"{length_s:.3g} s are too short to tell, since the first answers took {first_s:.3g} s; set --seconds {math.ceil(SPARE * least_s)} or more, or as many --events"
+    return (
+        f"{length_s:.3g} s are too short to tell, since the first answers took {first_s:.3g} s; "
+        f"set --seconds {math.ceil(SPARE * least_s)} or more, or as many --events"
+    )
 
 
 SPARE = 1.1
@@ -174,6 +199,8 @@ BELIEVABLE: tuple[Check, ...] = (
     _was_on_time,
     _came_as_asked,
     _doubled_none,
+    _made_its_kills,
+    _asked_the_engine,
     _clocks_agree,
     _was_undisturbed,
 )

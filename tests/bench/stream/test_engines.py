@@ -1,0 +1,41 @@
+"""The engine of a measured pipeline."""
+
+from __future__ import annotations
+
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+
+import pytest
+
+from forebay.bench.stream.engines import Engines
+from forebay.bench.stream.pipeline import read_pipeline
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+SPEC = read_pipeline(
+    {
+        "name": "p",
+        "source": {"type": "generator"},
+        "prompt": "{{ text }}",
+        "sink": {"type": "jsonl", "path": "out"},
+    },
+    (),
+)
+
+
+def test_a_password_in_a_url_is_refused_at_once() -> None:
+    with pytest.raises(SettingError, match=r"engine\.url"):
+        Engines(SPEC, ("http://user:word@127.0.0.1:9",), load_settings()).__enter__()
+
+
+def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    uses = iter(range(100))
+    monkeypatch.setattr(
+        "forebay.bench.stream.engines.process_use", lambda pid: type("Use", (), {"processor_s": next(uses)})
+    )
+    with (
+        HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server,
+        Engines(SPEC, (f"http://127.0.0.1:{server.server_port}",), load_settings()) as engines,
+    ):
+        assert engines.processes
+        engines.used_s()
+        assert engines.used_s() == 0
