@@ -15,6 +15,7 @@ from forebay.autoscale.base import (
     Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingPolicy,
     ServiceClass,
     Signals,
     Timings,
@@ -77,6 +78,28 @@ def test_signals_that_stopped_change_nothing() -> None:
     assert found.wanted == 4
     assert "31 s old" in found.reason
     assert scaler.decide(Signals(0.0, ready=3, starting=(1.0,), age_s=29.0)).wanted == 0
+
+
+@dataclass
+class Fails:
+    def decide(self, signals: Signals) -> Decision:
+        raise ValueError("no forecast for this hour")
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Fails(), "ValueError: no forecast for this hour"),
+        (Always(math.nan), "TypeError: expected a whole number of replicas, found nan"),  # type: ignore[arg-type]
+    ],
+)
+@given(ready=st.integers(0, 50), running=st.floats(0, 1e6), least=st.integers(0, 5))
+def test_a_policy_that_fails_changes_nothing(
+    policy: ScalingPolicy, words: str, ready: int, running: float, least: int
+) -> None:
+    found = Scaler(policy, SPEED, Limits(least=least)).decide(Signals(0.0, ready=ready, running=running))
+    assert found.wanted == max(ready, least)
+    assert words in found.reason
 
 
 @given(

@@ -48,7 +48,9 @@ def test_into_a_folder_with_dockerfiles_and_nothing_of_a_part_that_is_gone(folde
         "gateway.Dockerfile",
         "pipeline.Dockerfile",
     }
-    done = run("--out", "k8s", "--set", "gateway=null", "-n", "prod")
+    done = run(
+        "--out", "k8s", "--set", "gateway=null", "--set", "pipeline.state=s3://bucket/prod", "-n", "prod"
+    )
     assert done.exit_code == 0, done.output
     assert not (folder / "k8s" / "gateway.yaml").exists()
     assert (folder / "k8s" / "mine.yaml").read_text() == "kept"
@@ -63,9 +65,15 @@ def test_one_thing_at_a_time() -> None:
     assert isinstance(done.exception, SettingError)
 
 
-def test_on_a_cluster(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cluster(control_plane: ControlPlane, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     control_plane.kubectl("create", "namespace", "cli")
+    everything = VARIANTS["everything"]
+    settings = {
+        **everything,
+        "pipeline": {**everything["pipeline"], "state": "s3://bucket/triage/{namespace}"},
+    }
+    (folder / "deploy.yaml").write_bytes(orjson.dumps(settings))
     done = run("--dry-run", "-n", "cli")
     assert done.exit_code == 0, done.output
     assert "FlinkDeployment triage: valid (dry run)" in done.stderr

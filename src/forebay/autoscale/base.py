@@ -204,7 +204,7 @@ class Scaler:
     """A policy held to what is safe: the limits, and never fewer replicas than the work in flight needs.
 
     Where signals are older than `limits.stale_after_s`, no replica is taken away and none is added. A policy
-    that fails is passed over likewise.
+    that raises, or says no whole number, is passed over likewise, and the reason says so.
     """
 
     policy: ScalingPolicy
@@ -219,7 +219,14 @@ class Scaler:
         if signals.age_s > limits.stale_after_s:
             words = f"signals are {signals.age_s:.0f} s old: nothing changes until they come again"
             return Decision(self._bound(now, floor), words)
-        found = self.policy.decide(signals)
+        try:
+            found = self.policy.decide(signals)
+            if type(found.wanted) is not int:
+                raise TypeError(f"expected a whole number of replicas, found {found.wanted!r}")
+        except Exception as error:
+            # A policy may be anybody's code, and the replicas must outlive its mistakes.
+            words = f"the policy failed, nothing changes: {type(error).__name__}: {str(error)[:200]}"
+            return Decision(self._bound(now, floor), words)
         wanted = self._bound(found.wanted, floor)
         if wanted == found.wanted:
             return found

@@ -196,9 +196,10 @@ def _max_context(found: Fields) -> int | None:
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     if (
         kind not in ("yarn", "linear", "dynamic")
-        or type(factor) not in (int, float)
+        or not isinstance(factor, int | float)
         or not 1 <= factor <= MOST
     ):
         return said
-    first = scaling.get("original_max_position_embeddings") if kind == "yarn" else said
-    return max(said, int((first if type(first) is int and 0 < first <= MOST else said) * factor))
+    first: Any = scaling.get("original_max_position_embeddings") if kind == "yarn" else said
+    known = isinstance(first, int) and 0 < first <= MOST
+    return max(said, int((first if known else said) * factor))

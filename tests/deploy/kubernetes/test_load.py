@@ -9,7 +9,7 @@ import orjson
 import pytest
 from tests.harness.deployments import ENGINE, GATEWAY, JOB, PIPELINE, SCALING, VARIANTS, deployment_of
 
-from forebay.deploy.kubernetes import load_deployment
+from forebay.deploy.kubernetes import load_deployment, render
 from forebay.errors import SettingError
 
 SMALL = VARIANTS["smallest"]
@@ -171,11 +171,41 @@ def test_without_a_deployment_file_the_message_shows_the_least_one(tmp_path: Pat
 def test_values_of_the_command_line_win(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
     (tmp_path / "prod.yaml").write_bytes(orjson.dumps(SMALL))
-    made = load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=r/x:2"], "elsewhere")
+    made = load_deployment(
+        tmp_path / "p.yaml",
+        tmp_path / "prod.yaml",
+        ["pipeline.image=r/x:2", "pipeline.state=s3://b/e"],
+        "elsewhere",
+    )
     assert made.settings.pipeline.image == "r/x:2"
     assert made.settings.namespace == "elsewhere"
     with pytest.raises(SettingError, match=r"^--set: pipeline\.imagee?: "):
         load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=A B"])
+
+
+def test_two_namespaces_do_not_share_a_state(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
+    config = tmp_path / "deploy.yaml"
+
+    def job_of(state: str, own: str | None, namespace: str | None, *settings: str) -> tuple[str, str]:
+        config.write_bytes(orjson.dumps({**SMALL, "namespace": own, "pipeline": {**JOB, "state": state}}))
+        made = load_deployment(tmp_path / "p.yaml", config, settings, namespace)
+        bodies = [each.body for each in render(made)]
+        spec = next(body["spec"] for body in bodies if body["kind"] == "FlinkDeployment")
+        arguments = spec["job"]["args"]
+        return spec["flinkConfiguration"]["high-availability.storageDir"], arguments[-1]
+
+    for own in (None, "test"):
+        with pytest.raises(SettingError, match=r"pipeline\.state: .*write s3://b/p/{namespace}, or .* prod "):
+            job_of("s3://b/p/", own, "prod")
+    assert job_of("s3://b/p", "prod", "prod") == job_of("s3://b/p", None, None)
+    given = job_of("s3://b/p", None, "prod", "pipeline.state=s3://b/q")
+    assert given[0] == "s3://b/q/ha"
+    one, other = job_of("s3://b/{namespace}/p", None, "prod"), job_of("s3://b/{namespace}/p", "test", None)
+    assert (one[0], other[0]) == ("s3://b/prod/p/ha", "s3://b/test/p/ha")
+    assert one[1] != other[1]
+    with pytest.raises(SettingError, match="add --namespace"):
+        job_of("s3://b/{namespace}", None, None)
 
 
 def test_the_settings_of_a_gateway_are_checked_and_keep_their_keys(tmp_path: Path) -> None:

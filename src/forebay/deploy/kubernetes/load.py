@@ -21,6 +21,8 @@ from forebay.secret_text import secrets_written_in
 
 FILE = "deploy.yaml"
 WHAT = "deployment"
+NAMESPACE = "{namespace}"
+"""What stands for the namespace in the state's place."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets"))
 """Keys of a deployment file that name a Secret, and hold none."""
 
@@ -60,12 +62,13 @@ def _settings(
         )
     value, lines = read_document(path, WHAT)
     given: list[Where] = []
+    own = value.get("namespace") if isinstance(value, dict) else None
     if isinstance(value, dict):
         given = set_values(value, settings, known_paths(DeploymentSpec, value))
         if namespace is not None:
             value["namespace"] = namespace
             given.append(("namespace",))
-    return check_document(
+    chosen = check_document(
         DeploymentSpec,
         value,
         what=WHAT,
@@ -74,6 +77,31 @@ def _settings(
         lines=lines,
         given=given,
     )
+    # A state that is given beside the namespace is meant for it.
+    meant = namespace in (None, own) or ("pipeline", "state") in given
+    return _with_state_of_namespace(chosen, meant=meant)
+
+
+def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
+    """The settings with the namespace in place of `{namespace}` in the state. Refuses a state that is not
+    `meant` for this namespace: the same job in two namespaces would take each other's transactions and
+    checkpoints."""
+    state, namespace = settings.pipeline.state, settings.namespace
+    if NAMESPACE not in state:
+        if not meant:
+            raise SettingError(
+                f"pipeline.state: {state} may be that of another namespace, and two jobs must not share it: "
+                f"write {state.rstrip('/')}/{NAMESPACE}, or give the one for {namespace} by "
+                f"--set pipeline.state=URI"
+            )
+        return settings
+    if namespace is None:
+        raise SettingError(
+            f"pipeline.state: {state} names the namespace, and none is given: add --namespace, or write "
+            f"namespace into the deployment file"
+        )
+    pipeline = settings.pipeline.model_copy(update={"state": state.replace(NAMESPACE, namespace)})
+    return settings.model_copy(update={"pipeline": pipeline})
 
 
 def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, Any] | None]:

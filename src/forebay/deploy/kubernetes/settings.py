@@ -88,7 +88,8 @@ class PipelinePods(PodSpec):
     """The Flink cluster that runs the pipeline; the Flink Kubernetes operator makes it."""
 
     state: StoreUri = Field(
-        description="Where checkpoints, savepoints and the job's metadata are: `s3://bucket/prefix`."
+        description="Where checkpoints, savepoints and the job's metadata are: `s3://bucket/prefix`; "
+        "`{namespace}` in it stands for the namespace."
     )
     upgrade: Literal["savepoint", "last-state"] = Field(
         "savepoint",
