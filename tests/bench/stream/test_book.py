@@ -69,6 +69,30 @@ def test_a_result_that_comes_twice_counts_twice_and_keeps_its_first_moment(tmp_p
     assert (found.results, found.committed_s) == (2, 0.0)
 
 
+def test_a_dead_letter_and_a_result_of_one_event_are_a_double(tmp_path: Path) -> None:
+    places = Places("http://feed", tmp_path)
+    book = EventBook(places)
+    book.expect(["e0", "e1"])
+    letter = DeadLetter(b'{"forebay_event": "e0"}', cause="too_long", detail="a", attempts=2)
+    at_us = commit(places.letters, "part-abc-0.jsonl", dead_letter_json(letter))
+    commit(places.results, "part-abc-0.jsonl", result("e0"), result("e1"))
+    book.look()
+    first, second = book.records(["e0", "e1"], [at_us, at_us], {}, at_us)
+    assert (first.doubled, second.doubled) == (True, False)
+
+
+def test_what_comes_twice_of_an_earlier_load_is_told(tmp_path: Path) -> None:
+    places = Places("http://feed", tmp_path)
+    book = EventBook(places)
+    book.expect(["e0"])
+    commit(places.results, "part-abc-0.jsonl", result("e0"))
+    book.look()
+    book.expect(["e1"])
+    commit(places.results, "part-abc-1.jsonl", result("e0"), result("e1"))
+    book.look()
+    assert book.earlier_doubled == 1
+
+
 def test_what_earlier_loads_left_is_no_stranger(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)

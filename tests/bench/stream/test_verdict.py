@@ -51,7 +51,10 @@ def test_few_events_give_no_p99() -> None:
     [
         ({"events": tuple(late(even(200), 3, 0.02))}, "the feed could not keep its schedule: 3 of 200"),
         ({"events": (*even(199), lost(199, 19.9))}, "1 of 200 events have neither a result nor a dead"),
-        ({"events": (*even(199), event(199, 19.9, results=2))}, "1 of 200 events have more than one result"),
+        (
+            {"events": (*even(199), event(199, 19.9, results=2))},
+            "1 of 200 events have more than one result or dead letter",
+        ),
         ({"events": tuple(even(200, journaled=True))}, "200 of 200 events were answered by the journal"),
         ({"strangers": 2}, "2 results belong to none of the events"),
         ({"complete": False}, "interrupted"),

@@ -25,13 +25,17 @@ class EventBook:
         self._failed = 0
         self._found: dict[str, Committed] = {}
         self._times: dict[str, int] = {}
+        self._letters_of: dict[str, int] = {}
+        self._now: set[str] = set()
         self.strangers = 0
+        self.earlier_doubled = 0
 
     def expect(self, ids: Sequence[str]) -> None:
         """These events are sent now; those before are over."""
         self._known.update(ids)
         self._open = set(ids)
-        self._failed = self.strangers = 0
+        self._now = set(ids)
+        self._failed = self.strangers = self.earlier_doubled = 0
 
     def look(self) -> None:
         """Take up what was committed since the last look."""
@@ -46,9 +50,11 @@ class EventBook:
             return
         if found.id not in self._known:
             return  # A further result of its event.
-        if found.error is None:
-            self._times[found.id] = self._times.get(found.id, 0) + 1
-        elif found.id in self._open:
+        if found.id in self._found and found.id not in self._now:
+            self.earlier_doubled += 1
+        times = self._times if found.error is None else self._letters_of
+        times[found.id] = times.get(found.id, 0) + 1
+        if found.error is not None and found.id in self._open:
             self._failed += 1
         self._found.setdefault(found.id, found)
         self._open.discard(found.id)
@@ -80,6 +86,7 @@ class EventBook:
             free, wrote = emitted.get(id, (None, None))
             found = self._found.get(id)
             record = EventRecord(index, id, (due - began_us) / 1e6, after_s(free), after_s(wrote))
+            record = replace(record, letters=self._letters_of.get(id, 0))
             records.append(record if found is None else _with(record, found, self._times.get(id, 0), after_s))
         return tuple(records)
 

@@ -71,6 +71,7 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
         "others_cores": run.others_cores,
         "cores": run.cores,
         "planned_kills": run.planned_kills,
+        "earlier_doubled": run.earlier_doubled,
         "resent": run.resent,
         "strangers": run.strangers,
         "provenance": dict(run.provenance),

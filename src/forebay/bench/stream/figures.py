@@ -31,7 +31,7 @@ class StreamFigures:
     """What a run gave.
 
     `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
-    letter; `lost`: with neither; `doubled`: with more than one result. `offered_per_s`: due events over the
+    letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: due events over the
     time in which they were due. `answered_per_s` and `committed_per_s`: over the time from the first event
     that was due to the last answer or commit. `goodput`: the share of all that were offered that met the
     objective; `good_per_s`: so many a second; None without an objective.
@@ -125,7 +125,7 @@ def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures
         committed=sum(event.committed for event in events),
         failed=sum(event.error is not None and not event.committed for event in events),
         lost=sum(event.lost for event in events),
-        doubled=sum(event.results > 1 for event in events),
+        doubled=sum(event.doubled for event in events),
         duration_s=run.duration_s,
         offered_per_s=_per_second(len(due_s), 0.0, due_s),
         answered_per_s=_per_second(len(done_s["answered"]), begin_s, done_s["answered"]),

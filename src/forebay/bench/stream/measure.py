@@ -194,6 +194,7 @@ class StreamSession:
             kills=tuple(killer.killed),
             planned_kills=len(kills),
             resent=resent,
+            earlier_doubled=self._book.earlier_doubled,
             strangers=self._book.strangers,
             resolution_s=file_clock_s(),
             # What a JVM had used that ended by itself is not known.

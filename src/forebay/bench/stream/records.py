@@ -39,6 +39,7 @@ class EventRecord:
 
     `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
     dead letter. `reissued`: it was sent again after a restore. `journaled`: the journal answered it.
+    `letters`: how many dead letters of it came.
     """
 
     index: int
@@ -61,6 +62,12 @@ class EventRecord:
     reissued: bool = False
     error: str | None = None
     journaled: bool = False
+    letters: int = 0
+
+    @property
+    def doubled(self) -> bool:
+        """Whether more than one result or dead letter of it came."""
+        return self.results + self.letters > 1
 
     @property
     def committed(self) -> bool:
@@ -115,6 +122,7 @@ class StreamRun:
 
     `strangers`: ids in the sink that no event had. `resent`: events of a data file that earlier
     loads sent. `resolution_s`: of the clocks, the coarser one.
+    `earlier_doubled`: results and dead letters that events of earlier loads had besides their first.
     `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
     `complete`: False where it was interrupted, or the pipeline ended: then `failure` says of what.
     """
@@ -129,6 +137,7 @@ class StreamRun:
     planned_kills: int = 0
     strangers: int = 0
     resent: int = 0
+    earlier_doubled: int = 0
     resolution_s: float = 0.004
     others_cores: float | None = None
     cores: int = 1

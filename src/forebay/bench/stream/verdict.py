@@ -127,9 +127,11 @@ def _lost_none(run: StreamRun) -> str | None:
 
 
 def _doubled_none(run: StreamRun) -> str | None:
-    doubled = sum(event.results > 1 for event in run.events)
+    doubled = sum(event.doubled for event in run.events)
     if doubled:
-        return f"{doubled} of {len(run.events)} events have more than one result"
+        return f"{doubled} of {len(run.events)} events have more than one result or dead letter"
+    if run.earlier_doubled:
+        return f"{run.earlier_doubled} more results or dead letters came of events of earlier loads"
     return f"{run.strangers} results belong to none of the events" if run.strangers else None
 
 
