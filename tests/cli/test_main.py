@@ -67,14 +67,15 @@ def test_it_is_said_which_connectors_are_installed(tmp_path: Path, monkeypatch: 
         finding = next(each for each in findings if each["subject"] == "kafka connector")
         return listed, json.loads(as_json)["connectors"], finding["found"]
 
-    missing = "kafka: not installed; run: forebay connectors install kafka\n"
-    assert told() == (missing, [{"connector": "kafka", "path": None}], "not installed")
+    missing = "".join(f"{name}: not installed; run: forebay connectors install {name}\n" for name in JARS)
+    nothing = [{"connector": name, "path": None} for name in JARS]
+    assert told() == (missing, nothing, "not installed")
     (tmp_path / "home" / "connectors").mkdir(parents=True, mode=0o700)
     place = tmp_path / "home" / "connectors" / jar.name
     place.write_bytes(b"PK!")
     listed, as_json, found = told()
-    assert "".join(listed.split()) == f"kafka:{place}"
-    assert (as_json, found) == ([{"connector": "kafka", "path": str(place)}], str(place))
+    assert "".join(listed.split()).startswith(f"kafka:{place}s3:notinstalled")
+    assert (as_json, found) == ([{"connector": "kafka", "path": str(place)}, *nothing[1:]], str(place))
 
 
 def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Launcher:
         self.printed = None
         self._left = list(processes)
 
-    def take(self, jars: Sequence[Path]) -> Process:
+    def take(self, jars: Sequence[Path], *, planner: bool = False) -> Process:
         assert jars == (), "nothing is read from topics"
         return self._left.pop(0)
 
