@@ -13,7 +13,8 @@
 # make audit   known vulnerabilities of what is installed (needs a network, and PyPI itself: no mirror)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
-#                    before that, the operators alone at thousands of random moments
+#                    before that, the operators alone at thousands of random moments, and thousands of events
+#                    under one key and in one JVM
 # make test-attacks  wrong inputs for all that reads what others wrote, and wrong requests for the gateway:
 #                    more than 100,000, and 10,000
 #
@@ -68,7 +69,7 @@ coverage: $(READY)
 
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py \
-		tests/runtime/test_flink_process.py
+		tests/flink/test_one_jvm.py tests/flink/test_one_key.py tests/runtime/test_flink_process.py
 	$(BIN)/python -m benchmarks.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 test-attacks: setup
@@ -88,6 +89,7 @@ reference: $(READY)
 	$(BIN)/python -m tools.key_reference docs/pipeline.md
 	$(BIN)/python -m tools.key_reference docs/gateway.md
 	$(BIN)/python -m tools.key_reference docs/deployment.md
+	$(BIN)/python -m tools.key_reference docs/ray-fleet.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready

@@ -6,14 +6,17 @@ import typer
 
 from benchmarks.cli.applications import applications
 from benchmarks.cli.client import client
+from benchmarks.cli.disaggregation import disaggregation
 from benchmarks.cli.evaluation import evaluation
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
 from benchmarks.cli.known_times import known_times
+from benchmarks.cli.kubernetes import kubernetes
 from benchmarks.cli.overhead import overhead
 from benchmarks.cli.peers import peers
 from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
+from benchmarks.cli.scaling import scaling
 from benchmarks.cli.slowdown import slowdown
 from benchmarks.cli.tools_agreement import tools_agreement
 from forebay.cli import serve
@@ -36,9 +39,12 @@ def application() -> typer.Typer:
         overload,
         applications,
         faults,
+        scaling,
+        kubernetes,
         slowdown,
         client,
         peers,
+        disaggregation,
     ):
         app.command(cls=Command)(measure)
     app.command(cls=Command)(evaluation)

@@ -1,5 +1,5 @@
 """An object store of our own: moto's server of S3, in memory and in a process of its own, behind a link that
-can be cut, stalled, or made to answer that it is busy."""
+can be cut, stalled, or made to answer in its place."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from forebay.testing import wait_until
 
 START_S = 60.0
 BUCKET = "forebay-tests"
-_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
-BUSY = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s"
-) % (len(_SLOW_DOWN), _SLOW_DOWN)
+
+
+def refusal(status: int, code: str) -> bytes:
+    """The answer of a server of S3 that refuses."""
+    body = f"<Error><Code>{code}</Code><Message>-</Message></Error>"
+    return (
+        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
 
 class StoreLink(Link):
@@ -31,25 +35,30 @@ class StoreLink(Link):
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
-        self._busy = False
+        self._answer: bytes | None = None
 
     def busy(self) -> None:
         """Answer each request with 503, until `mend`."""
-        self._busy = True
+        self.refuse(503, "SlowDown")
+
+    def refuse(self, status: int, code: str) -> None:
+        """Answer each request with `status` and the error `code`, until `mend`."""
+        self._answer = refusal(status, code)
         self.cut()
         self._call(super()._mend)
 
     def mend(self) -> None:
-        self._busy = False
+        self._answer = None
         super().mend()
 
     async def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._busy:
+        answer = self._answer
+        if answer is None:
             await super()._taken(reader, writer)
             return
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(BUSY)
+            writer.write(answer)
             await writer.drain()
             # Who still sends a body gets the answer all the same.
             with suppress(asyncio.TimeoutError):
@@ -67,9 +76,11 @@ class ObjectStore:
             "AWS_ENDPOINT_URL": link.url,
             "AWS_ACCESS_KEY_ID": "AKIAEXAMPLEOFTESTS",
             "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests-of-forebay",
+            "AWS_SESSION_TOKEN": "token-of-the-tests-of-forebay",
             "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        self.port = port
         self.direct_url = f"http://127.0.0.1:{port}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,4 +32,27 @@ def added_figure(added_ms: Mapping[str, Sequence[float]], title: str) -> Figure:
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.set_title(title)
     axes.legend()
+    return figure
+
+
+def splits_figure(found: Mapping[str, Any]) -> Figure:
+    """The rate that each split of a fleet takes, a panel per workload, beside what the undivided fleet takes;
+    `found` is what `benchmarks.disaggregation.measure` gives."""
+    from matplotlib.figure import Figure
+
+    workloads = found["workloads"]
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(workloads), squeeze=False)[0]
+    for axes, (name, one) in zip(panels, workloads.items(), strict=True):
+        rates = {int(prefill): rate for prefill, rate in one["rates_per_s"].items()}
+        axes.plot(list(rates), list(rates.values()), marker=".", label="split")
+        planned = one["planned_prefill"]
+        axes.plot([planned], [rates[planned]], marker="o", fillstyle="none", color="tab:red", label="planned")
+        axes.axhline(one["mixed_per_s"], color="tab:gray", linestyle="--", label="undivided")
+        axes.set_title(name)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(f"prefill replicas of {found['replicas']}")
+        axes.grid(visible=True, alpha=0.3)
+    panels[0].set_ylabel("requests per second")
+    panels[0].legend()
     return figure

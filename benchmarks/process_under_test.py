@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,8 @@ FLINK_MODULE = "forebay.runtime.flink_main"
 
 class PipelineProcess:
     """Starts of one pipeline file, one after another. Every start's output goes to `work/run-N.log`. The file
-    (`pipeline`), Forebay's folder (`home`) and more variables (`environment`) may change before a start.
+    (`pipeline`), Forebay's folder (`home`), more variables (`environment`) and `options` may change before a
+    start.
 
     Methods that kill use SIGKILL and block until what they killed is gone; they raise `PipelineFailed` where
     it stays. A context manager: nothing of the last start outlives the block.
@@ -31,6 +32,7 @@ class PipelineProcess:
         self.pipeline = pipeline
         self.home = work / "home"
         self.environment: Mapping[str, str] = {}
+        self.options: Sequence[str] = ()
         self._engine_url = engine_url
         self._work = work
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +41,7 @@ class PipelineProcess:
     def start(self) -> None:
         """Start the command; returns at once."""
         self.starts += 1
-        command = ["run", str(self.pipeline), "--engine", self._engine_url]
+        command = ["run", str(self.pipeline), "--engine", self._engine_url, *self.options]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "forebay", *command],

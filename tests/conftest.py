@@ -29,6 +29,15 @@ settings.register_profile("attacks", deadline=None, print_blob=True, max_example
 settings.load_profile("forebay")
 
 
+MOST_OF_A_NAME = 60
+"""Characters of a parameter in a test's name: some are inputs of megabytes."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    text = ascii(val) if isinstance(val, str | bytes) and len(val) > MOST_OF_A_NAME else None
+    return text and f"{text[:MOST_OF_A_NAME]}...{len(text)}"
+
+
 def pytest_configure() -> None:
     """The JVMs of tests end before what their second compiler makes pays: without it they take half the time
     of the processor."""
@@ -206,14 +215,12 @@ def kafka_home() -> Path:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Kubernetes control plane that all tests share; each takes a namespace of its own."""
-    from tests.harness.deployments import control_plane_in, kubernetes_home
+    from benchmarks.kubernetes.plane import MISSING, control_plane_in, kubernetes_home
 
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
     home = kubernetes_home()
     if home is None:
-        pytest.skip(
-            "no Kubernetes control plane: FOREBAY_KUBERNETES_HOME is not set and ../shared/k8s is missing"
-        )
+        pytest.skip(MISSING)
     with control_plane_in(tmp_path_factory.mktemp("kubernetes"), home) as plane:
         yield plane
 

@@ -25,6 +25,7 @@ from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
 from forebay.config import parse_spec
 from forebay.deploy.kubernetes import DeploymentSpec
+from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.documents import check_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
@@ -190,6 +191,8 @@ def test_pipelines_load(
         check_document(GatewaySpec, value, what="gateway", name=str(block))
     elif block.page in ("docs/how-to/kubernetes.md", "docs/deployment.md") and "source" not in value:
         check_document(DeploymentSpec, value, what="deployment", name=str(block))
+    elif block.page in ("docs/how-to/ray.md", "docs/ray-fleet.md") and "source" not in value:
+        check_document(RayFleetSpec, value, what="Ray fleet", name=str(block))
     else:
         parse_spec(value)
 
@@ -281,11 +284,11 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    from forebay.flink.metrics import COUNTERS, GAUGES
+    from forebay.flink.metrics import COUNTERS, GAUGES, SCALING_GAUGES
 
     text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
     told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
-    assert told == {*COUNTERS, *GAUGES}
+    assert told == {*COUNTERS, *GAUGES, *SCALING_GAUGES}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)

@@ -1,4 +1,5 @@
-"""The tables of docs/pipeline.md, gateway.md and deployment.md, made from the models: what the code takes.
+"""The tables of the pages about pipelines, the gateway and deployments, made from the models: what the code
+takes.
 
 `python -m tools.key_reference docs/pipeline.md` brings a page up to date; a test checks that it is.
 """
@@ -15,10 +16,15 @@ from pydantic import BaseModel
 
 from forebay.config.spec import PipelineSpec
 from forebay.deploy.kubernetes import DeploymentSpec
+from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
 from forebay.gateway.spec import GatewaySpec
 
-SPECS: dict[str, type[BaseModel]] = {"gateway": GatewaySpec, "deployment": DeploymentSpec}
+SPECS: dict[str, type[BaseModel]] = {
+    "gateway": GatewaySpec,
+    "deployment": DeploymentSpec,
+    "ray-fleet": RayFleetSpec,
+}
 """The settings that a page is about; every other one is about pipelines."""
 BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
 END = "<!-- … to here. -->"

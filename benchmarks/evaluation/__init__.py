@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.evaluation import batching, grid, interplay, peers
+from benchmarks.evaluation import (
+    batching,
+    disaggregation,
+    goodput,
+    grid,
+    interplay,
+    kubernetes,
+    peers,
+    scaling,
+    sustained,
+)
 from benchmarks.evaluation.page import Page
 
-PAGES: Sequence[Page] = (batching.PAGE, grid.PAGE, interplay.PAGE, peers.PAGE)
+PAGES: Sequence[Page] = (
+    batching.PAGE,
+    grid.PAGE,
+    interplay.PAGE,
+    sustained.PAGE,
+    goodput.PAGE,
+    scaling.PAGE,
+    kubernetes.PAGE,
+    disaggregation.PAGE,
+    peers.PAGE,
+)
 """In the order in which the front page lists them."""

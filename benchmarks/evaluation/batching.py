@@ -12,6 +12,7 @@ from forebay.bench.statistics import can_tell, percentile
 
 LARGE = ("batching-1536.json", "batching-128-512.json")
 QUICK = "batching-quick.json"
+LATENCY = "batching-latency.json"
 BURST = "burst.json"
 PUBLISHED_BURST = (5000, 26.07, 0.15)
 """Of the original: prompts in one request, its seconds, and those of a request alone."""
@@ -20,7 +21,7 @@ PUBLISHED_BURST = (5000, 26.07, 0.15)
 def render(records: Records) -> Rendered:
     """Throughput and latency of both systems, the burst, and where each document comes from."""
     large = merged([records[name] for name in LARGE])
-    quick, burst = records[QUICK], records[BURST]
+    quick, burst, waited = records[QUICK], records[BURST], records[LATENCY]
     model = large["provenance"]["model"]
     title = f"{model}, {large['held_equal']['number_type']}"
     limits = sorted(large["throughput"], key=int)
@@ -30,6 +31,7 @@ def render(records: Records) -> Rendered:
         tables={
             "throughput": throughput_table(large),
             "throughput-quick": throughput_table(quick),
+            "latency": latency_table(waited),
             "burst": burst_table(burst),
             "origin": origin(records),
         },
@@ -37,7 +39,7 @@ def render(records: Records) -> Rendered:
         finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
         f"batching, more where answers are less even. A short request among {burst['requests']} takes "
         f"{burst['gain']:.1f} times less of the engine's time than alone.",
-        learned={"Published tables beside ours": published(ratios, limits, burst)},
+        learned={"Published tables beside ours": f"{published(ratios, limits, burst)} {medians(waited)}"},
     )
 
 
@@ -50,6 +52,20 @@ def published(ratios: Sequence[float], limits: Sequence[str], burst: Mapping[str
         f"requests at once over one alone: {burst['gain']:.1f} here, "
         f"{theirs * alone_s / theirs_s:.1f} published."
     )
+
+
+def medians(document: Mapping[str, Any]) -> str:
+    """The median latency of both systems at each rate, those of INVALID loads in brackets."""
+    told = []
+    for rate, of in document["latency"].items():
+        static, continuous = (
+            bracketed(
+                f"{of[system]['p50_s']:.1f}", doubtful=f"{system}, {rate} requests/s" in document["reasons"]
+            )
+            for system in (STATIC, CONTINUOUS)
+        )
+        told.append(f"{static} and {continuous} s at {of[STATIC]['rate_per_s']:.2f} requests/s")
+    return f"Median latency, static and continuous: {', '.join(told)}."
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -147,4 +163,4 @@ def bracketed(words: str, *, doubtful: bool) -> str:
     return f"({words})" if doubtful else words
 
 
-PAGE = Page("batching", "What does continuous batching gain?", (*LARGE, QUICK, BURST), render)
+PAGE = Page("batching", "What does continuous batching gain?", (*LARGE, QUICK, LATENCY, BURST), render)

@@ -12,6 +12,7 @@ from forebay.bench.presets.interplay.factors import BASE
 from forebay.bench.presets.interplay.picture import interplay_figure
 
 RECORD = "interplay.json"
+WINDOWS = "interplay-windows.json"
 
 
 def render(records: Records) -> Rendered:
@@ -19,6 +20,8 @@ def render(records: Records) -> Rendered:
     document = records[RECORD]
     cells = document["cells"]
     rows = point_rows(document)
+    windows = records[WINDOWS]
+    of_windows, told = point_rows(windows), batches(windows["cells"])
     base = [cell["stream"]["answered_s"]["p50"] for cell in cells if cell["factor"] == BASE and cell["valid"]]
     valid = [cell for cell in cells if cell["valid"]]
     noise = (
@@ -30,11 +33,15 @@ def render(records: Records) -> Rendered:
             "load": f"{document['rate_per_s']:.2f} events/s, {document['options']['events']} events at each "
             "point.\n",
             "invalid": invalid(document, cells, name_of),
+            "windows": table(of_windows[0], of_windows[1:]),
+            "windows-invalid": invalid(windows, windows["cells"], name_of),
             "origin": origin(records),
         },
         plots={"interplay.svg": interplay_figure(document)},
         finding=f"{noise}: only larger differences count. {len(valid)} of {len(cells)} points are valid.",
-        learned={"Stream and engine": f"{noise}. {checkpoints(valid)} {shared(valid)} {queue(valid)}"},
+        learned={
+            "Stream and engine": f"{noise}. {checkpoints(valid)} {shared(valid)} {queue(valid)} {told}",
+        },
     )
 
 
@@ -63,8 +70,18 @@ def queue(cells: list[Any]) -> str:
     return f"Valid points at which requests waited in vLLM: {'; '.join(waited) or 'none'}."
 
 
+def batches(cells: list[Any]) -> str:
+    """How many calls ran at once in windows of few and of many keys."""
+    found = [
+        f"{cell['stream']['resources']['running_mean']:.1f} ({cell['value']})"
+        for cell in cells
+        if cell["factor"] == "windows" and cell["valid"]
+    ]
+    return f"Calls of windows that ran at once, on average: {', '.join(found) or 'unknown'}."
+
+
 def name_of(cell: Mapping[str, Any]) -> str:
     return f"{cell['factor']}, {cell['value']}"
 
 
-PAGE = Page("interplay", "What do a stream's settings do to the engine, and back?", (RECORD,), render)
+PAGE = Page("interplay", "What do a stream's settings do to the engine, and back?", (RECORD, WINDOWS), render)

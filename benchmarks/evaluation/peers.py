@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin
@@ -9,7 +10,7 @@ from benchmarks.peers.tables import added_lines, doubt, markdown, table_of, titl
 from benchmarks.picture import added_figure
 
 RECORD = "peers.json"
-LATENCY, KILL = "latency", "kill"
+LATENCY, REFUSALS, KILL = "latency", "refusals", "kill"
 
 
 def render(records: Records) -> Rendered:
@@ -22,13 +23,13 @@ def render(records: Records) -> Rendered:
     used = [
         f"{titles[name]} {found['processor_ms_per_event']:.1f} ms, {found['memory_mb']} MB"
         for name, found in ordered
-        if "memory_mb" in found
+        if found.get("processor_ms_per_event") is not None
     ]
-    killed = [
-        f"{titles[name]} {found['lost']} lost, {found['doubled']} doubled"
-        for name, found in parts[KILL]["peers"].items()
-        if "lost" in found
-    ]
+    after = "".join(
+        f" After {what}: {_left(parts[part], titles)}."
+        for part, what in ((KILL, "SIGKILL"), (REFUSALS, "refusals"))
+        if part in parts
+    )
     ours = measured["forebay"]
     return Rendered(
         tables={part: markdown(table_of(part, document)) + "\n" for part in parts}
@@ -39,7 +40,7 @@ def render(records: Records) -> Rendered:
         f"measured, {len(measured) - len(ordered)} with figures that are INVALID.",
         learned={
             "Other systems": f"Time added to an event by scripted calls, medians: {'; '.join(added)}. "
-            f"Processor time for an event, and memory: {'; '.join(used)}. After SIGKILL: {'; '.join(killed)}."
+            f"Processor time for an event, and memory: {'; '.join(used)}.{after}"
         },
     )
 
@@ -48,6 +49,14 @@ def in_order(measured: Any) -> list[tuple[str, Any]]:
     """Those with figures that are valid, the least latency first."""
     found = [(name, of) for name, of in measured.items() if "added_ms_p50" in of and doubt(of) is None]
     return sorted(found, key=lambda one: float(one[1]["added_ms_p50"]))
+
+
+def _left(part: Any, titles: Mapping[str, str]) -> str:
+    return "; ".join(
+        f"{titles[name]} {found['lost']} lost, {found['doubled']} doubled"
+        for name, found in part["peers"].items()
+        if "lost" in found
+    )
 
 
 def told(value_ms: float) -> str:

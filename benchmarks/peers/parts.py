@@ -1,8 +1,9 @@
 """The loads that every peer is measured with, and the document that comes of them.
 
-`latency`: 100 events/s, of whose calls 95 % take 50 ms and 5 % take 2 s. `vllm`: a real engine. `refusals`:
-an engine that answers every call with 429 and `Retry-After: 1` for a while. `kill`: all processes of the peer
-are killed in mid-stream, and it is started again as its documentation says.
+`latency`: 100 events/s, of whose calls 95 % take 50 ms and 5 % take 2 s, to a system that has had this load
+for a while. `vllm`: a real engine. `refusals`: an engine that answers every call with 429 and
+`Retry-After: 1` for a while. `kill`: all processes of the peer are killed in mid-stream, and it is started
+again as its documentation says.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def load_of(part: PartName, *, quick: bool) -> Load:
     """What is offered in a part."""
     match part:
         case "latency":
-            return Load(100, 20 if quick else 45, warm_s=5 if quick else 10, drain_s=20)
+            return Load(100, 50 if quick else 120, warm_s=30 if quick else 60, drain_s=20)
         case "vllm":
-            return Load(4, 15 if quick else 40, warm_s=3 if quick else 8, drain_s=30)
+            return Load(4, 30 if quick else 90, warm_s=10 if quick else 30, drain_s=30)
         case "refusals":
             refused = refusals_of(quick=quick)
             return Load(20, refused.begin_s + refused.seconds + 10, drain_s=60)

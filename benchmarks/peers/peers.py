@@ -7,6 +7,7 @@ from forebay.connectors.jars import KAFKA
 from forebay.errors import SettingError
 
 OPENAI_JAR = "flink-model-openai-2.3.0.jar"
+WRONG_ROWS = "not measured: it gives events the answers of others"
 FLINK_DOCS = "https://nightlies.apache.org/flink/flink-docs-stable/docs"
 
 PEERS = (
@@ -37,7 +38,18 @@ PEERS = (
         docs=f"{FLINK_DOCS}/dev/table/functions/udfs/",
         packages=("apache-flink", "aiohttp"),
         checkpoints="flink",
-        options={"bundle_ms": 1000, "bundle_size": 1000},
+        options={"bundle_ms": 1000, "bundle_size": 1000, "copy_rows": False},
+        jars=(KAFKA.name,),
+        limits=dict.fromkeys(("vllm", "refusals", "kill"), WRONG_ROWS),
+    ),
+    Peer(
+        "async_scalar_function_mended",
+        "AsyncScalarFunction, rows copied",
+        "async_scalar_function.py",
+        docs=f"{FLINK_DOCS}/dev/table/functions/udfs/",
+        packages=("apache-flink", "aiohttp"),
+        checkpoints="flink",
+        options={"bundle_ms": 1000, "bundle_size": 1000, "copy_rows": True},
         jars=(KAFKA.name,),
     ),
     Peer(
@@ -59,6 +71,18 @@ PEERS = (
         checkpoints="flink",
         options={"models": 20},
         jars=(KAFKA.name, OPENAI_JAR),
+    ),
+    Peer(
+        "flink_agents",
+        "Flink Agents",
+        "flink_agents_job.py",
+        docs="https://nightlies.apache.org/flink/flink-agents-docs-release-0.2/",
+        packages=("flink-agents", "apache-flink", "openai"),
+        requirements="agents.txt",
+        checkpoints="flink",
+        # A bundle of PyFlink's stands before the agent and one after it: what is quick here costs no call.
+        options={"bundle_ms": 10, "mode": "process", "max_retries": 100},
+        jars=(KAFKA.name,),
     ),
     Peer(
         "quix",

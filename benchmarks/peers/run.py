@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,8 +49,8 @@ class Load:
 class Observed:
     """What was seen of one run. Moments are of the monotonic clock. `written` and `committed`: all results as
     each kind of consumer saw them. `late_s`: by how much an event was sent late at most. `checkpoints_ms`:
-    how long each checkpoint took, None where the system has none that tell. `ended`: the exit status and last
-    words of a program that ended by itself."""
+    how long each checkpoint took that began after the warm-up, None where the system has none that tell.
+    `ended`: the exit status and last words of a program that ended by itself."""
 
     start_s: float
     end_s: float
@@ -111,6 +111,7 @@ def observe(
         start_s = time.monotonic() + LOOK_S
         sender = _Sender(feed, load, start_s)
         began(start_s)
+        warm_at = time.time() + LOOK_S + load.warm_s
         back_s = None
         if load.kill_at_s is not None:
             _sleep_until(start_s + load.kill_at_s)
@@ -131,7 +132,7 @@ def observe(
         )
         # What comes twice may come late.
         _wait(lambda: False, min(3.0, load.drain_s))
-        checkpoints_ms = _checkpoints(peer, order, place)
+        checkpoints_ms = _checkpoints(peer, order, place, warm_at)
         status = process.status()
         ended = None if status is None else f"ended with status {status}: {process.last_words()[-600:]}"
         return Observed(
@@ -203,8 +204,18 @@ def _newest(peer: Peer, place: Place) -> str | None:
     return None if found is None else str(found)
 
 
-def _checkpoints(peer: Peer, order: Order, place: Place) -> tuple[int, ...] | None:
-    """How long each took, in milliseconds, as Flink tells; None where it does not."""
+def durations_ms(history: Iterable[Mapping[str, Any]], since: float) -> tuple[int, ...]:
+    """Milliseconds that each complete checkpoint of Flink's `history` took which began at `since` or later,
+    a time of the system's clock in seconds."""
+    return tuple(
+        each["end_to_end_duration"]
+        for each in history
+        if each["status"] == "COMPLETED" and each["trigger_timestamp"] >= since * 1000
+    )
+
+
+def _checkpoints(peer: Peer, order: Order, place: Place, since: float) -> tuple[int, ...] | None:
+    """`durations_ms` of the job; None where it does not tell."""
     if peer.checkpoints is None:
         return None
     if peer.checkpoints == "flink":
@@ -217,7 +228,7 @@ def _checkpoints(peer: Peer, order: Order, place: Place) -> tuple[int, ...] | No
         history = rest.json(f"/jobs/{jobs[0]['id']}/checkpoints")["history"]
     except (LaunchError, LookupError):
         return None
-    return tuple(each["end_to_end_duration"] for each in history if each["status"] == "COMPLETED")
+    return durations_ms(history, since)
 
 
 def _wait(there: Callable[[], bool], seconds: float) -> bool:

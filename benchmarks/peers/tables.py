@@ -76,6 +76,12 @@ ADDED = (
     Column("committed p50", milliseconds("added_ms_committed_p50")),
     Column("committed p99", milliseconds("added_ms_committed_p99")),
 )
+TAKEN = (
+    Column("p50", milliseconds("added_ms_p50")),
+    Column("p90", milliseconds("added_ms_p90")),
+    Column("committed p50", milliseconds("added_ms_committed_p50")),
+    Column("committed p90", milliseconds("added_ms_committed_p90")),
+)
 CHECKPOINTS = (
     Column("checkpoint p50", milliseconds("checkpoint_ms_p50", bounded=False)),
     Column("checkpoints", number("checkpoints")),
@@ -91,7 +97,7 @@ LOST = (
 )
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "latency": (RATE, *ADDED, *CHECKPOINTS, Column("most in flight", number("max_in_flight")), *USE),
-    "vllm": (RATE, *ADDED, *CHECKPOINTS, *LOST[:2], *USE),
+    "vllm": (RATE, *TAKEN, *CHECKPOINTS, *LOST[:2], *USE),
     "refusals": (
         *LOST,
         Column("calls while refused", number("calls_while_refused")),
@@ -108,7 +114,10 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 def title_of(part: str, shape: Figures) -> str:
     """What was offered, in words."""
-    rate = f"{shape['rate_per_s']:g} events/s for {shape['seconds']:g} s"
+    warm_s = shape.get("warm_s", 0)
+    rate = f"{shape['rate_per_s']:g} events/s for {shape['seconds'] - warm_s:g} s"
+    if warm_s:
+        rate += f", after {warm_s:g} s of the same"
     return {
         "latency": f"95 % of calls 50 ms, 5 % 2 s; {rate}",
         "vllm": f"vLLM with SmolLM2-135M, at most {shape.get('max_tokens', 0)} tokens; {rate}; the engine's "
@@ -146,12 +155,12 @@ def markdown(table: TableOf) -> str:
 
 
 def added_lines(document: Document) -> dict[str, Sequence[float]]:
-    """The quantiles of the time added, by the title of each peer that has them; INVALID ones say so."""
+    """The quantiles of the time added, by the title of each peer that has them; INVALID ones are left out."""
     peers = document["parts"]["latency"]["peers"]
     return {
-        about["title"] + (", INVALID" if doubt(peers[name]) else ""): peers[name]["added_ms"]
+        about["title"]: peers[name]["added_ms"]
         for name, about in document["peers"].items()
-        if "added_ms" in peers.get(name, {})
+        if "added_ms" in peers.get(name, {}) and doubt(peers[name]) is None
     }
 
 

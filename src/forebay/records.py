@@ -74,7 +74,8 @@ class Timeline:
     """When an event passed each station, by the wall clock, in microseconds since the Unix epoch.
 
     Attributes:
-        read_us: The pipeline got it from its source.
+        read_us: The pipeline got it from its source. Of what a timer gives: the timer fired. Of what a
+            detector finds: it was found.
         accepted_us: The operator took it up, and kept it in its state from then on.
         sent_us: The call that was answered was sent to the engine.
         first_token_us: Its first token came; None where the engine did not stream.

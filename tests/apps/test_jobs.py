@@ -75,6 +75,29 @@ def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> Non
     assert len(copies) <= 1
 
 
+@pytest.mark.parametrize("job", [TrendsJob(), TopicsJob()], ids=["trends", "topics"])
+def test_without_labels_a_run_that_is_interrupted_goes_on_where_it_was(job: Any, pipelines: Any) -> None:
+    """No operator of the job asks a model: what is restored has to be found without one."""
+    document = job.document()
+    document["application"]["labels"] = False
+    events = list(job.events(6000, 1))
+    pipelines.write(*events, name="events.jsonl")
+    read = {"type": "jsonl", "path": "events.jsonl", "time": "at", "time_format": "unix_ms"}
+
+    def spec(speed: float) -> Any:
+        source = {**read, "replay": {"speed": speed}}
+        return pipelines.spec(prompt=None, source=source, **{**document, "shards": SHARDS})
+
+    with ReplicaThread(ReplicaScript()) as replica:
+        pipelines.interrupt(spec(20.0), replica.url, lambda: len(pipelines.lines()) >= 10)
+        before = answers(pipelines)
+        pipelines.run(spec(1e6), replica.url)
+        assert replica.report().calls == {}
+    told = {id: each for id, each in job.foretold(events).items() if each["kind"] not in {"why", "label"}}
+    assert 10 <= len(before) < len(told)
+    assert answers(pipelines) == told
+
+
 def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None:
     job = TopicsJob()
     events = odd(list(job.events(3000, 1)))

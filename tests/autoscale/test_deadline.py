@@ -167,3 +167,13 @@ def test_forecasts_are_never_negative(rates: list[float], window_s: float) -> No
         expected = forecast.expect((number + 1) * STEP_S)
         assert 0 <= expected < math.inf
         assert 0 <= forecast.above(expected, 0.01) < math.inf
+
+
+@pytest.mark.parametrize(("slo_s", "zero"), [(90.0, True), (30.0, False)])
+def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s: float, zero: bool) -> None:
+    policy = Deadline(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
+    settled(policy, 0.0, 600, ready=4)
+    assert settled(policy, 8.0, 660, ready=4, since_s=605.0) >= 1
+    # For as long as a start takes, and then as one would cost.
+    assert settled(policy, 0.0, 720, ready=4, since_s=665.0) >= 1
+    assert (settled(policy, 0.0, 900, ready=4, since_s=725.0) == 0) is zero

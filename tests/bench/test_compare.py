@@ -20,7 +20,7 @@ from forebay.bench.compare import (
 from forebay.bench.metrics import Slo
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import Report
-from forebay.bench.report.html_compare import comparison_page, difference_row
+from forebay.bench.report.html_compare import comparison_page, difference_row, request_curves
 from forebay.errors import SettingError
 
 
@@ -31,7 +31,7 @@ def report(
     return Report("serve", tuple(measured(replace(run, **(changes or {})), slo, verdict) for run in runs))
 
 
-def named(found: Comparison, name: str) -> Difference:
+def named(found: Comparison[Any], name: str) -> Difference:
     (load,) = found.loads
     (one,) = (one for one in load.differences if one.name == name)
     return one
@@ -201,12 +201,12 @@ def test_the_document_says_all() -> None:
 
 
 def test_the_page_of_a_comparison() -> None:
-    found = comparison_page(compare(report(0), report(1, slower=0.8)), "a.json", "<b>.json")
+    found = comparison_page(compare(report(0), report(1, slower=0.8)), "a.json", "<b>.json", request_curves)
     assert "A is a.json, B is &lt;b&gt;.json" in found
     assert found.count("<svg") == 4
     assert "circular block bootstrap" in found
     assert "<script" not in found
     refused: LoadRun = made_run(requests=300, seed=1)
     bad = Report("serve", (measured(refused, verdict=invalid("<i>late</i>")),))
-    found = comparison_page(compare(report(0), bad, anyway=True), "a", "b")
+    found = comparison_page(compare(report(0), bad, anyway=True), "a", "b", request_curves)
     assert "&lt;i&gt;late&lt;/i&gt;" in found

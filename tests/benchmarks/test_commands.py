@@ -23,6 +23,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
     monkeypatch.setattr("benchmarks.recovery.measure_recovery", measure)
     monkeypatch.setattr("benchmarks.peers.parts.measure_peers", measure)
+    monkeypatch.setattr("benchmarks.kubernetes.measure.measure_kubernetes", measure)
 
 
 def refused(*words: str) -> BaseException:
@@ -43,6 +44,8 @@ def refused(*words: str) -> BaseException:
         (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
         (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
         (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* cannot be made: Not a directory"),
+        (["kubernetes", "--json", "{}/none/a.json"], "--json: there is no folder"),
+        (["kubernetes", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in"),
         (["peers", "--peer", "storm"], "--peer: expected one of .*, found 'storm'"),
         (["peers", "--part", "speed"], "--part: expected one of latency, .*, found 'speed'"),
         (["peers", "--json", "{}/none/a.json"], "--json: there is no folder"),

@@ -59,7 +59,16 @@ def test_a_server_that_runs_is_measured_without_its_kv_cache_being_changed(
         result = run("--url", replica.url, *SMALL, "--json", str(tmp_path / "found.json"))
     document = orjson.loads((tmp_path / "found.json").read_bytes())
     factors = {cell["factor"] for cell in document["cells"]}
-    assert factors == {"base", "capacity", "checkpoint", "ordering", "prefix", "subtasks", "bundle"}
+    assert factors == {
+        "base",
+        "capacity",
+        "checkpoint",
+        "ordering",
+        "prefix",
+        "subtasks",
+        "windows",
+        "bundle",
+    }
     assert "capacity: 64" in " ".join(result.stdout.split())
     assert result.exit_code == (0 if document["valid"] else 1)
 

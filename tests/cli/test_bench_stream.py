@@ -7,13 +7,15 @@ from pathlib import Path
 import orjson
 import pytest
 import typer
-from tests.bench.stream.stream_runs import even, lost, stream_run
+from tests.bench.stream.stream_runs import even, event, lost, stream_run
 from typer.testing import CliRunner
 
-from forebay.bench.stream.document import MeasuredStream, measured_stream
+from forebay.bench.report.html_stream import stream_page
+from forebay.bench.stream.document import MeasuredStream, event_lines, measured_stream
 from forebay.bench.stream.options import EventSlo
+from forebay.bench.stream.records import ResultRecord
 from forebay.cli import application
-from forebay.cli.bench_stream import headlines, load_words, rate_words, reported
+from forebay.cli.bench_stream_figures import headlines, load_words, rate_words, reported, show_rate
 from forebay.errors import LaunchError, SettingError
 
 ASKED = {
@@ -42,6 +44,10 @@ def pipeline(tmp_path: Path) -> Path:
         (["stream", "--process", "engine"], "--process: expected NAME=PID"),
         (["stream", "--find-rate", "--events", "9"], "--find-rate: expected none with --events"),
         (["stream", "--find-rate", "--repeats", "2"], "--find-rate: expected none with --repeats"),
+        (
+            ["stream", "--find-rate", "--slo-event-ms", "5000", "--set", "checkpoint.interval_s=5"],
+            "--slo-event-ms: 5000 ms to the commit cannot be kept at any rate",
+        ),
         (["stream", "--set", "capacity=0"], "capacity"),
         (["stream", "--set", "prompt=null"], "prompt"),
         (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "expected one of them"),
@@ -61,6 +67,17 @@ def test_what_is_wrong_is_said_before_anything_starts(
     error = CliRunner().invoke(application(), ["bench", command, str(pipeline), *options]).exception
     assert isinstance(error, SettingError), error
     assert said in str(error)
+
+
+def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
+    pipeline.write_text(
+        "name: p\nsource: {type: sse, url: 'http://127.0.0.1:9/', time: t}\napplication: {type: trends}\n"
+        "sink: {type: jsonl, path: out}\n"
+    )
+    words = ["bench", "stream", str(pipeline), "--find-rate"]
+    error = CliRunner().invoke(application(), words).exception
+    assert isinstance(error, SettingError)
+    assert "--find-rate: expected none with application trends" in str(error)
 
 
 def _starts(session: object) -> None:
@@ -134,11 +151,57 @@ def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "run.json").exists()
 
 
+def test_the_words_and_the_page_of_results_that_stand_for_many_events() -> None:
+    records = [
+        ResultRecord(
+            each, f"k@{each}", float(each), emitted_s=each + 0.5, read_s=each + 0.5, answered_s=each + 1.0,
+            left_s=each + 1.0, committed_s=each + 1.5, results=1, stands_for=5, expected=5 + (each == 3),
+        )
+        for each in range(9)
+    ]  # fmt: skip
+    asked = {**ASKED, "pipeline": {"name": "chat", "window": "tumbling", "window_size_s": 1.0}}
+    one = measured_stream(stream_run(even(200), results=tuple(records), asked=asked), EventSlo(within_s=1.6))
+    assert next(headlines(one)) == "9 of 9 results committed, 1 of other events"
+    assert load_words(asked) == "chat: 200 events, poisson rate_per_s 10; tumbling windows size 1 s"
+    assert any("k@3 for 5, and 6 belong into it" in reason for reason in one.verdict.reasons)
+    page = stream_page([one], "stream")
+    assert "results that were there within a time" in page
+    assert "until its window was found to be over" in page
+    assert len(list(event_lines([one]))) == 209
+
+
 def test_the_words_of_a_run() -> None:
     one = measured_stream(stream_run([*even(199), lost(199, 19.9)], asked=ASKED), EventSlo(within_s=1.0))
     lines = list(headlines(one))
     assert lines[0] == "199 of 200 events committed, 1 lost"
     assert "goodput 99.5%" in lines[2]
-    assert load_words(ASKED) == "topics: 200 events, poisson rate_per_s 10.0"
+    assert load_words(ASKED) == "topics: 200 events, poisson rate_per_s 10"
     assert rate_words(None, 3.0) == "no rate was found that is sustained each time"
     assert rate_words(2.5, 3.0) == "2.5 events/s are sustained; 3 are not"
+
+
+def test_the_causes_of_dead_letters_are_told() -> None:
+    refused = [
+        event(number, number / 10, error=error, results=0, committed_s=None, letters=1)
+        for number, error in enumerate(["too_long: 9 tokens", "timeout: 60 s", "too_long: 8 tokens"])
+    ]
+    lines = list(headlines(measured_stream(stream_run([*even(200)[3:], *refused], asked=ASKED))))
+    assert lines[0] == "197 of 200 events committed, 3 dead letters"
+    assert lines[1:3] == [
+        "2 of 3 dead letters: too_long: 9 tokens",
+        "1 of 3 dead letters: timeout: 60 s",
+    ]
+
+
+def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found: list[MeasuredStream] = []
+    asked = {**ASKED, "schedule": {"kind": "poisson", "rate_per_s": 4.47213595499958}}
+
+    def more() -> dict[str, object]:
+        return {"sustained_per_s": 4.47213595499958, "not_sustained_per_s": 5.0, "invalid": []}
+
+    with reported(found, None, None, command="find-rate", more=more, judged=False, answer=show_rate):
+        found.append(measured_stream(stream_run(even(200), asked=asked)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "4.472 events/s are sustained; 5 are not"
+    assert "topics: 200 events, poisson rate_per_s 4.472" in lines

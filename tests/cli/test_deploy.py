@@ -7,8 +7,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from benchmarks.kubernetes.plane import ControlPlane
 from ruamel.yaml import YAML
-from tests.harness.deployments import PIPELINE, VARIANTS, ControlPlane
+from tests.harness.deployments import PIPELINE, VARIANTS
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
@@ -53,6 +54,9 @@ def test_into_a_folder_with_dockerfiles_and_nothing_of_a_part_that_is_gone(folde
     )
     assert done.exit_code == 0, done.output
     assert not (folder / "k8s" / "gateway.yaml").exists()
+    assert [path.name for path in (folder / "k8s" / "images").iterdir()] == ["pipeline.Dockerfile"]
+    dockerfile = (folder / "k8s" / "images" / "pipeline.Dockerfile").read_text()
+    assert "\nCOPY flink-sql-connector-kafka-" in dockerfile
     assert (folder / "k8s" / "mine.yaml").read_text() == "kept"
     listed = YAML(typ="safe").load(folder / "k8s" / "kustomization.yaml")
     assert listed["namespace"] == "prod"

@@ -91,6 +91,20 @@ def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     assert len(lines) == 4
 
 
+def test_trouble_with_the_object_store_is_told_when_it_begins_and_ends() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        line.show(NOW)
+        for _ in range(2):
+            line.show(replace(NOW, store_failure="bucket b: the keys have expired; renew them"))
+        line.show(NOW)
+    lines = text(where).splitlines()
+    assert lines[1:] == [
+        "bucket b: the keys have expired; renew them. The stream goes on, and results wait",
+        "the object store can be used again",
+    ]
+
+
 CLOSING = (
     "CheckpointException: Checkpoint was declined (task is closing)",
     "CheckpointException: TaskManager received a checkpoint request for unknown task a1b2. Failure reason: "

@@ -50,6 +50,18 @@ def test_a_workload_with_a_price(model: Path) -> None:
     assert per_hour == pytest.approx(cost["per_hour"])
 
 
+def test_two_pools_are_planned_where_the_network_is_given(model: Path) -> None:
+    words = (str(model), "--rate", "20", "--prompt-tokens", "500", "--output-tokens", "50-150")
+    assert planned(*words)["split"] is None
+    more = (*words, "--transfer-bandwidth", "12.5", "--price", "3")
+    split = planned(*more)["split"]
+    assert split["replicas"] >= 2
+    assert split["per_hour"] == 3 * split["replicas"]
+    assert not split["pays"], "one mixed replica is enough"
+    shown = CliRunner().invoke(application(), ["plan", *more])
+    assert "does not pay: it takes" in shown.stdout
+
+
 def test_the_kv_cache_may_be_told(model: Path) -> None:
     found = planned(str(model), "--kv-cache-gib", "2", "--context", "8192")
     assert found["memory"]["requests"] == 2
@@ -64,7 +76,9 @@ def test_the_kv_cache_may_be_told(model: Path) -> None:
         (["--price", "-1"], "--price"),
         (["--memory-share", "1.5"], "--memory-share"),
         (["--rate", "5", "--prompt-tokens", "many"], "lengths"),
-        (["--kv-cache-type", "int2"], "--kv-cache-type"),
+        (["--kv-cache-type", "int2"], "--kv-cache-type: expected one of fp8"),
+        (["--ttft", "2"], "--ttft: is about a workload"),
+        (["--price", "3"], "--price: is about a workload"),
         (["--rate", "5", "--goal", "2"], "--goal"),
     ],
 )

@@ -97,7 +97,10 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ({"engine__url": "localhost:8000"}, "engine.url: expected a URL such as http://host:port, found"),
         ({"engine__url": "http://h:99999"}, "engine.url: expected a URL"),
         ({"engine": ["http://a:1", "b"]}, "engine[1]: expected a URL"),
-        ({"engine": {"url": "http://a:1", "file": "x"}}, "engine: expected one of 'url', 'file' and 'dns'"),
+        (
+            {"engine": {"url": "http://a:1", "file": "x"}},
+            "engine: expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray'",
+        ),
         ({"engine__dns": "name"}, "engine.dns: expected a URL such as http://host:port"),
         ({"routing": "best"}, "routing: expected one of random, round_robin, least_requests"),
         ({"sampling__stop": "x"}, "sampling.stop: expected a list, found 'x'"),

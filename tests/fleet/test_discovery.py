@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ TWO = ("http://a:8000", "http://b:8000")
 async def test_a_fixed_list_is_asked_once_and_names_each_replica_once() -> None:
     replicas = FixedReplicas(("http://a:8000/v1/", "http://b:8000", "http://a:8000"))
     assert await replicas.urls() == TWO
-    assert replicas.every_s == math.inf
+    assert [urls async for urls in replicas.updates()] == [TWO]
 
 
 @pytest.mark.parametrize("urls", [(), ("ftp://a",), ("http://u:secret@a:1",), (1,), ("",)])

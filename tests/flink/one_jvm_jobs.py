@@ -1,4 +1,4 @@
-"""Several jobs in one JVM, each with Python threads that call Java: `one_jvm_jobs.py FOLDER`.
+"""Several jobs in one JVM, each with Python threads that call Java: `one_jvm_jobs.py FOLDER EVENTS`.
 
 A process of its own, as native code that crashes would take the JVM of all other tests with it.
 """
@@ -19,7 +19,6 @@ from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Mixture
 from forebay.testing.waiting import wait_until
 
-EVENTS = 6000
 CANCELLED = 3
 OBJECTS = 50
 DELAY = Mixture(((0.9, 0.005), (0.1, 0.2)))
@@ -69,11 +68,11 @@ class _CallsJava:
             self._wrong = True
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, events: int) -> None:
     def runs(name: str, **settings: object) -> Runs:
         made = Runs(folder / name, log_dir=folder / "logs", engine=CallsJava(), capacity=16, **settings)
-        last = {"n": EVENTS, "text": "((hold:last))", "at": 20 * EVENTS}
-        made.feed([*({"n": n, "text": f"event {n}", "at": 20 * n} for n in range(EVENTS)), last])
+        last = {"n": events, "text": "((hold:last))", "at": 20 * events}
+        made.feed([*({"n": n, "text": f"event {n}", "at": 20 * n} for n in range(events)), last])
         return made
 
     ending = [runs(f"parallelism-{n}", event_time=True) for n in (2, 4)]
@@ -91,4 +90,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

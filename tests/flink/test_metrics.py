@@ -10,11 +10,13 @@ from forebay.flink.metrics import (
     COUNTERS,
     FLUSH_S,
     GAUGES,
+    NOTHING_DUE_S,
     NOTHING_READ_MS,
     WINDOW_S,
     FlinkMetrics,
     InferenceCounters,
     OperatorLoad,
+    ScalingGauges,
 )
 from forebay.records import Completion, Timing, Usage
 
@@ -119,9 +121,32 @@ def test_counters_that_did_not_move_are_not_touched() -> None:
 
 
 def test_a_flush_is_due_after_half_a_second() -> None:
-    metrics = FlinkMetrics(Group(), InferenceCounters(), Load())
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
     metrics.flush(100.0)
-    assert [metrics.due(100.0 + s) for s in (0.0, FLUSH_S - 0.01, FLUSH_S)] == [False, False, True]
+    seen = []
+    for number, later_s in enumerate((0.0, FLUSH_S - 0.01, FLUSH_S)):
+        counts.results = number + 1
+        metrics.flush_if_due(100.0 + later_s)
+        seen.append(group.groups["forebay"].values()["results"])
+    assert seen == [0, 0, 3]
+
+
+def test_what_scaling_tells_is_flushed_at_once_and_a_wanted_number_not_before_it_is_known() -> None:
+    group, counts, told = Group(), InferenceCounters(), list[str]()
+    metrics = FlinkMetrics(group, counts, Load())
+    counts.scaling = ScalingGauges()
+    metrics.told_by(lambda: told.append("woken"))
+    metrics.flush(100.0)
+    found = group.groups["forebay"].values()
+    assert (found["backlog_tokens"], found["next_deadline_s"]) == (0, NOTHING_DUE_S)
+    assert "wanted_replicas" not in found
+    for _ in range(2):
+        counts.scaling.set(2, 1500, -3)
+    assert told == ["woken"]
+    metrics.flush_if_due(100.1)
+    found = group.groups["forebay"].values()
+    assert [found[name] for name in ("wanted_replicas", "backlog_tokens", "next_deadline_s")] == [2, 1500, -3]
 
 
 def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import orjson
 import pytest
+from hypothesis import settings
 
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.testing.answers import echo
 
 pytestmark = pytest.mark.flink
-EVENTS = 6000
+SCRIPT = Path(__file__).with_name("one_jvm_jobs.py")
+EVENTS = min(6000, 20 * settings.default.max_examples)
+"""2,000, and 6,000 with `make test-faults`."""
 
 
 def test_jobs_whose_threads_call_java_are_exact_while_others_are_cancelled(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("one_jvm_jobs.py")), str(tmp_path / "jobs")],
+        [sys.executable, str(SCRIPT), str(tmp_path / "jobs"), str(EVENTS)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

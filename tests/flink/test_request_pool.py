@@ -46,6 +46,9 @@ class Scripted:
         self._loop = asyncio.get_running_loop()
         return self
 
+    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+        """Nobody asks."""
+
     async def answer(self, item: KeyedEvent) -> Answer:
         assert self._loop is not None
         answer = self._answers[item.id] = self._loop.create_future()
@@ -324,6 +327,9 @@ class Immediate:
 
     async def open(self) -> Immediate:
         return self
+
+    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+        """Nobody asks."""
 
     async def answer(self, item: KeyedEvent) -> Answer:
         self.in_flight += 1

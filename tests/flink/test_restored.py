@@ -22,6 +22,8 @@ from forebay.testing.waiting import wait_until
         ((), True),
         (("source events", "infer"), False),
         (("source events", "infer: 8 shards"), True),
+        # Of stages that ask nothing.
+        (("source events", "infer-clock", "infer-rates"), True),
     ],
     ids=str,
 )
@@ -29,7 +31,7 @@ def test_shards_fall_evenly_unless_the_checkpoint_is_of_a_version_in_which_they_
     uids: tuple[str, ...] | None, even: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds(monkeypatch, uids)
-    assert even_shards(None) is even
+    assert even_shards(None, "infer") is even
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
@@ -85,7 +87,7 @@ def test_state_of_a_version_with_uneven_shards_lives_on_where_it_is(
     runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
     runs.feed([*events(0, 40), *events(40, 60, hold="a")])
     with monkeypatch.context() as older:
-        older.setattr(infer_module, "even_shards", lambda env: False)
+        older.setattr(infer_module, "even_shards", lambda env, name: False)
         older.setattr(infer_module, "shards_uid", lambda env, name, shards, bound: name)
         job = runs.start()
         wait_until(lambda: len(runs.calls()) == 60 and len(runs.results()) == 40)

@@ -55,7 +55,7 @@ def test_a_keys_limits(tmp_path: Path) -> None:
     [
         ("", "expected a mapping with the keys of a gateway"),
         (f"engine: {{url: {URL}, kv_events: x}}", "engine.kv_events: expected tcp://"),
-        ("routing: random", "engine: expected exactly one of url, file and dns; found none"),
+        ("routing: random", "engine: expected exactly one of url, file, dns, kubernetes and ray; found none"),
         (f"engine: {{url: {URL}, file: x}}", "found url and file"),
         ("engine: ftp://x", "engine: expected a URL such as http://host:port"),
         (f"engine: {URL}\nrouting: best", "gateway.yaml:2: routing: expected one of random"),

@@ -1,13 +1,9 @@
-"""Deployments to render, and a real control plane to try them on."""
+"""Deployments to render."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,6 @@ from typing import Any
 import orjson
 
 from forebay.deploy.kubernetes import Deployment, load_deployment
-from forebay.testing import wait_until
 
 PIPELINE: dict[str, Any] = {
     "name": "triage",
@@ -23,6 +18,7 @@ PIPELINE: dict[str, Any] = {
     "prompt": "Which team should take this ticket?\n{{ text }}\n",
     "engine": {"model": "smollm2", "api_key": {"env": "ENGINE_KEY"}},
     "parallelism": 2,
+    "scaling": {"min": 0, "max": 4},
     "sink": {"type": "kafka", "bootstrap": "kafka:9092", "topic": "answers"},
     "dead_letters": {"type": "kafka", "bootstrap": "kafka:9092", "topic": "dead"},
 }
@@ -66,6 +62,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "scaling": {"by": "hpa", "max": 4},
     },
+    "controller": {
+        "pipeline": JOB,
+        "engine": {**ENGINE, "pools": [{"name": "prefill"}, {"name": "decode"}]},
+        "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 4},
+    },
     "inference pool": {
         "pipeline": JOB,
         "engine": ENGINE,
@@ -97,51 +98,3 @@ def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] = PIP
 def variant(name: str) -> Deployment:
     """The deployment of `VARIANTS` with this name."""
     return deployment_of(VARIANTS[name])
-
-
-class ControlPlane:
-    """A Kubernetes control plane on loopback: its programs, and kubectl."""
-
-    def __init__(self, home: Path, folder: Path) -> None:
-        self._program = [sys.executable, str(home / "kube")]
-        self._folder = folder
-        self.kubeconfig = folder / "kubeconfig"
-
-    def run(self, verb: str, *words: str) -> str:
-        """Run one of its commands; returns what it prints."""
-        command = [*self._program, verb, str(self._folder), *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            raise AssertionError(f"{' '.join(command)}: {done.stderr or done.stdout}")
-        return done.stdout
-
-    def kubectl(self, *words: str) -> str:
-        """Run kubectl as the administrator."""
-        return self.run("ctl", *words)
-
-
-def kubernetes_home() -> Path | None:
-    """The folder with the control plane's programs and the definitions of operators' resources."""
-    named = os.environ.get("FOREBAY_KUBERNETES_HOME")
-    home = Path(named) if named else Path(__file__).parents[3] / "shared" / "k8s"
-    return home if (home / "kube").is_file() else None
-
-
-def _all_established(plane: ControlPlane) -> bool:
-    found = orjson.loads(plane.kubectl("get", "crd", "-o", "json"))["items"]
-    conditions = [item.get("status", {}).get("conditions") or () for item in found]
-    return all(any(c["type"] == "Established" and c["status"] == "True" for c in each) for each in conditions)
-
-
-@contextmanager
-def control_plane_in(folder: Path, home: Path) -> Iterator[ControlPlane]:
-    """A control plane while the block runs, with the resources of Flink's operator, KEDA and others."""
-    plane = ControlPlane(home, folder)
-    plane.run("up")
-    try:
-        for definition in sorted((home / "crds").iterdir()):
-            plane.kubectl("apply", "--server-side", "-f", str(definition))
-        wait_until(lambda: _all_established(plane))
-        yield plane
-    finally:
-        plane.run("down")

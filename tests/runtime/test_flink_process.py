@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from forebay.config import parse_spec
 from forebay.processes import alive, wait_gone
-from forebay.runtime.attempt import Order
+from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.flink_protocol import end_of, end_of_jvm
 from forebay.runtime.reports import Checked, Failed, Lost
@@ -149,7 +149,10 @@ def order(folder: Path, **changes: object) -> Order:
     }
     (folder / "in.jsonl").touch()
     return Order(
-        parse_spec(document, base=folder), Settings(folder / "home", Path()), RunState(), job_id="a" * 32
+        spec=parse_spec(document, base=folder),
+        settings=Settings(folder / "home", Path()),
+        state=RunState(),
+        job_id="a" * 32,
     )
 
 
@@ -237,6 +240,25 @@ def test_one_whose_jars_are_others_is_not_taken(tmp_path: Path) -> None:
         taken = launcher.take((jar,))
         taken.kill()
         assert taken.pid == ahead.pid
+
+
+@pytest.mark.flink
+def test_one_that_was_started_ahead_prepares_before_it_gets_its_order(tmp_path: Path) -> None:
+    whole = order(tmp_path)
+    with FlinkLauncher(whole.settings) as launcher:
+        preparation = Preparation(spec=whole.spec, settings=whole.settings)
+        launcher.prepare(preparation, ())
+        assert not clients(), "nothing was started ahead"
+        launcher.start_ahead(())
+        (ahead,) = clients()
+        launcher.prepare(preparation, ())
+        taken = launcher.take(())
+        try:
+            assert taken.pid == ahead.pid
+            taken.send(whole)
+            assert heard(taken) == Checked()
+        finally:
+            taken.kill()
 
 
 @pytest.mark.flink

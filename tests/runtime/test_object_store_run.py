@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.object_store import StoreLink
 from benchmarks.process_under_test import PipelineProcess
 
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
@@ -18,8 +19,11 @@ from forebay.runtime.s3_state_store import S3Store
 from forebay.s3.client import S3Client
 from forebay.s3.location import S3Path
 from forebay.s3.lock import held_lock
+from forebay.settings import AWS_SECRETS
 from forebay.testing.answers import echo
-from forebay.testing.replica import ReplicaProcess
+from forebay.testing.cluster import local_cluster
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("object-store")]
@@ -28,7 +32,7 @@ EVENTS = 1200
 
 @pytest.fixture
 def engine() -> Iterator[str]:
-    with ReplicaProcess() as replica:
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.05))) as replica:
         yield replica.url
 
 
@@ -44,7 +48,7 @@ class Machines:
         events = (orjson.dumps({"n": number}) for number in range(EVENTS))
         (folder / "events.jsonl").write_bytes(b"\n".join(events))
 
-    def start(self, variables: Mapping[str, str], *options: str) -> PipelineProcess:
+    def start(self, variables: Mapping[str, str], *options: str, **changes: Any) -> PipelineProcess:
         self._count += 1
         work = self.folder / f"machine-{self._count}"
         connectors = work / "home" / "connectors"
@@ -59,10 +63,12 @@ class Machines:
             "sink": {"type": "jsonl", "path": f"{self.store}/results"},
             "checkpoint": {"dir": f"{self.store}/state", "interval_s": 0.5},
             "capacity": 16,
+            **changes,
         }
         (work / "pipeline.yaml").write_bytes(orjson.dumps(document))
         process = PipelineProcess(work / "pipeline.yaml", self._engine, work)
         process.environment = variables
+        process.options = options
         process.start()
         return process
 
@@ -110,10 +116,14 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     process = machines.start(store_server.variables)
     finish(process)
     exact(machines)
+    logs = (machines.folder / "machine-3" / "home" / "run" / "flink").glob("flink-forebay-*.log")
+    said = b"".join(log.read_bytes() for log in logs)
+    # What was loaded ahead is not loaded anew by the run.
+    assert said.count(b"Registering filesystem factory org.apache.flink.fs.s3hadoop.S3FileSystemFactory") < 2
     client = S3Client(machines.store.bucket)
     last = machines.job()
     assert last not in S3Store(machines.store / "state").jobs(), "what the job that finished left is deleted"
-    secrets = [store_server.variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    secrets = [store_server.variables[name] for name in AWS_SECRETS]
     places = [path for path in machines.folder.rglob("*") if path.is_file() and path.suffix != ".jar"]
     texts = [path.read_bytes() for path in places]
     for entry in client.entries(machines.store.key):
@@ -143,6 +153,65 @@ def test_a_silent_run_that_goes_on_completes_nothing_more(machines: Machines, st
     assert first.status() == 1
     assert "another run of pipeline 'moved' has taken over" in first.said()
     finish(machines.start(store_server.variables))
+    exact(machines)
+
+
+def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, store_server: Any) -> None:
+    """The first hears nothing of the store, and the second reaches it: that takes over, and finishes."""
+    with StoreLink(store_server.port) as link:
+        first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url})
+        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+        link.stall()
+        finish(machines.start(store_server.variables))
+        exact(machines)
+        # What it had sent, arrives now; and it goes on.
+        link.mend()
+        wait_until(lambda: first.status() is not None, tell=first.said)
+    assert first.status() == 1
+    # It finds so by the lock or by the record, whichever it writes first. Where the second takes long, as on
+    # a busy machine, the first has given the store up before.
+    assert "has taken over" in first.said() or "did not answer" in first.said()
+    exact(machines)
+
+
+def test_keys_that_expire_hold_results_up_until_they_are_renewed(
+    machines: Machines, store_server: Any
+) -> None:
+    """With task managers, each of which reads and writes by itself."""
+    run = machines.start(store_server.variables, parallelism=2, task_managers=2)
+    try:
+        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=run.said)
+        store_server.link.refuse(400, "ExpiredToken")
+        words = f"bucket {machines.store.bucket} at {store_server.link.url}: the keys have expired"
+        wait_until(lambda: words in run.said(), tell=run.said)
+        assert run.status() is None
+        store_server.link.mend()
+        wait_until(lambda: "the object store can be used again" in run.said(), tell=run.said)
+        finish(run)
+    finally:
+        run.kill_all()
+    exact(machines)
+
+
+def test_a_cluster_keeps_state_and_results_there(
+    machines: Machines, store_server: Any, s3_plugin: Path, tmp_path: Path
+) -> None:
+    """The command is killed, and another machine ends its job and goes on."""
+    plugins = tmp_path / "plugins"
+    (plugins / "s3").mkdir(parents=True)
+    (plugins / "s3" / s3_plugin.name).symlink_to(s3_plugin)
+    told = S3Client(machines.store.bucket).flink_options()
+    with local_cluster(tmp_path / "cluster", plugins=plugins, options=told) as address:
+        # Slow: its job is not to finish in the cluster before the other machine is there.
+        first = machines.start(store_server.variables, "--cluster", address, capacity=2)
+
+        def begun() -> bool:
+            assert first.status() is None, first.said()
+            return len(committed_parts(machines.store / "results")) > 1
+
+        wait_until(begun)
+        first.kill_all()
+        finish(machines.start(store_server.variables, "--cluster", address))
     exact(machines)
 
 

@@ -201,6 +201,9 @@ def test_a_server_that_is_away_leaves_the_record_as_it_was(place: Place, store_s
     store_server.link.cut()
     assert tidy(state, 1) is state
     store_server.link.mend()
+    store_server.link.refuse(400, "ExpiredToken")
+    assert tidy(state, 1) is state
+    store_server.link.mend()
     assert tidy(state, 1).completed is not None
 
 

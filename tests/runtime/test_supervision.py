@@ -278,3 +278,16 @@ def test_one_that_keeps_dying_ends_the_run_but_not_one_that_dies_now_and_then(
     owned.die()
     with pytest.raises(PipelineFailed, match=r"ended 4 times within 10 minutes; its log is the\.log"):
         keeper.mend()
+
+
+def test_while_no_replica_is_ready_nothing_can_come_of_what_is_in_flight() -> None:
+    begin, now_s = Vigil(0.0, DEADLINE_S), 0.0
+    for second in range(5000):
+        now_s = float(second)
+        looks = with_signs(looked_ms=second)
+        begin.heard(now_s, looks, served=False)
+    assert begin.stalled(now_s) is None
+    for second in range(5000, 10_000):
+        now_s = float(second)
+        begin.heard(now_s, with_signs(looked_ms=second))
+    assert "nothing came" in (begin.stalled(now_s) or "")

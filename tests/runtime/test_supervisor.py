@@ -14,7 +14,7 @@ from tests.harness.operators import complete_checkpoint
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.runtime import inference, supervisor
-from forebay.runtime.attempt import Order
+from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.reports import (
     AwaitsKafka,
     Checked,
@@ -29,6 +29,7 @@ from forebay.runtime.reports import (
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.state_store import LocalStore
 from forebay.settings import Settings
 
 RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
@@ -81,7 +82,12 @@ class Process:
 class Launcher:
     def __init__(self, processes: list[Process]) -> None:
         self.printed = None
+        self.prepared: list[Preparation] = []
         self._left = list(processes)
+
+    def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
+        assert not isinstance(preparation, Order)
+        self.prepared.append(preparation)
 
     def take(self, jars: Sequence[Path], *, planner: bool = False) -> Process:
         assert jars == (), "nothing is read from topics"
@@ -97,6 +103,7 @@ class Bench:
         self.seen: list[Snapshot] = []
         self.pauses: list[float] = []
         self.processes: list[Process] = []
+        self.prepared: list[Preparation] = []
         self.entered = 0
         (folder / "in.jsonl").write_text("{}\n")
         monkeypatch.setattr(inference, "served_model", lambda spec, url, say: "m")
@@ -120,6 +127,7 @@ class Bench:
         spec = parse_spec(document, base=self.folder)
         settings = Settings(home=self.folder / "home", python=Path())
         launcher: Any = Launcher(self.processes)
+        self.prepared = launcher.prepared
         return run_pipeline(
             spec, self.engine(), RunOptions(**options), settings, self.seen.append, launcher=launcher
         )
@@ -155,10 +163,34 @@ def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
     last = bench.run()
     (process,) = bench.processes
     assert process.said == ["Order", "Served", "go", "kill"]
+    assert [preparation.spec.name for preparation in bench.prepared] == ["p"]
     assert (last.state, last.resumes, bench.entered) == ("FINISHED", (), 1)
     assert bench.state.finished
     assert bench.state.completed is not None
     assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
+
+
+def test_trouble_with_the_store_is_told_and_named_as_the_cause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [""]
+    monkeypatch.setattr(LocalStore, "trouble", lambda self: now[0])
+
+    def expired(process: Process) -> None:
+        now[0] = "the keys of bucket b have expired; renew them"
+
+    def renewed(process: Process) -> None:
+        now[0] = ""
+
+    bench.attempts((*STARTS, RUNS, expired, RUNS, renewed, RUNS, expired, Failed("PipelineFailed", "403")))
+    with pytest.raises(PipelineFailed, match=r"403\. the keys of bucket b .* The same command resumes"):
+        bench.run()
+    told = [now.store_failure for now in bench.seen]
+    assert [words for words, before in zip(told, ["", *told], strict=False) if words != before] == [
+        "the keys of bucket b have expired; renew them",
+        "",
+        "the keys of bucket b have expired; renew them",
+    ]
 
 
 def test_what_is_submitted_is_noted_before(bench: Bench) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from botocore.loaders import JSONFileLoader
 
 from forebay.errors import SettingError
-from forebay.s3.client import Changed, S3Client, StoreAway
+from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
 from forebay.s3.location import S3Path
+from forebay.settings import AWS_SECRETS
 
 pytestmark = pytest.mark.xdist_group("object-store")
 
@@ -31,7 +33,6 @@ def test_a_write_replaces_what_it_knows_and_nothing_else(store: S3Path) -> None:
     found = s3.get(key)
     assert found is not None
     assert (found.content, found.etag) == (b"2", second)
-    assert 0 <= found.age_s < 60
 
 
 def test_a_write_that_was_made_and_not_answered_is_not_taken_for_anothers(store: S3Path) -> None:
@@ -95,7 +96,7 @@ def test_a_server_that_is_busy_or_away_is_said_to_be(store: S3Path, store_server
 
 
 def test_keys_that_are_missing_are_asked_for(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in AWS_SECRETS:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     with pytest.raises(SettingError, match="no keys were found; set AWS_ACCESS_KEY_ID"):
@@ -107,7 +108,7 @@ def test_keys_in_a_mounted_file_are_taken(
 ) -> None:
     file = tmp_path / "credentials"
     file.write_text("[default]\naws_access_key_id = AKIAFILE\naws_secret_access_key = of-the-file\n")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in AWS_SECRETS:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     client(store).check(store.key)
@@ -118,7 +119,8 @@ def test_keys_in_a_mounted_file_are_taken(
     [
         ("InvalidAccessKeyId", 403, SettingError, "refuses these keys .403 InvalidAccessKeyId."),
         ("AccessDenied", 403, SettingError, "allowed to list"),
-        ("ExpiredToken", 400, SettingError, "the keys have expired .ExpiredToken.; renew them"),
+        ("ExpiredToken", 400, StoreRefused, "the keys have expired .ExpiredToken.; renew them"),
+        ("NoSuchBucket", 404, StoreRefused, "is not there; make it"),
         ("InternalError", 500, StoreAway, "cannot be used now"),
         ("Teapot", 418, SettingError, "answered 418 Teapot"),
     ],
@@ -137,6 +139,74 @@ def test_what_a_server_refuses_is_told_without_its_words(
     with pytest.raises(kind, match=words) as caught:
         s3.check("x")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (400, "ExpiredToken", r"at http://\S+: the keys have expired \(ExpiredToken\); renew them"),
+        (403, "RequestTimeTooSkewed", r"this machine's clock differs too much .*; set it right, by NTP"),
+        (403, "SignatureDoesNotMatch", r"refuses these keys \(403 SignatureDoesNotMatch\)"),
+    ],
+)
+def test_a_server_that_refuses_is_told_from_one_that_is_away(
+    store: S3Path, store_server: Any, status: int, code: str, words: str
+) -> None:
+    s3, key = client(store, attempts=1), f"{store.key}/x"
+    etag = s3.put(key, b"1", replacing=None)
+    store_server.link.refuse(status, code)
+    with pytest.raises(StoreRefused, match=f"bucket {store.bucket} .*{words}"):
+        s3.check(store.key)
+    with pytest.raises(StoreRefused, match=words):
+        s3.put(key, b"2", replacing=etag)
+    store_server.link.mend()
+    s3.put(key, b"2", replacing=etag)
+
+
+def test_keys_that_were_refused_are_read_anew(
+    store: S3Path, store_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    file = tmp_path / "credentials"
+
+    def write(key: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = x\n")
+
+    write("AKIAOLD")
+    for name in AWS_SECRETS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    s3 = client(store)
+    s3.check(store.key)
+    write("AKIANEW")
+    s3.check(store.key)
+    assert s3._s3._get_credentials().access_key == "AKIAOLD"
+    store_server.link.refuse(403, "ExpiredToken")
+    with pytest.raises(StoreRefused):
+        s3.check(store.key)
+    store_server.link.mend()
+    s3.check(store.key)
+    assert s3._s3._get_credentials().access_key == "AKIANEW"
+
+
+def test_a_second_client_reads_nothing_anew_of_what_botocore_knows_of_s3(
+    store: S3Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client(store).check(store.key)
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda *_: pytest.fail("read anew"))
+    client(store).check(store.key)
+
+
+def test_keys_that_cannot_be_fetched_are_no_outage(
+    store: S3Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[default]\ncredential_process = /bin/false\n")
+    for name in AWS_SECRETS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(StoreRefused, match=r"keys could not be fetched \(CredentialRetrievalError\); check"):
+        client(store).check(store.key)
 
 
 def test_flink_is_told_where_the_server_is_and_no_key(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import LEASE_S, Lock, encode_lock
 from forebay.s3.location import S3Path
-from forebay.s3.lock import PATIENCE_S, Fenced, held_lock
+from forebay.s3.lock import PATIENCE_S, TOLD_S, Fenced, held_lock
 from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("object-store")
@@ -80,6 +80,29 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
         assert not hold.lost
         store_server.link.mend()
         assert hold.renew()
+
+
+def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_server: Any) -> None:
+    """At once where the server refuses, and after some seconds where it does not answer."""
+    clock = ManualClock()
+    with held_lock(store / "lock", "p", clock=clock) as hold:
+        assert hold.trouble == ""
+        store_server.link.refuse(400, "ExpiredToken")
+        assert hold.renew()
+        assert f"bucket {store.bucket} " in hold.trouble
+        assert hold.trouble.endswith("the keys have expired (ExpiredToken); renew them")
+        store_server.link.mend()
+        assert hold.renew()
+        assert hold.trouble == ""
+        store_server.link.cut()
+        assert not hold.renew()
+        assert hold.trouble == ""
+        clock.advance(TOLD_S)
+        assert not hold.renew()
+        assert "did not answer" in hold.trouble
+        store_server.link.mend()
+        wait_until(lambda: hold.trouble == "")
+        assert not hold.lost
 
 
 def test_the_state_of_another_pipeline_is_left_alone(store: S3Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.codec import encode
 from forebay.records import Event, KeyedEvent, Result, Timeline, Usage
-from forebay.stateful.entries import Turn
+from forebay.stateful.entries import Firing, Turn, pack_turn, unpack_turn
 from forebay.stateful.machine import Emit
 from forebay.stateful.outputs import leaving
 from forebay.stateful.program import Output, Step
@@ -31,6 +31,18 @@ def test_a_result_has_the_timeline_of_its_call_and_without_one_that_of_its_event
     carrier = Result("i", "k", {}, "said", Usage(), 1, 5, 0.5, 0.25, timeline=Timeline(7, 8, 9, 10, 11))
     for given, timeline in ((carrier, Timeline(7, 8, 9, 10, 11)), (None, Timeline(7, 8))):
         _, (effect,) = leaving(turn, Step(None, outputs=(Output("a"),)), given)
+        assert isinstance(effect, Emit)
+        assert isinstance(effect.record, Result)
+        assert effect.record.timeline == timeline
+
+
+def test_what_a_timer_gives_has_a_timeline_from_its_firing_where_one_is_kept() -> None:
+    turn = Turn(seq=1, key="k", read_ms=5, firing=Firing("wake", "event", 4, b"x"))
+    for given, timeline in ((turn, None), (turn.timed(), Timeline(5000, 5000))):
+        # As after a restore.
+        again = unpack_turn(pack_turn(given))
+        assert (again.item.id, again.item.event.time_ms) == (turn.item.id, 4)
+        _, (effect,) = leaving(again, Step(None, outputs=(Output("a"),)), None)
         assert isinstance(effect, Emit)
         assert isinstance(effect.record, Result)
         assert effect.record.timeline == timeline

@@ -12,6 +12,7 @@ from tools.key_reference import BEGIN, END, updated
 from forebay.config import load_spec, parse_spec
 from forebay.connectors.files.settings import JsonlSource
 from forebay.deploy.kubernetes import DeploymentSpec
+from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.documents.yaml import parse_yaml
 from forebay.gateway.spec import GatewaySpec
 
@@ -41,6 +42,12 @@ def test_the_deployments_reference_is_up_to_date() -> None:
     text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     assert BEGIN in text
     assert updated(text, DeploymentSpec) == text, "run: python -m tools.key_reference docs/deployment.md"
+
+
+def test_the_ray_fleets_reference_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "ray-fleet.md").read_text(encoding="utf-8")
+    assert BEGIN in text
+    assert updated(text, RayFleetSpec) == text, "run: python -m tools.key_reference docs/ray-fleet.md"
 
 
 def test_the_pipelines_in_the_reference_load() -> None:

@@ -1,6 +1,10 @@
 """PyFlink's AsyncScalarFunction in the Table API, after
 https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/functions/udfs/#asynchronous-scalar-functions
-and the example `pyflink/examples/table/async/async_scalar_function.py`."""
+and the example `pyflink/examples/table/async/async_scalar_function.py`.
+
+PyFlink 2.3 reads every row into one and the same list, and a call looks into it only when it begins, on
+another thread: by then the list holds a later row (https://issues.apache.org/jira/browse/FLINK-39532;
+`shared_row.py` shows it). With the option `copy_rows` each call gets a list of its own."""
 
 from __future__ import annotations
 
@@ -34,6 +38,21 @@ class Ask(AsyncScalarFunction):
         return answer
 
 
+class AskWithOwnRow(Ask):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickled in the worker, right before it takes the method that is replaced here."""
+        from pyflink.fn_execution.table.async_function.operations import AsyncScalarFunctionOperation
+
+        self.__dict__.update(state)
+        shared = AsyncScalarFunctionOperation.process_element
+        if shared.__name__ == "process_element":
+
+            def process_copy(operation: Any, row: list[Any]) -> None:
+                shared(operation, list(row))
+
+            AsyncScalarFunctionOperation.process_element = process_copy
+
+
 def main() -> None:
     order = json.loads(Path(sys.argv[1]).read_text())
     tables = table_environment(
@@ -50,7 +69,8 @@ def main() -> None:
         },
     )
     create_topics(tables, order)
-    tables.create_temporary_function("ask", udf(Ask(order), result_type=DataTypes.STRING()))
+    ask = AskWithOwnRow(order) if order["options"]["copy_rows"] else Ask(order)
+    tables.create_temporary_function("ask", udf(ask, result_type=DataTypes.STRING()))
     tables.execute_sql("INSERT INTO results SELECT event_id, ask(prompt) FROM events").wait()
 
 

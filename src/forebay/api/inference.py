@@ -31,6 +31,7 @@ from forebay.fleet.discovery import (
     check_served,
     discover_model,
 )
+from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
@@ -52,12 +53,13 @@ log = logging.getLogger("forebay")
 
 @dataclass(frozen=True, init=False)
 class Fleet:
-    """Several servers of the same model. Give URLs, or `file`, or `dns`.
+    """Several servers of the same model. Give URLs, or `file`, or `dns`, or `kubernetes`.
 
     Args:
         urls: One URL per server.
         file: Path of a file with one URL per line. The file may change while the job runs.
         dns: `http://NAME:PORT`; every address of the name is a server, looked up again as the job runs.
+        kubernetes: `[NAMESPACE/]SERVICE[:PORT]`; every endpoint of the Service that is ready is a server.
         routing: Name of a routing policy. The default sends a request to where it is answered soonest, and
             holds it back while all servers are full.
         kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
@@ -78,16 +80,19 @@ class Fleet:
         *urls: str,
         file: str | None = None,
         dns: str | None = None,
+        kubernetes: str | None = None,
         routing: str = DEFAULT_POLICY,
         kv_events: str | None = None,
     ) -> None:
-        if sum((bool(urls), file is not None, dns is not None)) != 1:
-            raise SettingError("a fleet needs one of: URLs, file=, dns=")
+        if sum(value is not None for value in (urls or None, file, dns, kubernetes)) != 1:
+            raise SettingError("a fleet needs one of: URLs, file=, dns=, kubernetes=")
         replicas: ReplicaList
         if file is not None:
             replicas = FileReplicas(str(file))
         elif dns is not None:
             replicas = DnsReplicas(dns)
+        elif kubernetes is not None:
+            replicas = KubernetesReplicas(kubernetes)
         else:
             replicas = FixedReplicas(urls)
         make_policy(routing)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from forebay.clock import SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
@@ -14,7 +15,7 @@ from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.stages import payload
 from forebay.flink.stream_clock import Clocked
 from forebay.flink.types import BYTES
-from forebay.records import JSON, Event, Result
+from forebay.records import JSON, Event, Result, Timeline
 from forebay.stateful.program import Program
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def with_answers(
     asks: bool,
 ) -> InferenceStreams:
     """Each message of `found`, its payload `read`, as the result that is `told` of it and, where it `asks`,
-    the answers to its questions. Dead letters are records that were refused and questions that were given up.
+    the answers to its questions. With a timeline, what is told was read, and left, when it was found, and a
+    question was read when it was asked. Dead letters are records that were refused and questions that were
+    given up.
     """
 
     def questions(value: bytes) -> Iterator[bytes]:
@@ -76,7 +79,14 @@ def with_answers(
         if asked is not None:
             yield encode(asked)
 
-    events = found.messages.map(lambda value: encode(told(read(payload(value)))), BYTES)
+    def tell(value: bytes) -> bytes:
+        result = told(read(payload(value)))
+        if parts.timeline:
+            now_us = SystemClock().wall_us()
+            result = replace(result, timeline=Timeline(now_us, left_us=now_us))
+        return encode(result)
+
+    events = found.messages.map(tell, BYTES)
     events.name("events").set_parallelism(1)
     if not asks:
         return InferenceStreams(events, found.refused)
@@ -88,6 +98,7 @@ def with_answers(
         key=key,
         capacity=parts.capacity,
         shards=parts.shards,
+        timeline=parts.timeline,
         parallelism=parts.parallelism,
         name=parts.name,
     )

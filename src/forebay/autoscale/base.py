@@ -27,6 +27,10 @@ class Tokens:
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(self.requests + other.requests, self.prompt + other.prompt, self.output + other.output)
 
+    def times(self, factor: float) -> Tokens:
+        """So many times as much."""
+        return Tokens(self.requests * factor, self.prompt * factor, self.output * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
@@ -93,10 +97,12 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, those that drain not counted, and why."""
+    """How many replicas there should be, those that drain not counted, and why. `failed`: the policy did, and
+    nothing changes."""
 
     wanted: int
     reason: str
+    failed: bool = False
 
 
 class ScalingPolicy(Protocol):
@@ -107,6 +113,19 @@ class ScalingPolicy(Protocol):
     """
 
     def decide(self, signals: Signals) -> Decision: ...
+
+
+class Speed(Protocol):
+    """What a busy replica gets done, as far as is known at present."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests it runs at once."""
+        ...
+
+    def work_s(self, tokens: Tokens) -> float:
+        """Seconds that one replica needs for these."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +227,7 @@ class Scaler:
     """
 
     policy: ScalingPolicy
-    speed: ReplicaSpeed
+    speed: Speed
     limits: Limits = field(default_factory=Limits)
 
     def decide(self, signals: Signals) -> Decision:
@@ -218,6 +237,8 @@ class Scaler:
             return Decision(self._bound(now, floor), "signals are not numbers in range: nothing changes")
         if signals.age_s > limits.stale_after_s:
             words = f"signals are {signals.age_s:.0f} s old: nothing changes until they come again"
+            if signals.age_s == math.inf:
+                words = "nothing is known of the stream yet: nothing changes"
             return Decision(self._bound(now, floor), words)
         try:
             found = self.policy.decide(signals)
@@ -226,7 +247,7 @@ class Scaler:
         except Exception as error:
             # A policy may be anybody's code, and the replicas must outlive its mistakes.
             words = f"the policy failed, nothing changes: {type(error).__name__}: {str(error)[:200]}"
-            return Decision(self._bound(now, floor), words)
+            return Decision(self._bound(now, floor), words, failed=True)
         wanted = self._bound(found.wanted, floor)
         if wanted == found.wanted:
             return found
@@ -254,8 +275,9 @@ def whole(replicas: float) -> int:
 
 
 def _sound(signals: Signals) -> bool:
-    numbers = (signals.now_s, signals.running, signals.running_tokens, signals.kv_usage, signals.age_s)
-    return all(math.isfinite(number) for number in numbers) and min(numbers[1:]) >= 0 <= signals.ready
+    numbers = (signals.now_s, signals.running, signals.running_tokens, signals.kv_usage)
+    in_range = all(math.isfinite(number) for number in numbers) and min(numbers[1:]) >= 0 <= signals.ready
+    return in_range and signals.age_s >= 0
 
 
 def _check_seconds(name: str, seconds: float) -> None:

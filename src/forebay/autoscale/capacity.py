@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from forebay.autoscale.base import Decision, ReplicaSpeed, Signals, whole
+from forebay.autoscale.base import Decision, Signals, Speed, whole
 from forebay.autoscale.proportional import HOLD_S, Hold, check_target
 from forebay.errors import SettingError
 
@@ -18,7 +18,7 @@ class PlannedCapacity:
     are counted."""
 
     def __init__(
-        self, speed: ReplicaSpeed, use: float = 0.7, window_s: float = 60.0, hold_s: float = HOLD_S
+        self, speed: Speed, use: float = 0.7, window_s: float = 60.0, hold_s: float = HOLD_S
     ) -> None:
         self._speed = speed
         self._use = check_target("use", use)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from forebay.autoscale.base import (
     Decision,
-    ReplicaSpeed,
     ServiceClass,
     Signals,
+    Speed,
     Timings,
     Tokens,
     whole,
@@ -66,7 +66,7 @@ class Deadline:
 
     def __init__(
         self,
-        speed: ReplicaSpeed,
+        speed: Speed,
         classes: Sequence[ServiceClass] = (ServiceClass(),),
         timings: Timings | None = None,
         *,
@@ -118,6 +118,8 @@ class Deadline:
         needed = whole(max(need, coming + late_s / CATCH_UP_S) if late_s else need)
         if needed == 0 and (signals.backlog or signals.running > 0):
             needed = 1
+        if needed and self._may_rest(signals):
+            needed = 0
         # Those that still boot have cost little yet: they go as soon as they are not needed.
         held = max(self._brief.add(needed, now_s), min(self._hold.add(needed, now_s), signals.ready))
         why = f"{sum(work for _, work in left):.0f} s of work wait in {lead_s:.0f} s, {coming:.1f}/s come"
@@ -126,6 +128,18 @@ class Deadline:
         if held > needed:
             why += f"; {held} were needed less than a boot ago"
         return Decision(held, why)
+
+    def _may_rest(self, signals: Signals) -> bool:
+        """Whether no replica is needed though more may come: nothing is to be done, nothing has come for as
+        long as a start takes, and what comes can wait for one."""
+        if signals.backlog or signals.running > 0:
+            return False
+        start_s = self._lead_s + self._timings.interval_s
+        now_s = signals.now_s
+        return all(
+            stream.slo_s >= start_s and not stream.forecast.arrivals.between(now_s - start_s, now_s) > 0
+            for stream in self._streams.values()
+        )
 
     def _need(self, left: Sequence[tuple[float, float]]) -> float:
         """The least number of replicas, from the lead on, with which all is in time."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import repeat
 from statistics import fmean
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from forebay.bench.bootstrap import bootstrap_difference
 from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
@@ -15,12 +14,41 @@ from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
 from forebay.bench.statistics import difference_interval
+from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
 
 WELCH = "Welch's interval over repeats"
 BOOTSTRAP = "block bootstrap over requests"
 SAME_NEEDED = ("model", "tokenizer")
-Runs = Sequence[MeasuredRun]
+
+
+class Recorded(Protocol):
+    """What is known of every run, of whatever it is."""
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def asked(self) -> Mapping[str, Any]: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+
+class Measured(Protocol):
+    """A run with its objective and its verdict."""
+
+    @property
+    def run(self) -> Recorded: ...
+
+    @property
+    def slo(self) -> object | None: ...
+
+    @property
+    def verdict(self) -> Verdict | None: ...
+
+
+Run = TypeVar("Run", bound=Measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +85,57 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadComparison:
+class LoadComparison(Generic[Run]):
     """Both under one load."""
 
     name: str
-    before: tuple[MeasuredRun, ...]
-    after: tuple[MeasuredRun, ...]
+    before: tuple[Run, ...]
+    after: tuple[Run, ...]
     differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Generic[Run]):
     """`obstacles`: why the two should not be compared, where that was overruled. `changes`: what else differs
     between them: (setting, before, after)."""
 
-    loads: tuple[LoadComparison, ...]
+    loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
     changes: tuple[tuple[str, str, str], ...]
 
 
-def compare(before: Report, after: Report, *, anyway: bool = False) -> Comparison:
-    """Compare two reports load by load; blocks for some seconds where they hold many requests.
+def compare(before: Report, after: Report, *, anyway: bool = False) -> Comparison[MeasuredRun]:
+    """Compare two reports of servers, as `compare_runs` does."""
+    return compare_runs(before.runs, after.runs, SERVERS, anyway=anyway)
+
+
+def compare_runs(
+    before: Sequence[Run], after: Sequence[Run], kind: Kind[Run], *, anyway: bool = False
+) -> Comparison[Run]:
+    """Compare runs of one kind load by load; blocks for some seconds where they hold many requests.
 
     Raises `SettingError` with all that stands against it: another model or workload, invalid or interrupted
     runs; not with `anyway`, unless they share no load at all and have more than one each.
     """
-    pairs, obstacles = _pairs(loads(before.runs), loads(after.runs))
-    obstacles += _other_settings(before.runs, after.runs)
-    obstacles += [*_bad_runs(before.runs, "A"), *_bad_runs(after.runs, "B")]
+    pairs, obstacles = _pairs(kind, before, after)
+    obstacles += _other_settings(before, after)
+    obstacles += kind.unlike(before, after)
+    obstacles += [*_bad_runs(kind, before, "A"), *_bad_runs(kind, after, "B")]
     if obstacles and not (anyway and pairs):
         listed = "".join(f"\n- {reason}" for reason in obstacles)
         mend = "--anyway compares them all the same" if pairs else "they share no load"
         raise SettingError(f"these two cannot be compared ({mend}):{listed}")
     return Comparison(
         loads=tuple(
-            LoadComparison(name, tuple(a), tuple(b), tuple(differences(a, b))) for name, a, b in pairs
+            LoadComparison(name, tuple(a), tuple(b), tuple(differences(a, b, kind.figures)))
+            for name, a, b in pairs
         ),
         obstacles=tuple(obstacles),
-        changes=tuple(_unlike(before.runs[0].run.provenance, after.runs[0].run.provenance)),
+        changes=tuple(settings_unlike(kind.settings(before[0]), kind.settings(after[0]))),
     )
 
 
-def comparison_document(found: Comparison) -> dict[str, Any]:
+def comparison_document(found: Comparison[Run]) -> dict[str, Any]:
     """The comparison as a JSON value."""
     return {
         "obstacles": list(found.obstacles),
@@ -119,11 +156,13 @@ def _difference_document(one: Difference) -> dict[str, Any]:
     return {**asdict(one), **derived}
 
 
-def differences(before: Runs, after: Runs) -> Iterator[Difference]:
+def differences(
+    before: Sequence[Run], after: Sequence[Run], figures: Sequence[Figure[Run]]
+) -> Iterator[Difference]:
     """Each figure that both have. With at least two repeats of both, its interval is one over repeats; with
     fewer, one over the requests."""
-    for figure in FIGURES:
-        a, b = _told(map(figure.of_run, before)), _told(map(figure.of_run, after))
+    for figure in figures:
+        a, b = told(map(figure.of_run, before)), told(map(figure.of_run, after))
         if len(a) == len(before) and len(b) == len(after):
             low, high, method = _interval(figure, before, after, a, b)
             unit, higher = figure.unit, figure.higher_is_better
@@ -131,41 +170,55 @@ def differences(before: Runs, after: Runs) -> Iterator[Difference]:
 
 
 def _interval(
-    figure: Figure, before: Runs, after: Runs, a: Sequence[float], b: Sequence[float]
+    figure: Figure[Run], before: Sequence[Run], after: Sequence[Run], a: Sequence[float], b: Sequence[float]
 ) -> tuple[float | None, float | None, str | None]:
     interval = difference_interval(a, b)
     if interval is not None:
         return interval.low, interval.high, WELCH
-    if figure.of_request is None:
+    if figure.samples is None:
         return None, None, None
-    samples = [
-        [value for one in runs for value in _told(map(figure.of_request, _by_due(one), repeat(one.slo)))]
-        for runs in (before, after)
-    ]
+    samples = [[value for one in runs for value in figure.samples(one)] for runs in (before, after)]
     if not all(samples):
         return None, None, None
     return *bootstrap_difference(samples[0], samples[1], figure.percent), BOOTSTRAP
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """`of_run`: of a whole run; None where it has none. `of_request`: what it is a statistic of, the
-    `percent`-th percentile or the mean; None: not of requests."""
+class Figure(Generic[Run]):
+    """`of_run`: of a whole run; None where it has none. `samples`: what it is a statistic of, the
+    `percent`-th percentile or the mean, in the order in which they were due; None: not of requests."""
 
     name: str
     unit: str
     higher_is_better: bool
-    of_run: Callable[[MeasuredRun], float | None]
-    of_request: Callable[[RequestRecord, Slo | None], float | None] | None = None
+    of_run: Callable[[Run], float | None]
+    samples: Callable[[Run], Sequence[float]] | None = None
     percent: float | None = None
 
 
-def _times(name: str, key: str, of_request: Callable[[RequestFigures], float | None]) -> Iterator[Figure]:
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Run]):
+    """What is compared of runs of one kind. `loads`: the runs by load; `load`: what runs of one load have in
+    common; `name`: of a run's load; `target`: what it was asked of; `settings`: what else may differ;
+    `unlike`: why two such may not be compared."""
+
+    loads: Callable[[Sequence[Run]], Sequence[tuple[str, Sequence[Run]]]]
+    load: Callable[[Run], Mapping[str, Any]]
+    name: Callable[[Run], str]
+    target: Callable[[Run], str]
+    settings: Callable[[Run], Mapping[str, Any]]
+    figures: Sequence[Figure[Run]]
+    unlike: Callable[[Sequence[Run], Sequence[Run]], Iterable[str]] = field(default=lambda a, b: ())
+
+
+def _times(
+    name: str, key: str, of_request: Callable[[RequestFigures], float | None]
+) -> Iterator[Figure[MeasuredRun]]:
     """The mean and the percentiles of a time of each request."""
 
-    def told(record: RequestRecord, slo: Slo | None) -> float | None:
-        figures = request_figures(record)
-        return None if figures is None else of_request(figures)
+    def samples(measured: MeasuredRun) -> list[float]:
+        figures = map(request_figures, _by_due(measured))
+        return told(of_request(each) for each in figures if each is not None)
 
     def of_run(measured: MeasuredRun, percent: float | None) -> float | None:
         found = measured.figures.distributions.get(key)
@@ -173,10 +226,15 @@ def _times(name: str, key: str, of_request: Callable[[RequestFigures], float | N
 
     for percent in (None, 50, 90, 99):
         words = f"{name} mean" if percent is None else f"{name} p{percent}"
-        yield Figure(words, "s", False, partial(of_run, percent=percent), told, percent)
+        yield Figure(words, "s", False, partial(of_run, percent=percent), samples, percent)
 
 
-FIGURES: tuple[Figure, ...] = (
+def _good(measured: MeasuredRun) -> list[float]:
+    slo: Slo | None = measured.slo
+    return [] if slo is None else [float(is_good(record, slo)) for record in _by_due(measured)]
+
+
+FIGURES: tuple[Figure[MeasuredRun], ...] = (
     Figure("requests/s", "/s", True, lambda one: one.figures.requests_per_s),
     Figure("output tokens/s", "/s", True, lambda one: one.figures.output_tokens_per_s),
     *_times("TTFT", "ttft", lambda one: one.ttft_s),
@@ -188,22 +246,31 @@ FIGURES: tuple[Figure, ...] = (
         "share",
         True,
         lambda one: one.figures.goodput,
-        lambda record, slo: None if slo is None else float(is_good(record, slo)),
+        _good,
     ),
 )
 """Times are response times: from when a request was due."""
+SERVERS: Kind[MeasuredRun] = Kind(
+    loads,
+    lambda one: load_of(one.run.asked),
+    lambda one: load_name(one.run.asked),
+    lambda one: target_of(one.run.asked),
+    lambda one: one.run.provenance,
+    FIGURES,
+)
 
 
 def _pairs(
-    before: Sequence[tuple[str, Runs]], after: Sequence[tuple[str, Runs]]
-) -> tuple[list[tuple[str, Runs, Runs]], list[str]]:
+    kind: Kind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
+) -> tuple[list[tuple[str, Sequence[Run], Sequence[Run]]], list[str]]:
     """Both by load, and which loads only one of them has. One load each is a pair whatever they are."""
-    several = any(len({target_of(runs[0].run.asked) for _, runs in each}) > 1 for each in (before, after))
+    before, after = kind.loads(all_before), kind.loads(all_after)
+    several = any(len({kind.target(runs[0]) for _, runs in each}) > 1 for each in (before, after))
 
-    def key(runs: Runs) -> str:
+    def key(runs: Sequence[Run]) -> str:
         # Of one target each, A's and B's may have different addresses; of several, each has its own.
-        asked = runs[0].run.asked
-        return repr((target_of(asked) if several else None, sorted(flattened(load_of(asked)))))
+        target = kind.target(runs[0]) if several else None
+        return repr((target, sorted(flattened(kind.load(runs[0])))))
 
     others = {key(runs): runs for _, runs in after}
     pairs = [(name, runs, others.pop(key(runs))) for name, runs in before if key(runs) in others]
@@ -212,7 +279,7 @@ def _pairs(
         (name, a), (other, b) = before[0], after[0]
         said = [
             f"{setting}: {old} in A, {new} in B"
-            for setting, old, new in _unlike(load_of(a[0].run.asked), load_of(b[0].run.asked))
+            for setting, old, new in settings_unlike(kind.load(a[0]), kind.load(b[0]))
         ]
         return [(name if name == other else f"{name}, {other}", a, b)], said
     alone = [f"{name}: only in A" for name, runs in before if key(runs) not in paired]
@@ -220,7 +287,7 @@ def _pairs(
     return pairs, alone + [f"{name}: only in B" for name, runs in after if key(runs) in left]
 
 
-def _other_settings(before: Runs, after: Runs) -> Iterator[str]:
+def _other_settings(before: Sequence[Run], after: Sequence[Run]) -> Iterator[str]:
     """What the same work needs and is not the same: another model is other work."""
     for setting in SAME_NEEDED:
         found = [sorted({str(one.run.provenance.get(setting)) for one in runs}) for runs in (before, after)]
@@ -231,16 +298,17 @@ def _other_settings(before: Runs, after: Runs) -> Iterator[str]:
         yield "objectives: others in A than in B"
 
 
-def _bad_runs(runs: Runs, where: str) -> Iterator[str]:
+def _bad_runs(kind: Kind[Run], runs: Sequence[Run], where: str) -> Iterator[str]:
     for measured in runs:
-        name = load_name(measured.run.asked)
-        if measured.word == "INVALID" and measured.verdict is not None:
+        name = kind.name(measured)
+        if measured.verdict is not None and not measured.verdict.valid:
             yield f"{name}, {where}: INVALID: {'; '.join(measured.verdict.reasons)}"
         if not measured.run.complete:
             yield f"{name}, {where}: interrupted"
 
 
-def _unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def settings_unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What differs between two trees of settings: the setting, and its value in both."""
     a, b = dict(flattened(before)), dict(flattened(after))
     for setting in {**a, **b}:
         old, new = a.get(setting, "–"), b.get(setting, "–")
@@ -252,5 +320,6 @@ def _by_due(measured: MeasuredRun) -> list[RequestRecord]:
     return sorted(measured.run.records, key=lambda record: (record.due_s, record.index))
 
 
-def _told(values: Iterable[float | None]) -> list[float]:
+def told(values: Iterable[float | None]) -> list[float]:
+    """Those that are there."""
     return [value for value in values if value is not None]

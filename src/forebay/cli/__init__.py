@@ -15,10 +15,12 @@ import typer
 
 from forebay import __version__
 from forebay.cli.ask import ask
+from forebay.cli.autoscale import autoscale
 from forebay.cli.bench import bench
 from forebay.cli.demo import demo
 from forebay.cli.deploy import deploy
 from forebay.cli.engine import engine
+from forebay.cli.fleet import fleet
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
 from forebay.cli.output import Command, errors_console, say
@@ -48,8 +50,10 @@ def application() -> typer.Typer:
     for command in (setup, demo, doctor, init, run, ask, gateway, plan):
         app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
+    app.add_typer(fleet, name="fleet")
     app.add_typer(bench, name="bench")
     app.add_typer(deploy, name="deploy")
+    app.add_typer(autoscale, name="autoscale")
     app.add_typer(connectors, name="connectors")
     app.add_typer(simulate, name="simulate")
     return app

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,9 +46,9 @@ def compare_runs(
 
     Refuses what cannot be compared: another model, load or objectives, invalid or interrupted runs.
     """
-    from forebay.bench.compare import compare, comparison_document
-    from forebay.bench.report.document import read_report, requests_path
-    from forebay.bench.report.html_compare import comparison_page
+    from forebay.bench.compare import comparison_document
+    from forebay.bench.report.document import requests_path
+    from forebay.bench.stream.document import events_path
 
     check_json(json)
     if html is not None:
@@ -58,21 +59,56 @@ def compare_runs(
         {
             "A.json": before,
             "the requests of A.json": requests_path(before),
+            "the events of A.json": events_path(before),
             # May be the same: that is what noise is.
             **({} if after.resolve() == before.resolve() else {"B.json": after}),
             "the requests of B.json": requests_path(after),
+            "the events of B.json": events_path(after),
         },
     )
-    found = compare(read_report(before), read_report(after), anyway=anyway)
+    found, page = _compared(before, after, anyway=anyway)
     write_json(json, comparison_document(found))
     if html is not None:
-        write_page(html, comparison_page(found, before.name, after.name))
+        write_page(html, page())
     if shows_text(json):
         show(found, results_console())
         if any(len(load.before) < 2 or len(load.after) < 2 for load in found.loads):
             say(errors_console(), ONE_EACH)
     for obstacle in found.obstacles:
         say(errors_console(), f"not comparable: {obstacle}", style="yellow")
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a document is one of measured pipelines."""
+    from forebay.bench.report.document import read_object
+    from forebay.bench.stream.document import FORMAT
+
+    return read_object(path).get("format") == FORMAT
+
+
+def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[Any], Callable[[], str]]:
+    """The comparison, and what makes its page. Raises `SettingError` for documents of two kinds."""
+    from forebay.bench.compare import compare
+    from forebay.bench.compare import compare_runs as compare_kind
+    from forebay.bench.report.document import read_report
+    from forebay.bench.report.html_compare import comparison_page, event_curves, request_curves
+    from forebay.bench.stream.compare import STREAMS
+    from forebay.bench.stream.recorded import read_streams
+
+    names = before.name, after.name
+    of_streams = [is_stream(path) for path in (before, after)]
+    if not any(of_streams):
+        found = compare(read_report(before), read_report(after), anyway=anyway)
+        return found, lambda: comparison_page(found, *names, request_curves)
+    if not all(of_streams):
+        stream, other = (before, after) if of_streams[0] else (after, before)
+        raise SettingError(
+            f"{stream} is of forebay bench stream, and {other} is not: events are not compared with "
+            "requests; give two documents of the same command"
+        )
+    streams = compare_kind(read_streams(before).runs, read_streams(after).runs, STREAMS, anyway=anyway)
+    times = "Times count from an event's own time, or from that of a result that stands for many events."
+    return streams, lambda: comparison_page(streams, *names, event_curves, times)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -83,7 +119,7 @@ def write_page(path: Path, page: str) -> None:
         raise SettingError(f"--html: {path} cannot be written: {error.strerror}") from None
 
 
-def show(found: Comparison, console: Console) -> None:
+def show(found: Comparison[Any], console: Console) -> None:
     """A table for each load."""
     from rich.table import Table
 

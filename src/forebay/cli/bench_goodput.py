@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.bench_serve import INVALID_STATUS, LOAD
+from forebay.cli.bench_serve import INVALID_STATUS
 from forebay.cli.bench_stream import (
     DataFile,
+    EngineLater,
     EngineUrls,
     HtmlFile,
     Moment,
@@ -19,15 +21,13 @@ from forebay.cli.bench_stream import (
     SloUntil,
     WarmEvents,
     check_files,
-    reported,
-    stream_progress,
 )
-from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text
+from forebay.cli.bench_stream_figures import reported, show_goodput, stream_progress
+from forebay.cli.output import JsonFile, errors_console, say
+from forebay.cli.schedule_options import LOAD
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from forebay.bench.stream.document import MeasuredStream
     from forebay.bench.stream.kills import Kill
     from forebay.bench.stream.options import EventLoad, StreamOptions
@@ -44,6 +44,7 @@ def goodput(
     slo_until: SloUntil = Moment.committed,
     set: SetValues = None,
     engine: EngineUrls = None,
+    engine_later: EngineLater = False,
     rate: Annotated[
         float, typer.Option(help="Events per second, with exponential gaps.", rich_help_panel=LOAD)
     ] = 10.0,
@@ -96,6 +97,7 @@ def goodput(
         pipeline=pipeline,
         settings=set or (),
         engine=engine or (),
+        engine_later=engine_later,
         load=asked.load(),
         warm_events=warm_events,
         slo=EventSlo(within_s=slo_event_ms / 1000, until=slo_until.value),
@@ -117,11 +119,10 @@ def goodput(
         return drawn_kills(kills, seconds, seed + number, parts) if kills else chosen
 
     found: list[MeasuredStream] = []
-    with reported(found, json, html, command="goodput", more=lambda: goodput_document(found)):
+    more = partial(goodput_document, found)
+    with reported(found, json, html, command="goodput", more=more, answer=show_goodput):
         _measure(options, loads, found, kills_of)
-        if shows_text(json):
-            show_goodput(found, results_console())
-    if any(measured.figures.lost or measured.figures.doubled for measured in found):
+    if any(one.figures.lost or one.figures.doubled or one.figures.miscounted for one in found):
         raise typer.Exit(INVALID_STATUS)
 
 
@@ -153,26 +154,3 @@ def _measure(
                 found.append(measured_stream(with_origin(run, session, options), options.slo))
                 if not run.complete or not session.settle(SETTLE_S):
                     return
-
-
-def show_goodput(found: list[MeasuredStream], console: Console) -> None:
-    """The runs beside each other, and how each kill was recovered from."""
-    from rich.table import Table
-
-    from forebay.bench.stream.kills import next_result_s
-
-    table = Table("run", "goodput", "good events/s", "lost", "doubled", "dead letters", box=None)
-    for measured in found:
-        figures = measured.figures
-        table.add_row(
-            f"{len(measured.run.kills)} of {measured.run.planned_kills} kills",
-            "–" if figures.goodput is None else f"{figures.goodput:.1%}",
-            "–" if figures.good_per_s is None else f"{figures.good_per_s:.2f}",
-            *map(str, (figures.lost, figures.doubled, figures.failed)),
-        )
-    console.print(table)
-    for measured in found:
-        for killed in measured.run.kills:
-            after_s = next_result_s(killed, measured.run.events)
-            back = "no result came after it" if after_s is None else f"next result {after_s:.1f} s later"
-            say(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")

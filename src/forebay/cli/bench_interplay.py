@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from forebay.bench.presets.grid.measurement import RunningEngine
     from forebay.bench.presets.interplay.measurement import PointRun, StartEngine
+    from forebay.bench.presets.interplay.pipeline import InterplayOptions
 
 INTERRUPTED = 130
 EVENTS, QUICK_EVENTS = 150, 30
@@ -37,8 +38,8 @@ def interplay(
     factor: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is varied: capacity, checkpoint, ordering, prefix, kv-cache, subtasks or bundle; may "
-            "be repeated; default: all."
+            help="What is varied: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
+            "bundle; may be repeated; default: all."
         ),
     ] = None,
     model: Annotated[
@@ -97,8 +98,8 @@ def interplay(
     if url is not None:
         wanted = [point for point in wanted if point.kv_cache_gib == KV_CACHE_GIB]
     console = errors_console()
-    start = _engine(url, model, cores, dtype, options.max_model_len)
-    measurement = InterplayMeasurement(options, start, local=url is None)
+    start = _engine(url, model, cores, dtype, options)
+    measurement = InterplayMeasurement(options, start)
     found: list[PointRun] = []
     try:
         for each in measurement.found(wanted):
@@ -129,7 +130,7 @@ def interplay(
 
 
 def _engine(
-    url: str | None, model: str, cores: str | None, dtype: str | None, max_model_len: int
+    url: str | None, model: str, cores: str | None, dtype: str | None, options: InterplayOptions
 ) -> StartEngine:
     from forebay.bench.presets.grid.cells import Parallelism
     from forebay.bench.presets.grid.engines import GivenEngines, LocalEngines
@@ -144,7 +145,7 @@ def _engine(
             cores=parse_cores(cores) if cores is not None else (),
             dtype=dtype,
             kv_cache_gib=kv_cache_gib,
-            max_model_len=max_model_len,
+            max_model_len=options.max_model_len(kv_cache_gib),
         )
 
     def start(kv_cache_gib: float) -> AbstractContextManager[RunningEngine]:

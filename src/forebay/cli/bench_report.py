@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from forebay.cli.bench_compare import write_page
+from forebay.cli.bench_compare import is_stream, write_page
 from forebay.cli.bench_figures import show_runs
 from forebay.cli.output import (
     STDOUT,
@@ -56,6 +56,7 @@ def report_run(
 ) -> None:
     """Show a recorded benchmark, draw its page, or write it in the form of another tool."""
     from forebay.bench.report.document import document, read_report, requests_path
+    from forebay.bench.stream.document import events_path
 
     check_json(json)
 
@@ -66,8 +67,20 @@ def report_run(
     to = None if format is None or output == STDOUT else Path(output)
     check_distinct(
         {"--html": html, "--output": to, "--json": None if json in (None, STDOUT) else Path(json)},
-        {"RUN.json": recorded, "the requests of RUN.json": requests_path(recorded)},
+        {
+            "RUN.json": recorded,
+            "the requests of RUN.json": requests_path(recorded),
+            "the events of RUN.json": events_path(recorded),
+        },
     )
+    if is_stream(recorded):
+        if format is not None:
+            raise SettingError(
+                f"--format {format.value}: {recorded} is of forebay bench stream; that form has requests, "
+                "and no events"
+            )
+        report_streams(recorded, html, run, json)
+        return
     report = read_report(recorded)
     if run is not None and run > len(report.runs):
         raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
@@ -83,6 +96,28 @@ def report_run(
     write_json(json, document(report))
     if html is None and format is None and shows_text(json):
         show_runs(report.runs if run is None else report.runs[run - 1 : run], results_console())
+
+
+def report_streams(recorded: Path, html: Path | None, run: int | None, json: str | None) -> None:
+    """Show the measured pipelines of a document, or draw their page."""
+    from forebay.bench.stream.document import stream_document
+    from forebay.bench.stream.recorded import read_streams
+    from forebay.cli.bench_stream_figures import show_goodput, show_rate, show_stream
+    from forebay.cli.bench_stream_figures import write_page as write_stream_page
+
+    report = read_streams(recorded)
+    if run is not None and run > len(report.runs):
+        raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
+    shown = report.runs if run is None else report.runs[run - 1 : run]
+    if html is not None:
+        write_stream_page(html, shown, report.command)
+    write_json(json, {**stream_document(report.runs, report.command), **report.more})
+    if html is None and shows_text(json):
+        for measured in shown:
+            show_stream(measured, results_console())
+        answer = {"goodput": show_goodput, "find-rate": show_rate}.get(report.command)
+        if run is None and answer is not None:
+            answer(shown, report.more, results_console())
 
 
 def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:

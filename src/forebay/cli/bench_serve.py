@@ -22,6 +22,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import SecretRef, read_secret
 
@@ -44,7 +45,7 @@ class Protocol(str, Enum):
     triton_trtllm = "triton-trtllm"
 
 
-SERVER, LOAD, REQUESTS, REPORT = "Server", "When to send", "What to send", "Report"
+SERVER, REQUESTS, REPORT = "Server", "What to send", "Report"
 
 
 def serve(
@@ -95,25 +96,10 @@ def serve(
             rich_help_panel=LOAD,
         ),
     ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option(
-            help="With --rate: gaps from a gamma distribution of this shape; below 1 in bursts, above 1 "
-            "evener.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    constant: Annotated[
-        bool, typer.Option("--constant", help="With --rate: even gaps.", rich_help_panel=LOAD)
-    ] = False,
-    ramp: Annotated[
-        str | None,
-        typer.Option(metavar="FROM:TO:SECONDS", help="A rate that grows over so long.", rich_help_panel=LOAD),
-    ] = None,
-    bursts: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE:SECONDS", help="So many at once, every so often.", rich_help_panel=LOAD),
-    ] = None,
+    burstiness: Burstiness = None,
+    constant: EvenGaps = False,
+    ramp: Ramp = None,
+    bursts: BurstsOf = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -122,9 +108,7 @@ def serve(
             rich_help_panel=LOAD,
         ),
     ] = None,
-    speed: Annotated[
-        float, typer.Option(help="With --trace: so many times as fast.", rich_help_panel=LOAD)
-    ] = 1.0,
+    speed: Speed = 1.0,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of requests (default: 100, or all of a file).", rich_help_panel=LOAD),

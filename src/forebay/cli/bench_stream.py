@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS, LOAD, REPORT, read_processes
+from forebay.cli.bench_serve import INVALID_STATUS, REPORT, read_processes
+from forebay.cli.bench_stream_figures import reported, show_rate, stream_progress, trial_words
 from forebay.cli.output import (
     JsonFile,
     check_distinct,
     check_json,
     check_writable,
     errors_console,
-    results_console,
     say,
     shows_text,
-    write_json,
 )
-from forebay.errors import ForebayError, SettingError
+from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
+from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from forebay.bench.metrics import Distribution
     from forebay.bench.stream.document import MeasuredStream
     from forebay.bench.stream.loads import EventLoadOptions
-    from forebay.bench.stream.measure import Progress
     from forebay.bench.stream.options import EventLoad, StreamOptions
     from forebay.bench.stream.rate_search import Trial
 
 PIPELINE, EVENTS = "Pipeline", "Events"
-PERCENTILES = (50.0, 90.0, 99.0)
 
 
 class Moment(str, Enum):
@@ -59,6 +53,14 @@ EngineUrls = Annotated[
     typer.Option(
         help="URL of an engine, instead of the file's; may be repeated. Where neither names one, a local "
         "engine is started.",
+        rich_help_panel=PIPELINE,
+    ),
+]
+EngineLater = Annotated[
+    bool,
+    typer.Option(
+        "--engine-later",
+        help="Start though nobody listens at the engine's URL yet.",
         rich_help_panel=PIPELINE,
     ),
 ]
@@ -109,31 +111,17 @@ def stream(
     *,
     set: SetValues = None,
     engine: EngineUrls = None,
+    engine_later: EngineLater = False,
     rate: Annotated[
         float | None,
         typer.Option(
             help="Events per second, with exponential gaps (Poisson); default: 10.", rich_help_panel=LOAD
         ),
     ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option(
-            help="With --rate: gaps from a gamma distribution of this shape; below 1 in bursts, above 1 "
-            "evener.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    constant: Annotated[
-        bool, typer.Option("--constant", help="With --rate: even gaps.", rich_help_panel=LOAD)
-    ] = False,
-    ramp: Annotated[
-        str | None,
-        typer.Option(metavar="FROM:TO:SECONDS", help="A rate that grows over so long.", rich_help_panel=LOAD),
-    ] = None,
-    bursts: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE:SECONDS", help="So many at once, every so often.", rich_help_panel=LOAD),
-    ] = None,
+    burstiness: Burstiness = None,
+    constant: EvenGaps = False,
+    ramp: Ramp = None,
+    bursts: BurstsOf = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -142,9 +130,7 @@ def stream(
             rich_help_panel=LOAD,
         ),
     ] = None,
-    speed: Annotated[
-        float, typer.Option(help="With --trace: so many times as fast.", rich_help_panel=LOAD)
-    ] = 1.0,
+    speed: Speed = 1.0,
     events: Annotated[
         int | None,
         typer.Option(help="Number of events (default: 300, or all of a trace).", rich_help_panel=LOAD),
@@ -167,7 +153,7 @@ def stream(
         typer.Option(
             "--find-rate",
             help="Search for the highest rate at which the lag does not grow and the objective is kept; it "
-            "begins at --rate, and tries each for --seconds (default: 30).",
+            "begins at --rate, and tries each for --seconds (default: 30), or longer if answers take long.",
             rich_help_panel=LOAD,
         ),
     ] = False,
@@ -214,6 +200,7 @@ def stream(
         pipeline=pipeline,
         settings=set or (),
         engine=engine or (),
+        engine_later=engine_later,
         load=asked.load(),
         warm_events=warm_events,
         slo=slo,
@@ -222,6 +209,7 @@ def stream(
     )
     found: list[MeasuredStream] = []
     if find_rate:
+        check_searchable(options)
         if asked.fixed:
             raise SettingError(f"--find-rate: expected none with {asked.fixed}")
         if repeats > 1:
@@ -231,6 +219,27 @@ def stream(
     loads = [asked.load(turn) for turn in range(repeats)]
     with reported(found, json, html):
         measure_loads(options, loads, found)
+
+
+def check_searchable(options: StreamOptions) -> None:
+    """Raise `SettingError` where no rate can be found: where a result stands for many events, as too few come
+    to tell how a rate did, and where the objective is shorter than a commit waits for its checkpoint."""
+    from forebay.bench.stream.pipeline import read_pipeline
+    from forebay.bench.stream.result_book import ManyToOne
+
+    spec = read_pipeline(options.pipeline, options.settings)
+    if spec.application is not None and ManyToOne.of(spec) is not None:
+        raise SettingError(
+            f"--find-rate: expected none with application {spec.application.type}: each result stands for "
+            "many events, and too few come to tell whether a rate is sustained; give --rate"
+        )
+    slo, interval_s = options.slo, spec.checkpoint.interval_s
+    if slo is not None and slo.until == Moment.committed.value and slo.within_s <= interval_s:
+        raise SettingError(
+            f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit cannot be kept at any rate, as a "
+            f"commit waits up to {interval_s:g} s for the next checkpoint; give more, --slo-until answered, "
+            "or a shorter --set checkpoint.interval_s"
+        )
 
 
 def check_files(json: str | None, html: Path | None, read: dict[str, Path | None]) -> None:
@@ -297,179 +306,15 @@ def search_rate(
             "trials": [asdict(trial) for trial in made],
         }
 
-    with reported(found, json, html, command="find-rate", more=more, judged=False):
-        with (
-            stream_progress(console) as on_progress,
-            StreamSession(
-                options, note=lambda words: say(console, words), on_progress=on_progress
-            ) as session,
-        ):
-            session.warm_up()
-            for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
-                made.append(trial)
-                found.append(measured_stream(with_origin(run, session, options), options.slo))
-                say(console, f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
-        if shows_text(json):
-            for words in more()["invalid"]:
-                say(results_console(), f"INVALID: {words}", style="red")
-            say(results_console(), rate_words(search.found_per_s, search.high_per_s), style="bold")
+    with (
+        reported(found, json, html, command="find-rate", more=more, judged=False, answer=show_rate),
+        stream_progress(console) as on_progress,
+        StreamSession(options, note=lambda words: say(console, words), on_progress=on_progress) as session,
+    ):
+        session.warm_up()
+        for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
+            made.append(trial)
+            found.append(measured_stream(with_origin(run, session, options), options.slo))
+            say(console, f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
     if search.found_per_s is None:
         raise typer.Exit(INVALID_STATUS)
-
-
-def trial_words(trial: Trial) -> str:
-    """What came of a rate that was tried."""
-    if trial.doubts:
-        return f"cannot be told: {'; '.join(trial.doubts)}"
-    return "sustained" if trial.sustained else f"not sustained: {trial.why}"
-
-
-def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
-    """What a search gave, in one line."""
-    if found_per_s is None:
-        return "no rate was found that is sustained each time"
-    above = "" if high_per_s is None else f"; {high_per_s:.4g} are not"
-    return f"{found_per_s:.4g} events/s are sustained{above}"
-
-
-@contextmanager
-def reported(
-    found: list[MeasuredStream],
-    json: str | None,
-    html: Path | None,
-    *,
-    command: str = "stream",
-    more: Callable[[], dict[str, Any]] = dict,
-    judged: bool = True,
-) -> Iterator[None]:
-    """Around what measures: at its end, also after an error or Ctrl-C, write and show the runs that are
-    there, and end the command with its exit status. The document has `more` besides. Not `judged`: a run that
-    is INVALID does not make it end with 1."""
-    from forebay.bench.stream.document import stream_document, write_stream
-
-    failure: BaseException | None = None
-    try:
-        yield
-    except (ForebayError, KeyboardInterrupt) as error:
-        if not found:
-            raise
-        failure = error
-    document = {**stream_document(found, command), **more()}
-    if json is not None and shows_text(json):
-        write_stream(Path(json), found, document)
-    else:
-        write_json(json, document)
-    if html is not None:
-        write_page(html, found, command)
-    if shows_text(json):
-        for measured in found:
-            show_stream(measured, results_console())
-    if isinstance(failure, ForebayError):
-        raise failure
-    last = found[-1].run
-    if last.failure is None and (failure is not None or not last.complete):
-        raise typer.Exit(INTERRUPTED_STATUS)
-    if judged and not all(measured.verdict.valid for measured in found):
-        raise typer.Exit(INVALID_STATUS)
-
-
-def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
-    """Write the runs as a page. Raises `SettingError` where it cannot be written."""
-    from forebay.bench.report.html_stream import stream_page
-    from forebay.files import write_atomic
-
-    try:
-        write_atomic(path, stream_page(found, command).encode())
-    except OSError as error:
-        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def stream_progress(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(
-        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("")
-
-        def tell(progress: Progress) -> None:
-            lag = progress.due - progress.done
-            failed = f", {progress.failed} dead letters" if progress.failed else ""
-            words = f"{max(0.0, progress.passed_s):.0f} s, {lag} not committed{failed}"
-            bar.update(task, description=words, total=progress.events, completed=progress.done)
-            bar.refresh()
-
-        yield tell
-
-
-def show_stream(measured: MeasuredStream, console: Console) -> None:
-    """One run: its verdict, its rates, and where its events' time went."""
-    from rich.table import Table
-
-    from forebay.bench.stream.figures import STAGES
-
-    figures, verdict, run = measured.figures, measured.verdict, measured.run
-    say(console, "")
-    say(console, load_words(run.asked), style="bold")
-    say(console, verdict.word, style="green" if verdict.valid else "red")
-    for words in (*verdict.reasons, *verdict.notes):
-        say(console, f"  {words}")
-    for words in headlines(measured):
-        say(console, words)
-    table = Table("ms", "mean", *(f"p{percentile:g}" for percentile in PERCENTILES), "max", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, distribution in figures.latency.items():
-        table.add_row(f"event time to {name}", *_ms(distribution))
-    for name, (_, _, waited) in STAGES.items():
-        if name in figures.stages:
-            table.add_row(f"  {waited}", *_ms(figures.stages[name]))
-    if figures.watermark_delay is not None:
-        table.add_row("watermark behind the clock", *_ms(figures.watermark_delay))
-    if "duration_s" in figures.checkpoint:
-        table.add_row("checkpoint", *_ms(figures.checkpoint["duration_s"]))
-    console.print(table)
-
-
-def headlines(measured: MeasuredStream) -> Iterator[str]:
-    """What a run gave, in a few lines of text."""
-    figures = measured.figures
-    counts = f"{figures.committed} of {figures.offered} events committed"
-    others = (("dead letters", figures.failed), ("lost", figures.lost), ("doubled", figures.doubled))
-    yield ", ".join((counts, *(f"{count} {name}" for name, count in others if count)))
-    yield (
-        f"due {figures.offered_per_s:.2f}/s, answered {figures.answered_per_s:.2f}/s, committed "
-        f"{figures.committed_per_s:.2f}/s"
-    )
-    if measured.slo is not None and figures.goodput is not None and figures.good_per_s is not None:
-        yield (
-            f"goodput {figures.goodput:.1%}, {figures.good_per_s:.2f} events/s {measured.slo.until} within "
-            f"{measured.slo.within_s * 1000:g} ms"
-        )
-    for name, slope in figures.lag.items():
-        growth = (
-            ""
-            if slope is None
-            else f", grew by {slope.per_s:+.3f}/s (95 % interval {slope.low:+.3f} to {slope.high:+.3f})"
-        )
-        yield f"lag, events not {name}: at most {figures.most_lag[name]}{growth}"
-    failed = f", {figures.failed_checkpoints} failed" if figures.failed_checkpoints else ""
-    yield f"{figures.checkpoints} checkpoints{failed}"
-
-
-def load_words(asked: Mapping[str, Any]) -> str:
-    """What was asked for, in one line."""
-    schedule = dict(asked["schedule"])
-    kind = schedule.pop("kind")
-    settings = ", ".join(f"{name} {value}" for name, value in schedule.items())
-    return f"{asked['pipeline']['name']}: {asked['events']} events, {kind} {settings}"
-
-
-def _ms(found: Distribution) -> Iterator[str]:
-    values = [found.mean, *(found.percentiles.get(number) for number in PERCENTILES), found.maximum]
-    for value_s in values:
-        yield "–" if value_s is None else f"{value_s * 1000:.1f}"

@@ -1,4 +1,4 @@
-"""`forebay deploy`: a pipeline on the platforms that people run."""
+"""`forebay deploy`: a pipeline, or a fleet, on the platforms that people run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from forebay.cli.output import (
     JsonFile,
     check_json,
     errors_console,
+    results_console,
     say,
     shows_text,
     write_json,
@@ -25,13 +26,14 @@ from forebay.untrusted_text import replace_controls
 if TYPE_CHECKING:
     from forebay.deploy.kubernetes import Deployment, Manifest
     from forebay.deploy.kubernetes.cluster import Done
+    from forebay.deploy.ray.settings import RayFleetSpec
 
-deploy = typer.Typer(cls=Group, help="Put a pipeline on Kubernetes.", no_args_is_help=True)
+deploy = typer.Typer(cls=Group, help="Put a pipeline on Kubernetes, a fleet on Ray.", no_args_is_help=True)
 
 
 @deploy.callback()
 def _deploy() -> None:
-    """Put a pipeline on Kubernetes."""
+    """Put a pipeline on Kubernetes, a fleet on Ray."""
 
 
 @deploy.command(cls=Command)
@@ -87,7 +89,7 @@ def kubernetes(
     if out is not None:
         from forebay.deploy.kubernetes.write import write_manifests
 
-        written = write_manifests(manifests, out, deployment.settings.namespace)
+        written = write_manifests(manifests, out, deployment.settings.namespace, deployment.connectors)
         report["files"] = [str(path) for path in written]
         say(errors_console(), f"{len(manifests)} manifests in {out}")
     if apply or remove or dry_run:
@@ -134,3 +136,99 @@ def _told(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
             say(console, f"warning: {each.kind} {each.name}: {warning}", style="yellow")
         done.append(asdict(each))
     return done
+
+
+@deploy.command(cls=Command)
+def ray(
+    fleet: Annotated[Path, typer.Argument(help="A fleet file (YAML).", metavar="FLEET")],
+    *,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Override a key of the fleet file; may be repeated."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address of the cluster's dashboard; by default that of the file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write serve.yaml into this folder.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Start the fleet, or change it, and wait until it runs.")
+    ] = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Have a running fleet get so many replicas.")
+    ] = None,
+    status: Annotated[bool, typer.Option("--status", help="Show the fleet.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take the fleet away, once it has finished its requests.")
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Put a fleet on a Ray cluster: each replica of Ray Serve owns one engine, which is called directly.
+
+    Without --out, --apply, --replicas, --status and --remove the config of Ray Serve goes to standard output.
+    Other applications on the cluster stay as they are.
+    """
+    import asyncio
+
+    from forebay.config.plan import to_yaml
+    from forebay.deploy.ray.config import whole_config
+    from forebay.deploy.ray.load import load_fleet
+
+    check_json(json)
+    actions = {"--apply": apply, "--replicas": replicas is not None, "--status": status, "--remove": remove}
+    given = [name for name, wanted in actions.items() if wanted]
+    if len(given) > 1:
+        raise SettingError(f"{', '.join(actions)}: expected one of them, found {' and '.join(given)}")
+    spec = load_fleet(fleet, set or (), address)
+    config = whole_config(spec)
+    report: dict[str, Any] = {"address": spec.address, "name": spec.name, "config": config}
+    if out is not None:
+        from forebay.deploy.ray.write import write_config
+
+        path = write_config(config, out)
+        report["files"] = [str(path)]
+        say(errors_console(), f"the config of Ray Serve is in {path}")
+    if given:
+        report |= asyncio.run(_on_ray(spec, given[0], replicas, shown=shows_text(json)))
+    elif out is None and shows_text(json):
+        typer.echo(replace_controls(to_yaml(config)), nl=False)
+    write_json(json, report)
+
+
+async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, shown: bool) -> dict[str, Any]:
+    from forebay.deploy.ray.fleet import apply_fleet, as_document, fleet_status, remove_fleet, scale_fleet
+    from forebay.ray_serve.rest import ServeRest
+
+    console = errors_console()
+
+    def told(words: str) -> None:
+        say(console, words)
+
+    async with ServeRest(spec.address) as rest:
+        if action == "--remove":
+            removed = await remove_fleet(rest, spec, told)
+            told(f"{spec.name}: removed" if removed else f"{spec.name}: there is none at {spec.address}")
+            return {"removed": removed}
+        if action == "--replicas" and replicas is not None:
+            await scale_fleet(rest, spec, replicas)
+            told(f"{spec.name}: {replicas} replicas are asked for")
+            return {"wanted": replicas}
+        if action == "--apply":
+            found: dict[str, Any] | None = as_document(await apply_fleet(rest, spec, told))
+        else:
+            found = await fleet_status(rest, spec)
+    if shown:
+        _show_fleet(spec, found)
+    return {"fleet": found}
+
+
+def _show_fleet(spec: RayFleetSpec, found: dict[str, Any] | None) -> None:
+    console = results_console()
+    if found is None:
+        say(console, f"{spec.name}: there is none at {spec.address}")
+        return
+    states = ", ".join(f"{many} {state.lower()}" for state, many in found["replicas"].items()) or "none"
+    say(console, f"{spec.name}: {found['status'].lower()}; {found['wanted']} replicas wanted: {states}")
+    if found["message"]:
+        say(console, f"  {found['message']}")
+    for url in found["engines"]:
+        say(console, f"  {url}")

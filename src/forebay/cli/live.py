@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
-from forebay.runtime.snapshot import Backlog, Snapshot, Throughput
+from forebay.runtime.snapshot import Backlog, Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
 PLAIN_EVERY_S = 10.0
@@ -72,6 +72,8 @@ class LiveLine:
             self._print(f"Flink restarts the job: {now.failure}")
         if now.engine_failure and now.engine_failure != before.engine_failure:
             self._print(now.engine_failure)
+        if now.scaling is not None and now.scaling.wanted != _wanted(before.scaling):
+            self._print(f"replicas {_wanted(before.scaling)} → {now.scaling.wanted}: {now.scaling.reason}")
         if now.resuming != before.resuming:
             self._print(now.resuming)
         if now.checkpoint_failure != before.checkpoint_failure:
@@ -79,6 +81,12 @@ class LiveLine:
         if self._unsaid is not None and not _may_end(now, self._unsaid):
             self._unsaid = None
             self._print(f"a checkpoint failed: {now.checkpoint_failure}")
+        if now.store_failure != before.store_failure:
+            self._print(
+                f"{now.store_failure}. The stream goes on, and results wait"
+                if now.store_failure
+                else "the object store can be used again"
+            )
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
         self._before = now
@@ -115,6 +123,7 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         f"out {now.results}",
         f"in flight {now.in_flight}",
         *_waiting(now.backlog),
+        *_replicas(now.scaling),
         f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
         f"{tokens_per_s:.0f} tokens/s",
         f"dead letters {now.dead_letters}",
@@ -166,6 +175,21 @@ def _failed_commits(now: Snapshot) -> str:
         f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
         f"checkpoints, pauses included"
     )
+
+
+def _wanted(scaling: Scaling | None) -> int:
+    return 0 if scaling is None else scaling.wanted
+
+
+def _replicas(scaling: Scaling | None) -> list[str]:
+    if scaling is None:
+        return []
+    others = [
+        f"{count} {name}"
+        for name, count in (("starting", scaling.starting), ("draining", scaling.draining))
+        if count
+    ]
+    return [f"replicas {scaling.ready}" + (f" ({', '.join(others)})" if others else "")]
 
 
 def _waiting(backlog: Backlog | None) -> list[str]:

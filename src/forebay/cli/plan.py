@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 MADE_UP = 3000
 MOST_MADE_UP = 20_000
 SPAN_S = 600.0
+TTFT_S, TPOT_S, GOAL = 1.0, 0.2, 0.99
 
 
 def plan(
     model: Annotated[Path, typer.Argument(help="The model's config.json, or the folder that it is in.")],
     *,
     accelerator: Annotated[
-        str, typer.Option(help="Its name, such as h100, l40s or a100-80gb, or its memory, such as 40GB.")
+        str,
+        typer.Option(
+            help="Its name, such as h100, l40s or a100-80gb, or its memory, such as 40GB, which its sellers "
+            "say of 40 GiB."
+        ),
     ] = "h100",
     tensor_parallel: Annotated[
         int, typer.Option(min=1, max=1024, help="Accelerators that hold one replica together.")
@@ -55,15 +60,26 @@ def plan(
     ] = "exp:1000:8000",
     output_tokens: Annotated[str, typer.Option(help="Answers' lengths, likewise.")] = "exp:200:2000",
     ttft: Annotated[
-        float, typer.Option(help="SLO: seconds to the first token, plus what the prompt takes alone.")
-    ] = 1.0,
-    tpot: Annotated[float, typer.Option(help="SLO: seconds per further token, on average.")] = 0.2,
-    goal: Annotated[float, typer.Option(help="Share of requests that are to meet the SLO.")] = 0.99,
+        float | None,
+        typer.Option(help="SLO: seconds to the first token, plus what the prompt takes alone; default: 1."),
+    ] = None,
+    tpot: Annotated[
+        float | None, typer.Option(help="SLO: seconds per further token, on average; default: 0.2.")
+    ] = None,
+    goal: Annotated[
+        float | None, typer.Option(help="Share of requests that are to meet the SLO; default: 0.99.")
+    ] = None,
     max_num_seqs: Annotated[int, typer.Option(min=1, max=8192, help="This setting of the engine.")] = 128,
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="This setting of the engine.")
     ] = 2048,
     price: Annotated[float | None, typer.Option(help="Price of one accelerator for an hour.")] = None,
+    transfer_bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            help="Network between replicas in GB/s: also plan replicas that only prefill and only decode."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of made-up requests.")] = 0,
     json: JsonFile = None,
 ) -> None:
@@ -74,11 +90,18 @@ def plan(
     from forebay.plan.accelerators import GIB, find_accelerator
     from forebay.plan.memory import cache_plan, plan_memory
     from forebay.plan.model_config import read_shape
+    from forebay.plan.split import plan_split
     from forebay.plan.workload import engine_of, plan_workload
+    from forebay.simulate.disaggregation import Transfer
     from forebay.simulate.figures import Slo
 
     check_json(json)
     _check(tflops=tflops, bandwidth=bandwidth, price=price, ttft=ttft, tpot=tpot, kv_cache_gib=kv_cache_gib)
+    _check(transfer_bandwidth=transfer_bandwidth)
+    if trace is None and rate is None:
+        _only_of_a_workload(
+            ttft=ttft, tpot=tpot, goal=goal, price=price, transfer_bandwidth=transfer_bandwidth
+        )
     shape = read_shape(model, kv_type=kv_cache_type)
     card = find_accelerator(accelerator)
     if tflops is not None:
@@ -100,14 +123,20 @@ def plan(
         "shape": asdict(shape),
         "memory": asdict(memory),
         "workload": None,
+        "split": None,
         "cost": None,
     }
     if requests:
         engine = engine_of(
             shape, card, memory, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
-        found = plan_workload(requests, engine, Slo(ttft, 1.0, tpot), goal=goal)
+        slo, share = Slo(ttft or TTFT_S, 1.0, tpot or TPOT_S), GOAL if goal is None else goal
+        found = plan_workload(requests, engine, slo, goal=share)
         document["workload"] = asdict(found)
+        if transfer_bandwidth is not None:
+            network = Transfer(memory.kv_bytes_per_token, transfer_bandwidth * 1e9)
+            split = plan_split(requests, engine, slo, network, mixed=found.replicas, goal=share)
+            document["split"] = asdict(split)
         if price is not None:
             per_hour = price * tensor_parallel * found.replicas
             tokens = sum(one.prompt_tokens + one.output_tokens for one in requests) / len(requests)
@@ -116,6 +145,8 @@ def plan(
                 "per_1000_requests": per_hour / (3.6 * found.offered_per_s),
                 "per_million_tokens": per_hour / (3.6e-3 * found.offered_per_s * tokens),
             }
+            if document["split"] and document["split"]["replicas"]:
+                document["split"]["per_hour"] = price * tensor_parallel * document["split"]["replicas"]
     write_json(json, document)
     if shows_text(json):
         show_plan(document, results_console())
@@ -146,6 +177,8 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
         table.add_row("replicas", f"{work['replicas']}, {work['goodput']:.1%} of the requests within the SLO")
         table.add_row("prefill : decode", f"{work['prefill']:.1f} : {work['decode']:.1f}")
         table.add_row("limited by", f"{work['limit']} (twice of it: {work['gain']:+.0%})")
+    if split := document["split"]:
+        table.add_row("prefill and decode apart", _split_line(split, work["replicas"]))
     if cost := document["cost"]:
         table.add_row(
             "cost",
@@ -155,6 +188,20 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
     console.print(table)
     if work:
         say(console, "Speeds are estimates from data sheets: measure one replica before you buy many.")
+
+
+def _split_line(split: dict[str, Any], mixed: int) -> str:
+    price = f", {split['per_hour']:.2f} an hour" if "per_hour" in split else ""
+    if split["replicas"] is None:
+        need = f"does not pay: even {max(3, 2 * mixed)} replicas miss the goal"
+    elif split["pays"]:
+        need = f"pays: {split['replicas']} replicas do{price}"
+    else:
+        need = f"does not pay: it takes {split['replicas']} replicas{price}"
+    if not split["prefill"]:
+        return need
+    shape = f"{split['prefill']} prefill, {split['decode']} decode"
+    return f"{need}; {shape}: {split['goodput']:.1%} within the SLO"
 
 
 def _workload(
@@ -186,6 +233,14 @@ def _workload(
 
 def _mean_context(requests: list[TraceRequest]) -> int:
     return round(sum(one.prompt_tokens + one.output_tokens for one in requests) / len(requests))
+
+
+def _only_of_a_workload(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None:
+            raise SettingError(
+                f"--{name.replace('_', '-')}: is about a workload, and none is given; add --rate or --trace"
+            )
 
 
 def _check(**values: float | None) -> None:

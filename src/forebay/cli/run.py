@@ -87,6 +87,13 @@ def run(
     engine: Annotated[
         list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
     ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN..MAX",
+            help="Local replicas, such as 0..2: started and stopped as the stream asks; or a fixed number.",
+        ),
+    ] = None,
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
     ] = None,
@@ -114,7 +121,7 @@ def run(
     after SIGTERM.
     """
     given = {"source": source, "out": out, "key": key, "time": time}
-    values = [*(set or []), *_key_setting(api_key_env)]
+    values = [*(set or []), *_key_setting(api_key_env), *_range_setting(replicas)]
     if fresh and from_checkpoint is not None:
         raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
     check_json(json)
@@ -135,6 +142,7 @@ def run(
             values,
             {"fresh": fresh, "from_checkpoint": _checkpoint(from_checkpoint), "cluster": cluster},
             engine or [],
+            replicas=replicas,
             json=json,
             launcher=launcher,
             settings=settings,
@@ -155,6 +163,13 @@ def _checkpoint(given: str | None) -> Location | None:
 def _key_setting(api_key_env: str | None) -> list[str]:
     """`--api-key-env` as `--set` would have it."""
     return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
+
+
+def _range_setting(replicas: str | None) -> list[str]:
+    """`--replicas` as `--set` would have it."""
+    from forebay.config.scaling import replicas_settings
+
+    return [] if replicas is None else replicas_settings(replicas)
 
 
 def look_of(pipeline: str, values: Sequence[str]) -> bytes:
@@ -179,6 +194,7 @@ def _run(
     options: Mapping[str, Any],
     engine: Sequence[str],
     *,
+    replicas: str | None,
     json: str | None,
     launcher: FlinkLauncher,
     settings: Settings,
@@ -189,7 +205,8 @@ def _run(
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
     from forebay.runtime.first_records import reads_nothing
     from forebay.runtime.output_counts import OutputCounts
-    from forebay.runtime.run import OpenEngine, RunOptions, run_pipeline
+    from forebay.runtime.run import OpenAnyEngine, RunOptions, run_pipeline
+    from forebay.runtime.scaling.engine import scaled_engine
 
     ready = APPLICATIONS.find(pipeline)
     folder = given["out"] or Path("out", pipeline)
@@ -204,11 +221,21 @@ def _run(
     say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
-    place: OpenEngine = (
-        local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
-        if local
-        else nullcontext(engine)
-    )
+    place: OpenAnyEngine = nullcontext(engine)
+    if local and spec.scaling is not None:
+        if options["cluster"] is not None:
+            raise SettingError(
+                "scaling: expected replicas that run already with --cluster, whose subtasks do not tell this "
+                "machine what waits; start them with forebay engine up, and name them with --engine"
+            )
+        place = scaled_engine(spec, context, settings, ConsoleProgress(errors))
+    elif local:
+        place = local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
+    elif replicas is not None:
+        raise SettingError(
+            "--replicas: expected the local engine, which the run starts; this pipeline "
+            + ("names another" if spec.asks_model else "asks no model")
+        )
     one_each = spec.application is None
     page = None if ready is None else ready.page()
     written = OutputCounts(spec, None)

@@ -24,8 +24,10 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
-from forebay.fleet.config import KvEvents, Urls
+from forebay.fleet.config import KubernetesService, KvEvents, RayApplication, Urls
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.fleet.endpoints import KubernetesReplicas
+from forebay.fleet.ray_replicas import RayReplicas
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 
@@ -70,7 +72,8 @@ class OutputSpec(Model):
 
     json_schema: Annotated[dict[str, JsonValue], AfterValidator(_schema)] = Field(
         alias="schema",
-        description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine.",
+        description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine. "
+        "Patterns are RE2's.",
     )
 
 
@@ -80,7 +83,7 @@ class EngineSpec(Model):
     url: Urls = Field(
         (),
         description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
-        "Forebay starts, where neither `file` nor `dns` is given.",
+        "Forebay starts, where none of `file`, `dns`, `kubernetes` and `ray` is given.",
         json_schema_extra={"derived": "`null`"},
     )
     file: LocalPath | None = Field(
@@ -89,6 +92,16 @@ class EngineSpec(Model):
     )
     dns: HttpUrl | None = Field(
         None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
+    )
+    kubernetes: KubernetesService | None = Field(
+        None,
+        description="`[NAMESPACE/]SERVICE[:PORT]`: every endpoint of the Service that is ready is a replica; "
+        "the API server tells of changes at once. PORT is the name or number of the pods' port.",
+    )
+    ray: RayApplication | None = Field(
+        None,
+        description="`http://HEAD:8265/NAME`: the address of a Ray cluster's dashboard, and a fleet that "
+        "`forebay deploy ray` put there; every replica that runs is one.",
     )
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Name of the model; null: the only one that the engine serves."
@@ -111,8 +124,9 @@ class EngineSpec(Model):
     )
 
     def model_post_init(self, context: Any, /) -> None:
-        if sum((bool(self.url), self.file is not None, self.dns is not None)) > 1:
-            raise wrong("expected one of 'url', 'file' and 'dns', found several")
+        given = (self.url or None, self.file, self.dns, self.kubernetes, self.ray)
+        if sum(value is not None for value in given) > 1:
+            raise wrong("expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray', found several")
 
     def replicas(self) -> ReplicaList | None:
         """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""
@@ -120,6 +134,10 @@ class EngineSpec(Model):
             return FileReplicas(self.file)
         if self.dns is not None:
             return DnsReplicas(self.dns)
+        if self.kubernetes is not None:
+            return KubernetesReplicas(self.kubernetes)
+        if self.ray is not None:
+            return RayReplicas(self.ray)
         return FixedReplicas(self.url) if self.url else None
 
     def secret(self) -> SecretRef | None:

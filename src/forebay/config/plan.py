@@ -32,7 +32,8 @@ def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
     their places; the query of a URL is left out, for it may hold one. `engine`: URLs over those of `spec`."""
     document: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     if engine:
-        document["engine"] |= {"url": list(engine), "file": None, "dns": None}
+        others = dict.fromkeys(("file", "dns", "kubernetes", "ray"))
+        document["engine"] |= {"url": list(engine), **others}
     return {key: _as_written(value) for key, value in document.items()}
 
 
@@ -113,6 +114,10 @@ def _engine(spec: PipelineSpec, engine: Sequence[str]) -> str:
         return ", ".join(map(without_query, urls))
     if spec.engine.file is not None:
         return f"the addresses in {spec.engine.file}"
+    if spec.engine.kubernetes is not None:
+        return f"the Service {spec.engine.kubernetes}"
+    if spec.engine.ray is not None:
+        return f"the fleet on Ray {spec.engine.ray}"
     return spec.engine.dns or "the local engine that the run starts"
 
 

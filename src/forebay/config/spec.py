@@ -31,6 +31,7 @@ from forebay.config.inference import (
     RetrySpec,
     SamplingSpec,
 )
+from forebay.config.scaling import ScalingSpec
 from forebay.connectors import DeadLetterSink, Sink, Source
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink
@@ -125,6 +126,11 @@ class PipelineSpec(Model):
     routing: Routing = Field(
         DEFAULT_POLICY,
         description="Routing policy for several replicas; docs/fleet.md lists them.",
+    )
+    scaling: ScalingSpec | None = Field(
+        None,
+        description="How many replicas answer. Local ones are started and stopped by the run; of others the "
+        "wanted number is a metric, by which a cluster scales; null: those that there are.",
     )
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
@@ -243,6 +249,8 @@ class PipelineSpec(Model):
             yield "timeout_s", f"expected at most deadline_s ({self.deadline_s:g}), found {self.timeout_s:g}"
         if self.retry.max_backoff_s < self.retry.base_s:
             yield "retry.max_backoff_s", f"expected at least base_s, found {self.retry.max_backoff_s:g}"
+        if self.scaling is not None:
+            yield from self.scaling.problems()
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
         yield from source.problems(self)

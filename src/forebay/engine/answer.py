@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from forebay.engine.linear_schema import DIALECT, check_linear, linear
 from forebay.errors import InvalidAnswer, SettingError
 from forebay.records import JSON
 
@@ -28,9 +29,11 @@ Accept = Callable[[JSON], object]
 class AnswerCheck:
     """Parses answers and checks them against one schema, compiled once. Picklable; safe on many threads.
 
-    `where` names the setting that the schema came from. `accept` looks at each answer that keeps the schema,
-    and raises `InvalidAnswer` where it refuses it. Raises `SettingError` where the schema is no valid JSON
-    schema, or refers to anything outside itself: nothing is ever fetched.
+    Neither patterns, which are RE2's, nor `uniqueItems` take more than time linear in an answer (see
+    `linear_schema`). `where` names the setting that the schema came from. `accept` looks at each answer
+    that keeps the schema, and raises `InvalidAnswer` where it refuses it. Raises `SettingError` where the
+    schema is no valid JSON schema, has patterns that RE2 does not know, or refers to anything outside
+    itself: nothing is ever fetched.
     """
 
     def __init__(
@@ -48,7 +51,10 @@ class AnswerCheck:
         except (TypeError, ValueError, RecursionError) as error:
             raise SettingError(f"{where} is no JSON schema: {_short(str(error))}") from None
         _check_references(self._schema, where)
-        self._validator: Any = cls(self._schema, registry=Registry())
+        # A reference to what names its dialect would be followed with that dialect's own patterns.
+        checked = {key: value for key, value in self._schema.items() if key != DIALECT}
+        check_linear(checked, where)
+        self._validator: Any = linear(cls)(checked, registry=Registry())
         try:
             self._validator.is_valid(None)
         except RecursionError:
@@ -74,7 +80,8 @@ class AnswerCheck:
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
         try:
             broken: ValidationError | None = next(self._validator.iter_errors(value), None)
-        except (RecursionError, Unresolvable) as error:
+        except (RecursionError, Unresolvable, ValueError) as error:
+            # Such as a pattern that only a reference into a value leads to.
             raise InvalidAnswer(f"the answer cannot be checked: {type(error).__name__}") from None
         if broken is not None:
             raise InvalidAnswer(
@@ -90,12 +97,12 @@ def _restore(schema: Mapping[str, JSON], where: str, accept: Accept | None) -> A
 
 
 def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
-    if "$schema" not in schema:
+    if DIALECT not in schema:
         return Draft202012Validator
-    name = schema["$schema"]
+    name = schema[DIALECT]
     # A default of None, which the stubs do not know, tells an unknown draft from a known one.
     none: Any = None
-    known = validator_for({"$schema": name}, default=none) if isinstance(name, str) else None
+    known = validator_for({DIALECT: name}, default=none) if isinstance(name, str) else None
     if known is None:
         raise SettingError(
             f"{where}.$schema is {_short(str(name))!r}; expected the URL of a JSON schema draft"

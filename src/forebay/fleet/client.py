@@ -26,6 +26,7 @@ from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import ReplicaLease
+from forebay.fleet.listing import Listing
 from forebay.fleet.membership import Connect, Membership
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
@@ -79,6 +80,36 @@ class FleetClient:
         return sum(len(member.leases) for member in self._members.rows.values())
 
     @property
+    def usable(self) -> int:
+        """How many replicas may get requests, those included that have still to show that they are well."""
+        return self._members.usable()
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the replicas' KV caches in use, 0 to 1, as they last reported; 0 without a replica."""
+        rows = list(self._members.rows)
+        return float(self.fleet.reported_kv[rows].mean()) if rows else 0.0
+
+    @property
+    def listing(self) -> int:
+        """The version of the list of replicas that counts now; 0 for a list that has none."""
+        found = self._members.listing
+        return found.version if isinstance(found, Listing) else 0
+
+    @property
+    def wanted(self) -> int | None:
+        """How many replicas there should be, where whoever scales them says it with their list."""
+        found = self._members.listing
+        return found.wanted if isinstance(found, Listing) else None
+
+    def at_replicas(self) -> dict[str, int]:
+        """How many requests are at each replica, by URL, those that leave the list included."""
+        counts = dict.fromkeys(self._members.members, 0)
+        for member in self._members.rows.values():
+            counts[member.url] = counts.get(member.url, 0) + len(member.leases)
+        return counts
+
+    @property
     def models(self) -> tuple[ServedModel, ...]:
         """What may be asked for."""
         return self._members.models()
@@ -86,6 +117,16 @@ class FleetClient:
     def replicas(self) -> dict[str, str]:
         """Each replica by URL, with why it gets no requests now; empty where it may."""
         return {url: member.why for url, member in self._members.members.items()}
+
+    @property
+    def listed(self) -> bool:
+        """Whether the list of replicas was ever read."""
+        return self._members.listed
+
+    @property
+    def fault(self) -> str:
+        """Why the list of replicas cannot be read now; empty while it can."""
+        return self._members.fault
 
     def cache_events(self) -> dict[str, CacheEventCounts]:
         """What came of the KV-cache events of each replica, by URL; empty without `kv_events`."""
@@ -184,9 +225,9 @@ class FleetClient:
             self.fleet.forget_stale_reports(now_s)
             self._members.find_stalled()
             self._members.forget_evicted()
-            works = self._members.works()
+            counts = self._members.time_counts()
             for placing in list(self._placings):
-                placing.waits(now_s, works=works)
+                placing.waits(now_s, counts=counts)
             if len(self._dispatcher):
                 self._soon()
 
@@ -194,7 +235,7 @@ class FleetClient:
         self._open()
         now_s = self._clock.monotonic_s()
         self._placings.add(placing)
-        placing.waits(now_s, works=self._members.works())
+        placing.waits(now_s, counts=self._members.time_counts())
         self._dispatcher.add(placing, placing.demand, now_s)
         self._soon()
 
@@ -306,9 +347,9 @@ class PendingPlacement:
             self.deadline.begin(lease.sent_s)
             self._granted.set_result(lease)
 
-    def waits(self, now_s: float, *, works: bool) -> None:
-        """It has no replica yet; whether one works that may have room for it."""
-        self.deadline.wait(now_s, counts=not works)
+    def waits(self, now_s: float, *, counts: bool) -> None:
+        """It has no replica yet; whether the time until then counts against its deadline."""
+        self.deadline.wait(now_s, counts=counts)
         if self.deadline.left_s(now_s) <= 0:
             self.expire()
 

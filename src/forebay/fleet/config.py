@@ -12,8 +12,10 @@ from forebay.documents.fields import HttpUrl, wrong
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.discovery import MAX_REPLICAS, ReplicaList
+from forebay.fleet.endpoints import ServiceName
 from forebay.fleet.health import RULES, HealthRules
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
+from forebay.fleet.ray_replicas import RayPlace
 from forebay.settings import SecretRef
 
 LEAST_STALL_S = 1.0
@@ -36,7 +38,8 @@ class FleetConfig:
     requests back until a replica has room. There are never more than `capacity` requests at a time, and none
     should be at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
     `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
-    and the size of the cache tell. Raises `SettingError` for an unknown policy and another form of
+    and the size of the cache tell. `scaled`: replicas are started when requests wait, which
+    are not late while the list is empty. Raises `SettingError` for an unknown policy and another form of
     `kv_events`.
     """
 
@@ -51,6 +54,7 @@ class FleetConfig:
     deadline_s: float = math.inf
     health: HealthRules = RULES
     kv_events: str | None = None
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         make_policy(self.routing)
@@ -83,6 +87,22 @@ def _kv_events(form: str) -> str:
         raise wrong(str(error).removeprefix("kv_events: ")) from None
 
 
+def _ray(text: str) -> str:
+    try:
+        RayPlace.parse(text)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("ray: ")) from None
+    return text
+
+
+def _service(text: str) -> str:
+    try:
+        ServiceName.parse(text)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("kubernetes: ")) from None
+    return text
+
+
 Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
 """One address, or a list of them."""
 ByUrl = BeforeValidator(_by_url)
@@ -91,3 +111,7 @@ Routing = Annotated[str, AfterValidator(_policy)]
 """A policy's name."""
 KvEvents = Annotated[str, AfterValidator(_kv_events)]
 """Where replicas publish the events of their caches; see `forebay.fleet.cache_subscriber`."""
+KubernetesService = Annotated[str, AfterValidator(_service)]
+"""A Service whose endpoints are replicas; see `forebay.fleet.endpoints`."""
+RayApplication = Annotated[str, AfterValidator(_ray)]
+"""A fleet on Ray; see `forebay.fleet.ray_replicas`."""

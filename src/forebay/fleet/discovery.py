@@ -9,7 +9,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine.client import replica_url
 from forebay.engine.replica import ServedModel, list_models
 from forebay.engine.retry import RetryPolicy, jitter_unit
-from forebay.errors import EngineError, PipelineFailed, SettingError
+from forebay.errors import EngineError, PipelineFailed, SettingError, Unreachable
 from forebay.files import read_text
 from forebay.settings import SecretRef, read_secret
 
@@ -29,16 +29,30 @@ MAX_REPLICAS = 1000
 
 
 class ReplicaList(Protocol):
-    """The addresses of a fleet's replicas, now. Picklable; holds no connection."""
-
-    @property
-    def every_s(self) -> float:
-        """How often to ask again; infinite where the answer never changes."""
-        ...
+    """The addresses of a fleet's replicas. Picklable; holds no connection."""
 
     async def urls(self) -> tuple[str, ...]:
-        """The URLs, each once. Raises `SettingError` where they cannot be told: the last answer stays."""
+        """The URLs now, each once. Raises `SettingError` where they cannot be told."""
         ...
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        """The URLs now, and again whenever they may have changed; a `SettingError` where they cannot be told:
+        the last answer stays. Ends where they never change."""
+        ...
+
+
+async def polled(
+    urls: Callable[[], Awaitable[tuple[str, ...]]], every_s: float
+) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+    """`ReplicaList.updates` by asking `urls` every so many seconds; once, where that is infinite."""
+    while True:
+        try:
+            yield await urls()
+        except SettingError as error:
+            yield error
+        if every_s == math.inf:
+            return
+        await asyncio.sleep(every_s)
 
 
 def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
@@ -63,13 +77,15 @@ class FixedReplicas:
     """A fixed list. Raises `SettingError` at construction for a URL that cannot be a replica's."""
 
     given: tuple[str, ...]
-    every_s: float = math.inf
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", checked(self.given, where="the list of replicas"))
 
     async def urls(self) -> tuple[str, ...]:
         return self.given
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, math.inf)
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,9 @@ class DnsReplicas:
         addresses = sorted({str(entry[4][0]) for entry in found})
         return checked((str(parsed.with_host(address)) for address in addresses), where=f"the name {host}")
 
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, self.every_s)
+
 
 MAX_BYTES = 256 << 10
 
@@ -116,6 +135,9 @@ class FileReplicas:
 
     async def urls(self) -> tuple[str, ...]:
         return await asyncio.get_running_loop().run_in_executor(None, read_replicas, Path(self.path))
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, self.every_s)
 
 
 def read_replicas(path: Path) -> tuple[str, ...]:
@@ -160,10 +182,11 @@ def discover_model(
 ) -> str:
     """The name of the model to ask for, checked against what the replicas serve; blocks.
 
-    One that answers is enough. Failures that may pass are tried again as `retry` says, until `deadline_s` is
-    over. Raises `PipelineFailed` where they did not pass, and `SettingError` for others, where the replicas
-    cannot be told, and where none of those that answer serves the model. `keys` are the settings that hold
-    the addresses and the model, for messages.
+    One that answers is enough. Where it is known that there is none at present, `wanted` is believed:
+    replicas are started when they are needed. Failures that may pass are tried again as `retry` says, until
+    `deadline_s` is over. Raises `PipelineFailed` where they did not pass, and `SettingError` for others,
+    where the replicas cannot be told, and where none of those that answer serves the model. `keys` are
+    the settings that hold the addresses and the model, for messages.
     """
     url_key, model_key = keys
     key = None if api_key is None else read_secret(api_key)
@@ -171,6 +194,7 @@ def discover_model(
         replicas,
         key,
         policy=retry,
+        none_ok=wanted is not None,
         within_s=deadline_s,
         url_key=url_key,
         say=say,
@@ -178,7 +202,7 @@ def discover_model(
         sleep=sleep,
     )
     names = {name for models in served.values() for name in models}
-    if wanted is not None and wanted in names:
+    if wanted is not None and (wanted in names or not served):
         return wanted
     if wanted is None and len(names) == 1:
         return names.pop()
@@ -226,22 +250,26 @@ def _served(
     api_key: str | None,
     *,
     policy: RetryPolicy,
+    none_ok: bool,
     within_s: float,
     url_key: str,
     say: Say,
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> dict[str, list[str]]:
-    """The names of the models, by the URL of each replica that answers; at least one does."""
+    """The names of the models, by the URL of each replica that answers; none only with `none_ok`, where there
+    is no replica."""
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:
         attempt += 1
         urls, answers = asyncio.run(_ask(replicas, api_key))
         served = _names(urls, answers)
-        if served:
+        if served or (none_ok and not urls):
             return served
-        errors = [answer for answer in answers if isinstance(answer, EngineError)]
+        errors = [answer for answer in answers if isinstance(answer, EngineError)] or [
+            Unreachable("there is no replica at present", sent=False)
+        ]
         error = next((error for error in errors if error.retryable), errors[0])
         if not error.retryable:
             raise SettingError(f"{url_key}: the engine did not list its models: {error}")
@@ -252,7 +280,7 @@ def _served(
             attempt=attempt,
             alike=alike[policy.limit(error)],
             left_s=within_s - waited_s,
-            jitter_unit=jitter_unit(urls[0], attempt),
+            jitter_unit=jitter_unit(urls[0] if urls else url_key, attempt),
         )
         said = "; ".join(map(str, errors[:MAX_SAID]))
         if delay_s is None:

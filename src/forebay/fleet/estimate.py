@@ -73,3 +73,11 @@ def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
     if requests + fleet.external[replica] >= fleet.max_num_seqs[replica]:
         return False
     return bool(fleet.reserved[replica] + tokens <= fleet.kv_tokens[replica])
+
+
+def fullness(fleet: Fleet) -> Vector:
+    """How full each replica is for requests that only decode: the greater share of its sequences and of its
+    KV cache that is taken. A step takes longer with both, and at 1 the next request waits."""
+    sequences = (fleet.requests + fleet.external) / fleet.max_num_seqs
+    taken: Vector = np.maximum(sequences, fleet.reserved / fleet.kv_tokens)
+    return taken

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import aclosing
 
 from forebay.clock import Clock
 from forebay.engine.failures import Quoter
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
 """How a server answers that does not tell what it is asked."""
+LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
 """How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
 Connect = Callable[[str], Replica]
@@ -68,11 +70,14 @@ class Membership:
         self.rows: dict[int, Member] = {}
         self.fault = ""
         """Why the list cannot be read now; empty while it can."""
+        self.listing: tuple[str, ...] = ()
+        """The list that counts now."""
         self.looked = asyncio.Event()
         """Set with every look at a member; whoever waits for one clears it."""
         self._model_names = None if config.model is None else frozenset((config.model,))
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
-        self._listed = False
+        self.listed = False
+        """Whether the list was ever read."""
         self._here_since_s = -math.inf
 
     def start(self) -> None:
@@ -89,13 +94,19 @@ class Membership:
         for member in [*self.members.values(), *self.rows.values()]:
             await member.replica.close()
 
-    def usable(self) -> bool:
-        """Whether some replica may get a request, now or once those in flight there are fewer."""
-        return any(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
+    def usable(self) -> int:
+        """How many replicas may get a request, now or once those in flight there are fewer."""
+        return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
     def works(self) -> bool:
-        """Whether some replica answers requests, so that what waits for room there is not late."""
-        return any(member.works() for member in self.rows.values())
+        """Whether some replica answers requests, or is started for them, so that what waits is not late."""
+        awaited = self._config.scaled and not self.members
+        return awaited or any(member.works() for member in self.rows.values())
+
+    def time_counts(self) -> bool:
+        """Whether a request that waits now is late at its deadline: there are replicas, and none works. Where
+        the list says that there is none, one is to be started for it."""
+        return not self.works() and not (self.listed and not self.members)
 
     def only(self, row: int) -> bool:
         """Whether no other replica may get what is sent to this one."""
@@ -109,7 +120,8 @@ class Membership:
             for url, member in list(self.members.items())[:8]
         ]
         more = f"; and {len(self.members) - 8} more" if len(self.members) > 8 else ""
-        return "; ".join(said) + more if said else self.fault or "the list was not read yet"
+        none = "none is up at present" if self.listed else "the list was not read yet"
+        return "; ".join(said) + more if said else self.fault or none
 
     def models(self) -> tuple[ServedModel, ...]:
         """What the replicas in use serve, each name once."""
@@ -175,21 +187,29 @@ class Membership:
                 self._fleet.index.forget(row, gone)
 
     async def _watch_list(self) -> None:
-        source = self._config.replicas
         while True:
             try:
-                urls = await source.urls()
-            except SettingError as error:
-                if str(error) != self.fault:
-                    log.warning("%s; the last list of %d replicas stays", error, len(self.members))
-                self.fault = str(error)
+                await self._follow_list()
+            except Exception as error:
+                # Without it the fleet would never change again.
+                log.exception("the list of replicas; the last list of %d stays", len(self.members))
+                self.fault = f"the list of replicas: {type(error).__name__}: {error}"
                 self.looked.set()
+                await asyncio.sleep(LIST_PAUSE_S)
             else:
-                self.fault = ""
-                self._replace(urls)
-            if source.every_s == math.inf:
                 return
-            await asyncio.sleep(source.every_s)
+
+    async def _follow_list(self) -> None:
+        async with aclosing(self._config.replicas.updates()) as updates:
+            async for found in updates:
+                if isinstance(found, SettingError):
+                    if str(found) != self.fault:
+                        log.warning("%s; the last list of %d replicas stays", found, len(self.members))
+                    self.fault = str(found)
+                else:
+                    self.fault = ""
+                    self._replace(found)
+                self.looked.set()
 
     def _replace(self, urls: tuple[str, ...]) -> None:
         wanted = set(urls)
@@ -203,7 +223,8 @@ class Membership:
             self.sync(member)
             if member.row is None:
                 self._close(member)
-        newcomers, self._listed = self._listed, True
+        self.listing = urls
+        newcomers, self.listed = self.listed, True
         for url in urls:
             if url not in self.members:
                 config = self._config

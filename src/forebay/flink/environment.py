@@ -62,7 +62,7 @@ class FlinkConfig:
     which run while a `standalone_cluster` of the same configuration is open; `options` name its `rest.port`.
 
     `jars` are connectors that the job brings along. `plugins` is a folder of Flink's plugins, such as file
-    systems, each in a folder of its own, for a Flink that runs here.
+    systems, each in a folder of its own, for a Flink that runs here and for whoever submits to a cluster.
 
     `log_dir` is made private; it, `heap_mb` and the class
     path of this process's JVM are decided by the first environment of a process.
@@ -107,7 +107,8 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     for key, value in options.items():
         configuration.set_string(key, value)
     try:
-        if config.plugins is not None and config.cluster is None:
+        if config.plugins is not None:
+            # Also for a cluster, which has its own: whoever submits a job looks at the places in it.
             load_file_systems(config.plugins, options)
         if config.cluster is None and config.task_managers == 1:
             env = StreamExecutionEnvironment.get_execution_environment(configuration)

@@ -84,7 +84,7 @@ def infer(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event, timeline=timeline)
+    keying = _keying(stream, shards, key, id, to_event, timeline=timeline, name=name)
     bound = ordering == "key"
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 
@@ -131,13 +131,13 @@ def infer_stateful(
         raise SettingError(f"ttl_s must be positive, found {ttl_s:g}")
     operator = InferenceOperator(
         OpenProgramRequestHandler(call),
-        ProgramMachines(program, Limits(ttl_s, max_state_bytes, queue, QUEUES * capacity)),
+        ProgramMachines(program, Limits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline),
         capacity=capacity,
         pace=pace,
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event, timeline=timeline)
+    keying = _keying(stream, shards, key, id, to_event, timeline=timeline, name=name)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
 
 
@@ -149,8 +149,9 @@ def _keying(
     to_event: ToEvent | None,
     *,
     timeline: bool,
+    name: str,
 ) -> Keying:
-    even = even_shards(stream.get_execution_environment())
+    even = even_shards(stream.get_execution_environment(), name)
     return Keying(shards=shards, even=even, key=key, id=id, to_event=to_event, timeline=timeline)
 
 

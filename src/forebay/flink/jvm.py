@@ -7,6 +7,7 @@ token, which it tells nobody but this process.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
 import shutil
@@ -77,6 +78,11 @@ empty."""
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
 """Else each plugin has settings of its own for what it logs, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
+
+FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")
+"""How the options begin that file systems look at."""
+LOADED = "forebay.file-systems"
+"""The property of a JVM that says with which of those its file systems were set up."""
 
 _lock = threading.Lock()
 
@@ -335,8 +341,13 @@ def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins
 
 def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
     """Have this process's JVM take the file systems in the folder `plugins`, set up by Flink's `options`: an
-    embedded cluster takes none by itself. Blocks for a second. Raises `Py4JJavaError` for a wrong option."""
+    embedded cluster takes none by itself. Blocks for a second; does nothing where it has them, set up by the
+    same options: others would be loaded anew. Raises `Py4JJavaError` for a wrong option."""
     gateway = java_gateway.get_gateway()
+    told = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
+    mark = hashlib.blake2b(repr((str(plugins), told)).encode(), digest_size=16).hexdigest()
+    if gateway.jvm.System.getProperty(LOADED) == mark:
+        return
     mute_hadoop(gateway.jvm)
     flink = gateway.jvm.org.apache.flink
     configuration = flink.configuration.Configuration.fromMap(dict(options))
@@ -347,6 +358,14 @@ def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
     patterns = flink.configuration.CoreOptions.getPluginParentFirstLoaderPatterns(configuration)
     manager = flink.core.plugin.DefaultPluginManager(found, patterns)
     flink.core.fs.FileSystem.initialize(configuration, manager)
+    gateway.jvm.System.setProperty(LOADED, mark)
+
+
+def reach_file_system(uri: str) -> None:
+    """Have this process's JVM make a request of the file system that has `uri`; blocks. It loads for that
+    what a job will need. Raises `Py4JError` where it cannot."""
+    place = java_gateway.get_gateway().jvm.org.apache.flink.core.fs.Path(uri)
+    place.getFileSystem().exists(place)
 
 
 def mute_hadoop(java: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from forebay.records import Completion
 
 if TYPE_CHECKING:
-    from pyflink.metrics import MetricGroup
+    from pyflink.metrics import Distribution, MetricGroup
 
 
 RELATIVE_ERROR = 0.01
@@ -75,6 +75,47 @@ FLUSH_S = 0.5
 WINDOW_S = 30.0
 
 
+NOTHING_DUE_S = 10_000_000
+"""Seconds to the next deadline where nothing waits."""
+
+
+class ScalingGauges:
+    """What a pipeline whose replicas are scaled tells of that. Set by the event loop, which calls `tell` if
+    something changed; read by the operator's thread."""
+
+    def __init__(self) -> None:
+        self.wanted_replicas: int | None = None
+        self.backlog_tokens = 0
+        self.next_deadline_s = NOTHING_DUE_S
+        self.changed = True
+        self.tell: Callable[[], None] = lambda: None
+
+    def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
+        """What holds now: replicas wanted (None: nothing was decided yet), tokens that wait, and in how many
+        seconds the first of them is due (None: nothing waits)."""
+        due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
+        told = self._told
+        self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s
+        if told != self._told:
+            self.changed = True
+            self.tell()
+
+    @property
+    def due_s(self) -> int | None:
+        """In how many seconds the first that waits is due; None where nothing waits."""
+        return None if self.next_deadline_s == NOTHING_DUE_S else self.next_deadline_s
+
+    @property
+    def _told(self) -> tuple[int | None, int, int]:
+        return self.wanted_replicas, self.backlog_tokens, self.next_deadline_s
+
+    def values(self) -> dict[str, int]:
+        """The gauges by name, those that are known."""
+        self.changed = False
+        found = {"backlog_tokens": self.backlog_tokens, "next_deadline_s": self.next_deadline_s}
+        return found if self.wanted_replicas is None else {**found, "wanted_replicas": self.wanted_replicas}
+
+
 @dataclass(slots=True)
 class InferenceCounters:
     """Counts since the operator opened.
@@ -101,6 +142,7 @@ class InferenceCounters:
     waited_ms: int = 0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    scaling: ScalingGauges | None = None
 
     def answered(self, completion: Completion) -> None:
         usage = completion.usage
@@ -128,7 +170,8 @@ OLDEST = "oldest_read_ms"
 LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
-
+SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
+"""Told only where the pipeline scales."""
 
 NOTHING_READ_MS = 253_402_300_799_999
 """The last moment of the year 9999: where nothing is awaited, the lowest over subtasks is that of others."""
@@ -159,7 +202,8 @@ class FlinkMetrics:
     def __init__(
         self, group: MetricGroup, counts: InferenceCounters, load: Callable[[], OperatorLoad]
     ) -> None:
-        named = group.add_group("forebay")
+        self._named = named = group.add_group("forebay")
+        self._scaling: dict[str, Distribution] = {}
         self._counts = counts
         self._load = load
         self._counters = {name: named.counter(name) for name in COUNTERS}
@@ -172,8 +216,16 @@ class FlinkMetrics:
         # does in the same interpreter, which can crash the JVM. A distribution is a number that Java keeps.
         self._gauges = {name: named.distribution(name) for name in GAUGES}
 
-    def due(self, now_s: float) -> bool:
-        return now_s - self._flushed_s >= FLUSH_S
+    def flush_if_due(self, now_s: float) -> None:
+        """`flush`, where that was not done of late, or something about scaling has changed."""
+        scaling = self._counts.scaling
+        if now_s - self._flushed_s >= FLUSH_S or (scaling is not None and scaling.changed):
+            self.flush(now_s)
+
+    def told_by(self, wake: Callable[[], None]) -> None:
+        """`wake` has the operator's thread flush what changes about scaling while no event comes."""
+        if self._counts.scaling is not None:
+            self._counts.scaling.tell = wake
 
     def stale(self) -> bool:
         """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
@@ -205,10 +257,19 @@ class FlinkMetrics:
         }
         for name, gauge in self._gauges.items():
             gauge.update(values[name])
+        if counts.scaling is not None:
+            self._tell_scaling(counts.scaling)
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
             self._older = (counts.engine_s, counts.event_s)
             counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
+
+    def _tell_scaling(self, scaling: ScalingGauges) -> None:
+        for name, value in scaling.values().items():
+            if name not in self._scaling:
+                # Not before it is known: a 0 would be taken for a decision.
+                self._scaling[name] = self._named.distribution(name)
+            self._scaling[name].update(value)
 
     def tell_oldest(self) -> None:
         """Something is awaited again: hand on `oldest_read_ms` at once."""

@@ -144,6 +144,7 @@ class InferenceOperator(KeyedProcessFunction):
             on_ready=self._wakes.wake,
         )
         self._calls.start()
+        self._metrics.told_by(self._wakes.wake)
         # Before the first event, whenever the timers that came back are due: what is held bounds event time.
         self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
         self._seen_ms = EARLIEST_MS
@@ -188,6 +189,7 @@ class InferenceOperator(KeyedProcessFunction):
             self._early = False
             for key in self._wakes.each(self._calls.ready()):
                 yield from self._look_after(self._shards[key], ctx)
+            self._metrics.flush_if_due(self._clock.monotonic_s())
             return
         key = ctx.get_current_key()
         self._early = self._is_early(timestamp, ctx)
@@ -329,8 +331,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _note_wait(self, since_s: float) -> float:
         now_s = self._clock.monotonic_s()
         self._counts.waited_ms += round((now_s - since_s) * 1000)
-        if self._metrics.due(now_s):
-            self._metrics.flush(now_s)
+        self._metrics.flush_if_due(now_s)
         return now_s
 
     def _refuse_if_cancelled(self) -> None:
@@ -343,8 +344,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
         """See to it that the shard is looked after again soon, as long as it awaits something."""
         now_s = self._clock.monotonic_s()
-        if self._metrics.due(now_s):
-            self._metrics.flush(now_s)
+        self._metrics.flush_if_due(now_s)
         now_ms = self._clock.wall_ms()
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
@@ -25,8 +26,10 @@ from forebay.errors import (
     TemplateFailed,
     detail_text,
 )
-from forebay.flink.metrics import InferenceCounters
-from forebay.flink.request_pool import Answer
+from forebay.fleet.engine import FleetEngine
+from forebay.flink.demand import MeteredHandler
+from forebay.flink.metrics import InferenceCounters, ScalingGauges
+from forebay.flink.request_pool import Answer, Handler
 from forebay.records import (
     JSON,
     Completion,
@@ -56,7 +59,8 @@ class InferenceSpec:
     `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
     whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
-    `answer_tokens` makes the most tokens of an event's answer, in place of `sampling.max_tokens`.
+    `answer_tokens` makes the most tokens of an event's answer, in place of `sampling.max_tokens`. `scaling`:
+    what waits is told to whoever scales the replicas; `engine` then opens a `FleetEngine`.
     """
 
     engine: EngineFactory
@@ -72,6 +76,7 @@ class InferenceSpec:
     send_priority: bool = False
     answer_tokens: FieldTemplate | None = None
     accept: Accept | None = None
+    scaling: ScalingLink | None = None
 
 
 class RequestHandler:
@@ -84,6 +89,14 @@ class RequestHandler:
         self._engine: Engine = call.engine()
         self._check = AnswerCheck(call.schema, accept=call.accept) if call.schema is not None else None
         self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
+
+    @property
+    def engine(self) -> Engine:
+        """What answers."""
+        return self._engine
+
+    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+        """It waits; nobody asks here for how long."""
 
     async def answer(self, item: KeyedEvent) -> Answer:
         """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
@@ -218,8 +231,8 @@ class OpenRequestHandler:
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
 
-    async def __call__(self, counts: InferenceCounters) -> RequestHandler:
-        return RequestHandler(self.call, counts, self.clock())
+    async def __call__(self, counts: InferenceCounters) -> Handler:
+        return metered(RequestHandler(self.call, counts, self.clock()), self.call, counts, self.clock())
 
 
 def result(
@@ -322,5 +335,18 @@ class OpenProgramRequestHandler:
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
 
-    async def __call__(self, counts: InferenceCounters) -> ProgramRequestHandler:
-        return ProgramRequestHandler(self.call, counts, self.clock())
+    async def __call__(self, counts: InferenceCounters) -> Handler:
+        return metered(
+            ProgramRequestHandler(self.call, counts, self.clock()), self.call, counts, self.clock()
+        )
+
+
+def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCounters, clock: Clock) -> Handler:
+    """`handler`, and where the replicas are scaled, around it what tells of what waits. Raises `SettingError`
+    where `call.scaling` is given for another engine than a fleet."""
+    if call.scaling is None:
+        return handler
+    if not isinstance(handler.engine, FleetEngine):
+        raise SettingError("scaling: expected a fleet as the engine, found another one")
+    counts.scaling = ScalingGauges()
+    return MeteredHandler(handler, handler.engine.client, call.scaling, counts.scaling, clock)

@@ -32,6 +32,11 @@ LOST_S = 1.0
 class Handler(Protocol):
     """Turns events into answers on the event loop it was opened on."""
 
+    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+        """An event waits for a slot from now on; `again`: as before a restore. Called on the thread that
+        submits, and once before `answer`."""
+        ...
+
     async def answer(self, item: KeyedEvent) -> Answer:
         """Answer one event. Failures of the record or the engine come back as a `DeadLetter`."""
         ...
@@ -139,6 +144,8 @@ class RequestPool:
                 release = self._releases[shard] = release_for(self._ordering)
                 self._ready[shard] = deque()
             release.accept(item.id, item.key)
+            if self._answerer is not None:
+                self._answerer.accept(item, again=reissued)
             self._pending.append((shard, item, reissued))
             if reissued:
                 self._limit = max(self._limit, len(self._pending) + self._in_flight)

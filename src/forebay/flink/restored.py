@@ -1,8 +1,8 @@
 """What the checkpoint that a job restores says of shards, which has to be known as the job is built.
 
-Where an operator's shards lie is known by its uid in the checkpoint: `NAME: N shards`. A bare `NAME` is of a
-version that meant to spread shards evenly over subtasks and did not (`flink_keys` without `even`); its state
-lives on under the keys that it has.
+Where the shards of `infer` lie is known by its uid in the checkpoint: `NAME: N shards`. A bare `NAME` is of a
+version that meant to spread shards evenly over subtasks and did not (`flink_keys` without `even`); its state,
+and that of the stages before it, lives on under the keys that it has.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from forebay.errors import SettingError
 UID = re.compile(r"(?P<name>.*): (?P<shards>\d+) shards", re.DOTALL)
 
 
-def even_shards(env: Any) -> bool:
-    """Whether the shards of the job that is built in `env` fall evenly on subtasks: always, but for one that
-    restores a checkpoint of a version in which they did not."""
-    uids = restored_uids(env)
-    return not uids or any(map(UID.fullmatch, uids))
+def even_shards(env: Any, name: str) -> bool:
+    """Whether the shards of `infer` of this `name`, and those of the stages before it, fall evenly on
+    subtasks in the job that is built in `env`: always, but where it restores the state that a version has
+    left in which they did not."""
+    return name not in (restored_uids(env) or ())
 
 
 def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
@@ -28,7 +28,7 @@ def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
     A checkpoint's number of shards stays in the uid where another may be given now. Raises `SettingError`
     where it may not: `bound` says that the place of a key's state or the order of its events hangs on it.
     """
-    if not even_shards(env):
+    if not even_shards(env, name):
         return name
     for uid in restored_uids(env) or ():
         found = UID.fullmatch(uid)

@@ -67,9 +67,9 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Takes messages of a stage keyed by `message_key`; gives messages of the next.
 
-    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has,
-    `even` of `even_shards`. With
-    `wait_ms`, the stage's `close(0)` is called at most so long after an input, by the clock.
+    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has, `even` is
+    what `even_shards` says. With `wait_ms`, the stage's `close(0)` is called at most so long after an input,
+    by the clock.
     `most_log_bytes`: of inputs, that a restore takes again; by default as many as the snapshot has.
     """
 

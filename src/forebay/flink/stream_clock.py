@@ -21,7 +21,6 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode, not_pickled
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
-from forebay.flink.restored import even_shards
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
@@ -149,13 +148,19 @@ def partition_of(position: str | None) -> str:
 
 
 def clocked(
-    stream: DataStream, to_message: ToMessage, *, tolerance: Tolerance, shards: int, name: str
+    stream: DataStream,
+    to_message: ToMessage,
+    *,
+    tolerance: Tolerance,
+    shards: int,
+    even: bool = True,
+    name: str,
 ) -> Clocked:
-    """`stream` of encoded records as messages for a stage of `shards` shards, in the clock's event time.
+    """`stream` of encoded records as messages for a stage of `shards` shards, placed as `even_shards` says,
+    in the clock's event time.
 
     One subtask keeps the clock. Its `uid` is `name`.
     """
-    even = even_shards(stream.get_execution_environment())
     key = flink_keys(1, even=even)[0]
     function = StreamClock(to_message, tolerance=tolerance, shards=shards, even=even)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, Types.TUPLE([BYTES, Types.LONG()]))

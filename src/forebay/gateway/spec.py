@@ -21,15 +21,25 @@ from forebay.documents.fields import (
     SecretField,
 )
 from forebay.errors import SettingError
-from forebay.fleet.config import ByUrl, FleetConfig, KvEvents, Routing, Urls
+from forebay.fleet.config import (
+    ByUrl,
+    FleetConfig,
+    KubernetesService,
+    KvEvents,
+    RayApplication,
+    Routing,
+    Urls,
+)
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.fleet.ray_replicas import RayReplicas
 from forebay.gateway.keys import KeyLimits
 from forebay.gateway.relay import RelayRules
 
 
 class EngineSpec(Model):
-    """The replicas that answer: exactly one of `url`, `file` and `dns`."""
+    """The replicas that answer: exactly one of `url`, `file`, `dns`, `kubernetes` and `ray`."""
 
     url: Urls = Field((), description="Address of an OpenAI-compatible server, or a list of them.")
     file: LocalPath | None = Field(
@@ -38,6 +48,16 @@ class EngineSpec(Model):
     )
     dns: HttpUrl | None = Field(
         None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
+    )
+    kubernetes: KubernetesService | None = Field(
+        None,
+        description="`[NAMESPACE/]SERVICE[:PORT]`: every endpoint of the Service that is ready is a replica; "
+        "the API server tells of changes at once. PORT is the name or number of the pods' port.",
+    )
+    ray: RayApplication | None = Field(
+        None,
+        description="`http://HEAD:8265/NAME`: the address of a Ray cluster's dashboard, and a fleet that "
+        "`forebay deploy ray` put there; every replica that runs is one.",
     )
     api_key: SecretField | None = Field(
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
@@ -56,6 +76,10 @@ class EngineSpec(Model):
         """Where the replicas are. Raises `SettingError` for what cannot be one."""
         if self.file is not None:
             return FileReplicas(self.file)
+        if self.kubernetes is not None:
+            return KubernetesReplicas(self.kubernetes)
+        if self.ray is not None:
+            return RayReplicas(self.ray)
         return DnsReplicas(self.dns) if self.dns is not None else FixedReplicas(self.url)
 
 
@@ -218,10 +242,10 @@ class GatewaySpec(Model):
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine = self.engine
-        given = [name for name in ("url", "file", "dns") if getattr(engine, name)]
+        given = [name for name in ("url", "file", "dns", "kubernetes", "ray") if getattr(engine, name)]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            yield "engine", f"expected exactly one of url, file and dns; found {found}"
+            yield "engine", f"expected exactly one of url, file, dns, kubernetes and ray; found {found}"
         names = [key.name for key in self.keys]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield "keys", f"expected names that differ, found {name!r} more than once"
@@ -247,7 +271,9 @@ def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> Gate
 
 def _with_replicas(engine: Any, engines: tuple[str, ...]) -> Any:
     kept = engine if isinstance(engine, dict) else {}
-    return {key: kept[key] for key in kept if key not in ("file", "dns")} | {"url": list(engines)}
+    return {key: kept[key] for key in kept if key not in ("file", "dns", "kubernetes", "ray")} | {
+        "url": list(engines)
+    }
 
 
 def _or_inf(limit: float | None) -> float:

@@ -17,6 +17,7 @@ TYPE_BYTES = {
     "bfloat16": 2.0,
     "float8_e4m3fn": 1.0,
 }
+TYPE_ALIASES = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 class Fields:
@@ -68,10 +69,10 @@ class Fields:
 def type_bytes_of(named: object, called: str) -> float:
     """Bytes of a number type; `called` is what a message calls it."""
     name = str(named)[:40].removeprefix("torch.")
-    aliases = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-    name = aliases.get(name, name)
+    name = TYPE_ALIASES.get(name, name)
     if name not in TYPE_BYTES:
-        raise SettingError(f"{called}: expected one of {', '.join(TYPE_BYTES)}, found {name!r}")
+        known = ", ".join((*TYPE_ALIASES, *TYPE_BYTES))
+        raise SettingError(f"{called}: expected one of {known}; found {name!r}")
     return TYPE_BYTES[name]
 
 

@@ -57,6 +57,7 @@ def run_application(spec: PipelineSpec, state_id: str) -> None:
         env,
         replicas=served.replicas,
         model=served.model,
+        scaling=served.scaling,
         # Files are named after it: two starts must not write the same ones.
         job=uuid.uuid4().hex,
         state_id=state_id,

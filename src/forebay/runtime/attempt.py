@@ -18,7 +18,7 @@ from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, end_job, submit
-from forebay.flink.jvm import collect_garbage, jvm_process
+from forebay.flink.jvm import collect_garbage, jvm_process, load_file_systems, reach_file_system
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
 from forebay.ports import free_port
@@ -43,22 +43,28 @@ CLUSTER_METRICS_S = 30.0
 ten seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What an attempt is to do: run `spec` as the job `job_id`, from the checkpoint `restore_from` or from
-    the beginning, in this process or on `cluster`. `state` is the record of the runs before; a `fresh` start
-    heeds none of it, and a checkpoint that is `chosen` by hand is taken as it is. `file_systems` is what
-    Flink's plugins are told, see `file_system_options`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What is known of an attempt before it is known where it begins: it runs `spec` in this process or on
+    `cluster`. `file_systems` is what Flink's plugins are told, see `file_system_options`."""
 
     spec: PipelineSpec
     settings: Settings
+    cluster: str | None = None
+    file_systems: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Preparation):
+    """What an attempt is to do: run the job `job_id`, from the checkpoint `restore_from` or from the
+    beginning. `state` is the record of the runs before; a `fresh` start heeds none of it, and a checkpoint
+    that is `chosen` by hand is taken as it is."""
+
     state: RunState
     job_id: str
     restore_from: Location | None = None
     chosen: bool = False
     fresh: bool = False
-    cluster: str | None = None
-    file_systems: Mapping[str, str] = field(default_factory=dict)
 
 
 class Attempt:
@@ -104,6 +110,7 @@ class Attempt:
                 env,
                 replicas=served.replicas,
                 model=served.model,
+                scaling=served.scaling,
                 job=order.job_id,
                 state_id=order.state.id,
             )
@@ -226,6 +233,22 @@ def _config(order: Order, port: int) -> FlinkConfig:
             **{key: flink_value(value) for key, value in spec.flink.items()},
         },
     )
+
+
+def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
+    """Have this process's JVM take the file systems that the attempt will need, tell `loaded`, and make a
+    first request; blocks. It takes seconds, in which a lock may be waited for. What goes wrong, the job meets
+    as well, and says so. To be called on a thread of its own."""
+    try:
+        with suppress(Exception):
+            options = {key: flink_value(value) for key, value in preparation.spec.flink.items()}
+            load_file_systems(
+                plugins(preparation.settings.connectors), {**preparation.file_systems, **options}
+            )
+    finally:
+        loaded()
+    with suppress(Exception):
+        reach_file_system(preparation.spec.checkpoint.dir)
 
 
 def flink_value(value: object) -> str:

@@ -17,7 +17,8 @@ def s3_places(spec: PipelineSpec) -> dict[str, S3Path]:
 
 
 def check_plugins(spec: PipelineSpec, settings: Settings) -> None:
-    """Raise `SettingError` where a Flink on this machine lacks a file system that the pipeline needs."""
+    """Raise `SettingError` where this machine lacks a file system of Flink's that the pipeline needs, also to
+    submit it to a cluster."""
     if s3_places(spec):
         installed_jar(S3, settings.connectors)
 

@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -21,7 +22,7 @@ from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
-from forebay.runtime.attempt import Attempt
+from forebay.runtime.attempt import Attempt, Order, Preparation, load_ahead
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.kafka_transactions import NAMES
@@ -55,7 +56,8 @@ ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
-    """Reads a pickled `Order` and, once that was reported to be `Checked`, a pickled `Served`; then words.
+    """Reads a pickled `Preparation`, if there is one, a pickled `Order` and, once that was reported to be
+    `Checked`, a pickled `Served`; then words.
 
     Reports go to `reports`, a line each. Where the JVM dies, that is reported at once, whatever this process
     waits for; where the supervisor's end of `words` closes, this process and its JVM are gone at once.
@@ -102,19 +104,36 @@ class FlinkClient:
         os._exit(0)
 
     def _attempt(self) -> Report:
-        order = pickle.load(self._words)
-        self._environment = order.settings.child_environment()
-        self._runs_tasks = order.cluster is None and order.spec.task_managers == 1
-        if self._runs_tasks:
-            threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
-        plan = partial(plan_ahead, order.spec, order.settings)
-        threading.Thread(target=plan, name="plan-ahead", daemon=True).start()
+        told: Preparation = pickle.load(self._words)
+        loaded = self._prepare(told)
+        order = told if isinstance(told, Order) else pickle.load(self._words)
         attempt = Attempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
         served = pickle.load(self._words)
         threading.Thread(target=self._listen, name="words", daemon=True).start()
+        # Who builds the job would load them a second time.
+        loaded.wait()
         return Finished(attempt.run(served))
+
+    def _prepare(self, preparation: Preparation) -> threading.Event:
+        """Begin with what takes time and needs nobody's leave; returns what is set once Flink has its file
+        systems, or is to take them later."""
+        self._environment = preparation.settings.child_environment()
+        self._runs_tasks = preparation.cluster is None and preparation.spec.task_managers == 1
+        loaded = threading.Event()
+        ahead: dict[str, Callable[[], object]] = {
+            "plan-ahead": partial(plan_ahead, preparation.spec, preparation.settings)
+        }
+        if self._runs_tasks:
+            ahead["import-ahead"] = import_ahead
+        if preparation.file_systems and preparation.spec.task_managers == 1:
+            ahead["load-ahead"] = partial(load_ahead, preparation, loaded.set)
+        else:
+            loaded.set()
+        for name, target in ahead.items():
+            threading.Thread(target=target, name=name, daemon=True).start()
+        return loaded
 
     def _report(self, report: Report) -> None:
         with self._writing:

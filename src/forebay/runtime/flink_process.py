@@ -29,7 +29,7 @@ from forebay.settings import Settings
 from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
-    from forebay.runtime.attempt import Order
+    from forebay.runtime.attempt import Order, Preparation
     from forebay.runtime.inference import Served
 
 
@@ -194,8 +194,9 @@ class FlinkProcess:
         """Its number, which is that of its process group, too."""
         return self._process.pid
 
-    def send(self, what: Order | Served) -> None:
-        """Say what to do: the order, and once that is reported to be checked, the replicas."""
+    def send(self, what: Preparation | Order | Served) -> None:
+        """Say what to do: what to prepare, where that is known before the order; the order, and once that is
+        reported to be checked, the replicas."""
         self._write(pickle.dumps(what))
 
     def go(self) -> None:
@@ -273,6 +274,13 @@ class FlinkLauncher:
         returns at once."""
         if self._ahead is None:
             self._ahead = self._started(jars, planner)
+
+    def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
+        """Have the process that was started ahead, if there is one, prepare for the order that it will get;
+        `jars` and `planner` are those of the `take` that follows. Returns at once."""
+        if self._ahead is not None:
+            self._ahead = self.take(jars, planner=planner)
+            self._ahead.send(preparation)
 
     def take(self, jars: Sequence[Path], *, planner: bool = False) -> FlinkProcess:
         """A process that nobody else has, with `jars` and no others, and with the planner where it is needed;

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock
 from forebay.config.spec import PipelineSpec
 from forebay.engine import EngineFactory
@@ -24,10 +25,11 @@ NO_ENGINE = "http://none.invalid"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The replicas of a run, and the name of the model to ask them for."""
+    """The replicas of a run, the name of the model to ask them for, and how they are scaled, if they are."""
 
     replicas: ReplicaList
     model: str
+    scaling: ScalingLink | None = None
 
 
 def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
@@ -38,7 +40,14 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
     if replicas is None:
         raise SettingError("engine.url: expected the address of an engine, found none")
-    return Served(replicas, served_model(spec, replicas, say))
+    return Served(replicas, served_model(spec, replicas, say), published_scaling(spec))
+
+
+def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
+    """How the replicas of somebody else are scaled: the job itself tells how many there should be."""
+    if spec.scaling is None:
+        return None
+    return ScalingLink(spec.scaling.settings(spec.sampling.max_tokens), subtasks=spec.parallelism)
 
 
 def served_model(
@@ -63,8 +72,10 @@ def served_model(
     )
 
 
-def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFactory:
-    """The fleet that answers; a single URL is a fleet of one."""
+def engine_of(
+    spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
+) -> EngineFactory:
+    """The fleet that answers; a single URL is a fleet of one. `scaled`: replicas are started on demand."""
     kv_events = spec.engine.kv_events
     if kv_events is not None:
         require_zmq()
@@ -78,14 +89,17 @@ def engine_of(spec: PipelineSpec, replicas: ReplicaList, model: str) -> EngineFa
             stall_s=stall_s_for(spec.timeout_s),
             capacity=spec.capacity,
             deadline_s=spec.deadline_s,
+            scaled=scaled,
         )
     )
 
 
-def call_of(spec: PipelineSpec, *, replicas: ReplicaList, model: str) -> InferenceSpec:
+def call_of(
+    spec: PipelineSpec, *, replicas: ReplicaList, model: str, scaling: ScalingLink | None = None
+) -> InferenceSpec:
     """How the pipeline's events become answers."""
     return InferenceSpec(
-        engine=engine_of(spec, replicas, model),
+        engine=engine_of(spec, replicas, model, scaled=scaling is not None),
         model=model,
         prompt=spec.prompt_template(),
         schema=None if spec.output is None else spec.output.json_schema,
@@ -97,4 +111,5 @@ def call_of(spec: PipelineSpec, *, replicas: ReplicaList, model: str) -> Inferen
         priority=spec.priority_template(),
         send_priority=spec.engine.priority,
         answer_tokens=spec.answer_tokens_template(),
+        scaling=scaling,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
+from forebay.autoscale.settings import ScalingLink
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
 from forebay.connectors.jars import KAFKA, installed_jar
@@ -43,6 +44,7 @@ def build(
     *,
     replicas: ReplicaList,
     model: str,
+    scaling: ScalingLink | None = None,
     job: str = "",
     state_id: str | None = None,
 ) -> None:
@@ -58,7 +60,7 @@ def build(
         stream = with_event_time(stream, out_of_orderness_ms=late_ms, ahead_ms=AHEAD_MS)
     key, id = spec.key_template(), spec.id_template()
     parts = InferenceOptions(
-        call_of(spec, replicas=replicas, model=model),
+        call_of(spec, replicas=replicas, model=model, scaling=scaling),
         key=None if key is None else TextOf(key),
         id=None if id is None else TextOf(id),
         capacity=spec.capacity,

@@ -19,7 +19,7 @@ from forebay.flink.rest import FlinkRest
 from forebay.processes import is_same, kill, wait_gone
 from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState
 from forebay.runtime.state_store import StateStore, newest_of, number_of
-from forebay.s3.client import StoreAway
+from forebay.s3.client import StoreAway, StoreRefused
 from forebay.s3.location import Location, location_of, within
 
 ORPHAN_S = 30.0
@@ -255,7 +255,8 @@ class CheckpointCleaner:
     def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
         """Look for a newer checkpoint, triggered at `triggered_ms` at the latest; returns the record of it.
 
-        A disk that is full, or a store that does not answer, leaves the record as it was, until a later look.
+        A disk that is full, or a store that does not answer or refuses, leaves the record as it was, until a
+        later look.
         """
         if self._store.remote and triggered_ms <= self._noted_ms:
             return state
@@ -264,13 +265,13 @@ class CheckpointCleaner:
             if newest is None or newest.number <= self._noted:
                 return state
             there = self._store.contents(newest.path)
-        except StoreAway:
+        except (StoreAway, StoreRefused):
             return state
         completed = Completed(
             number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
         )
         noted = state.model_copy(update={"completed": completed})
-        with suppress(OSError, StoreAway):
+        with suppress(OSError, StoreAway, StoreRefused):
             self._store.write(noted, patient=False)
             self._noted, self._noted_ms = newest.number, triggered_ms
             self._tidy()
@@ -280,7 +281,7 @@ class CheckpointCleaner:
     def _tidy(self) -> None:
         if not self._tidied:
             self._tidied = True
-            with suppress(StoreAway):
+            with suppress(StoreAway, StoreRefused):
                 for job in self._store.jobs():
                     if job not in self._kept:
                         self._store.delete(job, at_once=False)

@@ -9,7 +9,8 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import SettingError
 from forebay.flink.job import check_cluster
-from forebay.runtime.file_systems import check_plugins
+from forebay.runtime.attempt import Preparation
+from forebay.runtime.file_systems import check_plugins, file_system_options
 from forebay.runtime.flink_process import FlinkLauncher
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.preflight import check_paths, check_secrets
@@ -23,19 +24,21 @@ from forebay.runtime.resume import (
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.state_store import StateStore, number_of, open_store
-from forebay.runtime.supervisor import RunOptions, Supervisor, Watch
+from forebay.runtime.supervisor import Engine, RunOptions, Supervisor, Watch
 from forebay.s3.location import Location, location_of
 from forebay.settings import Settings
 
-__all__ = ["OpenEngine", "RunOptions", "Watch", "run_pipeline"]
+__all__ = ["OpenAnyEngine", "OpenEngine", "RunOptions", "Watch", "run_pipeline"]
 
 OpenEngine = AbstractContextManager[Sequence[str]]
 """Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
+OpenAnyEngine = AbstractContextManager[Engine]
+"""The same, or enters with replicas that the run starts and stops."""
 
 
 def run_pipeline(
     spec: PipelineSpec,
-    engine: OpenEngine,
+    engine: OpenAnyEngine,
     options: RunOptions,
     settings: Settings,
     watch: Watch = lambda _: None,
@@ -68,9 +71,14 @@ def run_pipeline(
         )
     check_secrets(spec, here=options.cluster is None)
     check_paths(spec)
-    connector_jars(spec, settings)
-    if options.cluster is None:
-        check_plugins(spec, settings)
+    jars = connector_jars(spec, settings)
+    check_plugins(spec, settings)
+    if launcher is not None:
+        # A lock in an object store may have to be waited for.
+        preparation = Preparation(
+            spec=spec, settings=settings, cluster=options.cluster, file_systems=file_system_options(spec)
+        )
+        launcher.prepare(preparation, jars, planner=spec.event_time is not None)
     store = open_store(location_of(spec.checkpoint.dir))
     with ExitStack() as open_:
         open_.enter_context(store.lock(spec.name))

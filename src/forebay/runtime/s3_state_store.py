@@ -28,7 +28,7 @@ from forebay.flink.checkpoints import (
     number_in,
 )
 from forebay.runtime.run_state import FILE, MAX_BYTES, RunState, decode_state
-from forebay.s3.client import Changed, S3Client, StoreAway
+from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
 from forebay.s3.location import Location, S3Path, s3_path
 from forebay.s3.lock import Fenced, Hold, held_lock
 
@@ -80,6 +80,9 @@ class S3Store:
     def check_held(self) -> None:
         if self._hold is not None:
             self._hold.check()
+
+    def trouble(self) -> str:
+        return "" if self._hold is None else self._hold.trouble
 
     def read(self) -> RunState | None:
         found = self._client.get(self._key(FILE), MAX_BYTES)
@@ -161,7 +164,7 @@ class S3Store:
     def delete(self, job: str, *, at_once: bool = True) -> None:
         try:
             self._client.delete(self._key(job))
-        except StoreAway:
+        except (StoreAway, StoreRefused):
             if at_once:
                 raise
 

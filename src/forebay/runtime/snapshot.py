@@ -45,6 +45,18 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> Backlog:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Replicas that a run starts and stops: how many serve, start, drain and are wanted, and why that number
+    was decided."""
+
+    ready: int = 0
+    starting: int = 0
+    draining: int = 0
+    wanted: int = 0
+    reason: str = ""
+
+
 WAITING = "WAITING FOR THE ENGINE"
 AWAITS_KAFKA = "WAITING FOR KAFKA"
 RESUMING = "RESUMING"
@@ -71,7 +83,9 @@ class Snapshot:
     the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed
     in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
-    of a Kafka source, counted every few seconds; None before that, and for other sources.
+    of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
+    its replicas stand where the run starts and stops them, else None. `store_failure` is why the object
+    store that holds the state cannot be used now, empty where it can.
     """
 
     elapsed_s: float
@@ -99,6 +113,8 @@ class Snapshot:
     checkpoint_failure: str = ""
     failed_commits: int = 0
     backlog: Backlog | None = None
+    scaling: Scaling | None = None
+    store_failure: str = ""
 
 
 OVER_S = 30.0

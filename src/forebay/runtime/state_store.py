@@ -42,8 +42,8 @@ class Kept(Protocol):
 class StateStore(Protocol):
     """The state of one pipeline. Methods block; a `job` is the id of one, a `checkpoint` the folder of one.
 
-    They raise `OSError` or `forebay.s3.client.StoreAway` where the place cannot be read or written now, and
-    those that write `PipelineFailed` where another run has taken over.
+    They raise `OSError`, or `StoreAway` and `StoreRefused` of `forebay.s3.client`, where the place cannot be
+    read or written now, and those that write `PipelineFailed` where another run has taken over.
     """
 
     @property
@@ -63,6 +63,11 @@ class StateStore(Protocol):
 
     def check_held(self) -> None:
         """Raise `PipelineFailed` where the lock was taken by another run. Returns at once."""
+        ...
+
+    def trouble(self) -> str:
+        """Why the place cannot be used now, in words; empty where nothing is known against it. Returns at
+        once."""
         ...
 
     def read(self) -> RunState | None:
@@ -132,6 +137,9 @@ class LocalStore:
             os.close(lock)
 
     def check_held(self) -> None: ...
+
+    def trouble(self) -> str:
+        return ""
 
     def read(self) -> RunState | None:
         return read_state(self.home)

@@ -16,7 +16,7 @@ from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime.reports import Look
-from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.snapshot import Backlog, Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
 """Flink's words for a job that does not run and has not ended."""
@@ -77,11 +77,14 @@ class Vigil:
         self._before: Look | None = None
         self._since_s: dict[str, float] = {}
 
-    def heard(self, now_s: float, look: Look | None = None) -> None:
-        """The attempt was heard of, with a `look` at its job once there is one."""
+    def heard(self, now_s: float, look: Look | None = None, *, served: bool = True) -> None:
+        """The attempt was heard of, with a `look` at its job once there is one. While it is not `served`, as
+        its replicas still start, nothing can come of what is in flight."""
         self._heard_s = now_s
         if look is not None:
             signs = set(self._signs(look))
+            if not served:
+                signs.discard(UNANSWERED)
             self._since_s = {sign: self._since_s.get(sign, now_s) for sign in signs}
             self._before = look
 
@@ -196,6 +199,13 @@ class EngineSupervisor:
         self._owned = engine if isinstance(engine, SupervisedEngine) else None
         self._clock = clock or SystemClock()
         self._restarted_s: deque[float] = deque()
+
+    serves = True
+    """Whether there is something to answer, as far as is known here."""
+    scaling: Scaling | None = None
+
+    def heard(self, backlog: Backlog | None) -> None:
+        """So much waits; the number of replicas is fixed."""
 
     def mend(self, say: Say = lambda _: None) -> None:
         """Start every replica that has died again, each told to `say` first; blocks until they are healthy.

@@ -34,6 +34,7 @@ from forebay.runtime.resume import (
     forget,
 )
 from forebay.runtime.run_state import RunState, new_id
+from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
 from forebay.runtime.state_store import StateStore
 from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
@@ -70,6 +71,8 @@ ERRORS = {
 
 R = TypeVar("R", bound=Report)
 Watch = Callable[[Snapshot], None]
+Engine = Sequence[str] | ScaledEngine
+"""The URLs of the replicas that answer, or replicas that the run starts and stops."""
 
 
 class Supervisor:
@@ -103,7 +106,7 @@ class Supervisor:
         self._last = Snapshot(0.0, "CREATED")
         self._begun_s: float | None = None
         self._served: Served | None = None
-        self._keeper = EngineSupervisor(())
+        self._keeper: EngineSupervisor | ScaledEngine = EngineSupervisor(())
         self._printed: StdoutResults | None = None
         self._written: OutputCounts | None = None
         self._order: Order | None = None
@@ -111,7 +114,7 @@ class Supervisor:
         self._drain: Callable[[], None] = lambda: None
         self._failed_before = 0
 
-    def to_the_end(self, enter: Callable[[], Sequence[str]], launcher: FlinkLauncher | None) -> Snapshot:
+    def to_the_end(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
         """Make attempts until one comes to the pipeline's end; blocks. Returns the last snapshot.
 
         `enter` gives the URLs of the engine's replicas, and is called once Kafka has what the job needs. Each
@@ -139,7 +142,7 @@ class Supervisor:
             raise
         return self._finish(last)
 
-    def _attempt(self, enter: Callable[[], Sequence[str]], launcher: FlinkLauncher | None) -> Snapshot:
+    def _attempt(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
         order = self._order = Order(
             spec=self._spec,
             settings=self._settings,
@@ -158,7 +161,7 @@ class Supervisor:
         process = launcher.take(
             connector_jars(self._spec, self._settings), planner=self._spec.event_time is not None
         )
-        watched = _Watched(process, self._heard, self._mend, self._vigil())
+        watched = _Watched(process, self._heard, self._mend, self._vigil(), lambda: self._keeper.serves)
         self._drain = watched.process.drain
         submitted = False
         try:
@@ -178,7 +181,7 @@ class Supervisor:
         finally:
             watched.process.kill()
 
-    def _attempt_here(self, order: Order, enter: Callable[[], Sequence[str]]) -> Snapshot:
+    def _attempt_here(self, order: Order, enter: Callable[[], Engine]) -> Snapshot:
         self._printed = StdoutResults() if isinstance(self._spec.sink, StdoutSink) else None
         jars = connector_jars(self._spec, self._settings)
         with self._printed.taken() if self._printed else nullcontext():
@@ -197,15 +200,18 @@ class Supervisor:
         attempt.check()
         return attempt.run(self._serve(enter))
 
-    def _serve(self, enter: Callable[[], Sequence[str]]) -> Served:
+    def _serve(self, enter: Callable[[], Engine]) -> Served:
         if self._served is None:
-            urls = enter()
-            self._keeper = EngineSupervisor(urls)
-            self._served = served_by(
-                self._spec,
-                urls,
-                lambda words, waited_s: self._watch(Snapshot(waited_s, WAITING, engine_failure=words)),
-            )
+            engine = enter()
+            if isinstance(engine, ScaledEngine):
+                self._keeper, self._served = engine, engine.served
+            else:
+                self._keeper = EngineSupervisor(engine)
+                self._served = served_by(
+                    self._spec,
+                    engine,
+                    lambda words, waited_s: self._watch(Snapshot(waited_s, WAITING, engine_failure=words)),
+                )
             self._written = OutputCounts(self._spec, self._printed)
         return self._served
 
@@ -221,7 +227,10 @@ class Supervisor:
             case Lost(cause):
                 raise JobLost(cause)
             case Failed(error, message):
-                raise ERRORS.get(error, PipelineFailed)(message)
+                trouble = self._last.store_failure
+                raise ERRORS.get(error, PipelineFailed)(
+                    f"{message}. {trouble}. The same command resumes" if trouble else message
+                )
 
     def _note(self, ready: Ready) -> None:
         """Note what is about to be submitted: a kill at any moment must find it."""
@@ -249,6 +258,7 @@ class Supervisor:
     def _looked(self, look: Look) -> None:
         assert self._tidy is not None
         self._state = self._tidy(self._state, look.signs.checkpoint_ms)
+        self._keeper.heard(look.snapshot.backlog)
         if self._printed is not None:
             self._printed.check()
         failed = self._failed_before + look.snapshot.failed_commits
@@ -267,12 +277,21 @@ class Supervisor:
             engine_failure=self._last.engine_failure,
             resumes=self._last.resumes,
             resuming=self._last.resuming,
+            scaling=self._last.scaling,
+            store_failure=self._last.store_failure,
         )
         self._watch(self._last)
 
     def _mend(self) -> None:
         self._store.check_held()
+        trouble = self._store.trouble()
+        if trouble != self._last.store_failure:
+            self._last = replace(self._last, store_failure=trouble)
+            self._watch(self._last)
         self._keeper.mend(self._engine_ended)
+        if self._keeper.scaling != self._last.scaling:
+            self._last = replace(self._last, scaling=self._keeper.scaling)
+            self._watch(self._last)
 
     def _engine_ended(self, words: str) -> None:
         engine_restarts = self._last.engine_restarts + 1
@@ -335,11 +354,13 @@ class _Watched:
         heard: Callable[[Report], None],
         tick: Callable[[], None],
         vigil: Vigil,
+        served: Callable[[], bool],
     ) -> None:
         self.process = process
         self._heard = heard
         self._tick = tick
         self._vigil = vigil
+        self._served = served
 
     def until(self, kind: type[R]) -> R:
         """The first report of the `kind`; blocks. Raises `JobLost` where the attempt stands still."""
@@ -348,7 +369,8 @@ class _Watched:
             self._tick()
             if report is not None:
                 self._heard(report)
-                self._vigil.heard(time.monotonic(), report if isinstance(report, Look) else None)
+                look = report if isinstance(report, Look) else None
+                self._vigil.heard(time.monotonic(), look, served=self._served())
                 if isinstance(report, kind):
                     return report
             stalled = self._vigil.stalled(time.monotonic())

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,13 +24,29 @@ MAX_OBJECT_BYTES = 16 << 20
 AWAY_STATUS = frozenset((408, 409, 429, 500, 502, 503, 504))
 """Answers that another try may change; 409: somebody else writes to the same object at this moment."""
 REFUSED_STATUS = frozenset((400, 401, 403))
+SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
+UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
+"""How a client fails that found out where its keys come from, and did not get them there."""
 DELETED_AT_ONCE = 1000
 
 R = TypeVar("R")
 
 
+@cache
+def _descriptions() -> Any:
+    """What botocore reads of S3 from its own files, read once: it takes longer than all else in a client."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
 class StoreAway(PipelineFailed):
     """The object store did not answer, or not now."""
+
+
+class StoreRefused(SettingError):
+    """The object store answered that it will not: the bucket is missing, or the keys or the clock are wrong.
+    Somebody has to mend that, and may while a run goes on."""
 
 
 class Changed(Exception):
@@ -49,20 +64,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object as it was read. `age_s`: for how long it has been as it is, by the server's clock, which
-    counts whole seconds."""
+    """An object as it was read."""
 
     content: bytes
     etag: str
-    age_s: float
 
 
 class S3Client:
     """The objects of one bucket. Made at once; the first call looks for keys and connects.
 
     All calls block: for at most `timeout_s` a try, `attempts` tries long. They raise `StoreAway` where the
-    server does not answer or cannot now, `SettingError` where the bucket is missing or the keys are refused,
-    and `SetupError` where the client is not installed.
+    server does not answer or cannot now, `StoreRefused` where the bucket is missing or the keys are refused,
+    and `SetupError` where the client is not installed. Keys that are refused are looked for anew by the next
+    call: a file of them may have been replaced.
     """
 
     def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:
@@ -81,8 +95,7 @@ class S3Client:
             answer = s3.get_object(Bucket=self.bucket, Key=key)
             with closing(answer["Body"]) as body:
                 content = body.read(most_bytes + 1)
-            now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-            return Found(content, answer["ETag"], (now - answer["LastModified"]).total_seconds())
+            return Found(content, answer["ETag"])
 
         found = self._ask(ask, missing=True)
         if found is not None and len(found.content) > most_bytes:
@@ -203,9 +216,11 @@ class S3Client:
         )
         try:
             session = get_session()
+            session.register_component("data_loader", _descriptions())
             region = aws_region() or session.get_config_variable("region") or DEFAULT_REGION
             made = session.create_client("s3", region_name=region, config=config)
         except (BotoCoreError, ValueError) as error:
+            self._check_fetched(error)
             raise SettingError(f"the client of S3 cannot be set up: {error}") from None
         if urlsplit(made.meta.endpoint_url).username is not None:
             raise SettingError(
@@ -233,29 +248,46 @@ class S3Client:
                 raise Changed from None
             if status == 404 and code != "NoSuchBucket" and missing:
                 return None
-            raise self._meaning(code, status) from None
+            if status in REFUSED_STATUS and code not in SKEWED:
+                self.__dict__.pop("_s3", None)
+            raise self._meaning(code, status, s3.meta.endpoint_url) from None
         except (NoCredentialsError, Partial):
-            raise SettingError(
+            self.__dict__.pop("_s3", None)
+            raise StoreRefused(
                 f"bucket {self.bucket}: no keys were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
                 f"name a file in AWS_SHARED_CREDENTIALS_FILE, or give the machine a role"
             ) from None
         except (BotoCoreError, OSError) as error:
+            self._check_fetched(error)
             # Of the kind alone: what a client says of itself may hold more.
             raise StoreAway(
                 f"bucket {self.bucket}: the server at {s3.meta.endpoint_url} did not answer "
                 f"({type(error).__name__})"
             ) from None
 
-    def _meaning(self, code: str, status: int) -> Exception:
-        where = f"bucket {self.bucket} at {self._s3.meta.endpoint_url}"
+    def _check_fetched(self, error: Exception) -> None:
+        kind = type(error).__name__
+        if kind in UNFETCHED:
+            raise StoreRefused(
+                f"bucket {self.bucket}: its keys could not be fetched ({kind}); check the role, the web "
+                f"identity or the command that they come from"
+            ) from None
+
+    def _meaning(self, code: str, status: int, server: str) -> Exception:
+        where = f"bucket {self.bucket} at {server}"
         if code == "NoSuchBucket":
-            return SettingError(f"{where} is not there; make it, or name another")
+            return StoreRefused(f"{where} is not there; make it, or name another")
+        if code in SKEWED:
+            return StoreRefused(
+                f"{where}: this machine's clock differs too much from the server's ({code}); set it right, "
+                f"by NTP for example"
+            )
         if "Expired" in code:
-            return SettingError(f"{where}: the keys have expired ({code}); renew them")
+            return StoreRefused(f"{where}: the keys have expired ({code}); renew them")
         if status in AWAY_STATUS:
             return StoreAway(f"{where} cannot be used now ({status} {code})")
         if status in REFUSED_STATUS:
-            return SettingError(
+            return StoreRefused(
                 f"{where} refuses these keys ({status} {code}); they must be right, and allowed to list, "
                 f"read, write and delete there"
             )

@@ -16,19 +16,17 @@ from typing import Literal
 
 BEAT_S = 1.0
 """How often the holder renews."""
-LEASE_S = 5.0
-"""Silence after which a holder is taken for dead."""
-WATCHED_S = 2.5
-"""How long one who wants the lease watches at least, however old the last renewal is by the server's clock:
-a holder that was cut off from the server with all others renews within this time, `RENEWED_AGAIN_S`."""
+LEASE_S = 3.0
+"""How long one who wants the lease watches a holder that is silent before it takes it for dead. Longer than
+`RENEWED_AGAIN_S` after a beat: a holder of which one renewal was not answered, or that was cut off from the
+server with all others, renews within this time. How long it was silent before does not count: it may have
+been cut off."""
 BEAT_TIMEOUT_S = 1.5
 RETRY_S = 0.25
 RENEWED_AGAIN_S = BEAT_TIMEOUT_S + RETRY_S
 """A renewal that the server does not answer is given up after the first, and made anew after the second."""
 GAP_S = 2.0
 """What lies further apart than this is no watching: the server may have been away, or who watches."""
-ROUNDING_S = 1.0
-"""A server tells times in whole seconds."""
 MAX_LOCK_BYTES = 4096
 
 
@@ -70,11 +68,10 @@ def decode_lock(content: bytes) -> Lock:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The lock as it was read: its `etag`, whether it was `released`, and its age by the server's clock."""
+    """The lock as it was read: its `etag`, and whether it was `released`."""
 
     etag: str
     released: bool
-    age_s: float
 
 
 class Claim:
@@ -90,15 +87,15 @@ class Claim:
         still the same; look again soon; or give up, for its holder lives."""
         if seen is None or seen.released:
             return "take"
-        if self._etag is not None and seen.etag != self._etag:
+        watched = now_s - self._looked_s <= GAP_S
+        renewed = self._etag is not None and seen.etag != self._etag
+        if renewed and watched:
             return "refuse"
-        self._etag = seen.etag
-        if self._since_s is None or now_s - self._looked_s > GAP_S:
+        # A renewal at an unknown moment of a gap does not say that its writer still lives.
+        if self._since_s is None or renewed or not watched:
             self._since_s = now_s
-        self._looked_s = now_s
-        watched_s = now_s - self._since_s
-        old = seen.age_s >= LEASE_S + ROUNDING_S and watched_s >= WATCHED_S
-        return "take" if old or watched_s >= LEASE_S else "wait"
+        self._etag, self._looked_s = seen.etag, now_s
+        return "take" if now_s - self._since_s >= LEASE_S else "wait"
 
     def unanswered(self) -> None:
         """The server did not answer: nobody could renew meanwhile, so the silence is counted anew."""

@@ -25,9 +25,11 @@ from forebay.s3.lease import (
 )
 from forebay.s3.location import S3Path
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 PATIENCE_S = 30.0
 """How long a server may not answer before one who wants the lock gives up."""
+TOLD_S = 5.0
+"""How long a server may not answer before a holder says so: a moment is no trouble."""
 
 
 class Fenced(PipelineFailed):
@@ -37,8 +39,13 @@ class Fenced(PipelineFailed):
 class Hold:
     """A lock that is held. `silent`: its last holder did not let it go in order, and may run still."""
 
-    def __init__(self, client: S3Client, path: S3Path, lock: Lock, etag: str, *, silent: bool) -> None:
+    def __init__(
+        self, client: S3Client, path: S3Path, lock: Lock, etag: str, *, silent: bool, clock: Clock
+    ) -> None:
         self.silent = silent
+        self._clock = clock
+        self._renewed_s = clock.monotonic_s()
+        self._trouble = ""
         self._client = client
         self._path = path
         self._lock = lock
@@ -54,17 +61,27 @@ class Hold:
             )
 
     def renew(self, *, released: bool = False) -> bool:
-        """Write the lock once more. False where the server does not answer: a later call does it."""
+        """Write the lock once more. False where the server does not answer: a call that follows soon may do
+        it. Where it refuses (see `trouble`), it takes somebody to mend that."""
         renewed = self._lock.renewed(released=released)
         try:
             self._etag = self._client.put(self._path.key, encode_lock(renewed), replacing=self._etag)
-            self._lock = renewed
+            self._lock, self._renewed_s, self._trouble = renewed, self._clock.monotonic_s(), ""
         except Changed:
             self._lost.set()
-        except (StoreAway, SettingError):
-            # Also keys that have expired: as long as nobody else takes it, it is held.
+        except StoreAway as error:
+            if self._clock.monotonic_s() - self._renewed_s >= TOLD_S:
+                self._trouble = str(error)
             return False
+        except SettingError as error:
+            # Keys that have expired, for example: as long as nobody else takes it, it is held.
+            self._trouble = str(error)
         return True
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot be renewed now, in words; empty where it can."""
+        return self._trouble
 
     @property
     def lost(self) -> bool:
@@ -119,7 +136,7 @@ def _taken(
             there = None if found is None else _read(found.content, path, pipeline)
             seen = None
             if found is not None and there is not None:
-                seen = Seen(found.etag, there.released, found.age_s)
+                seen = Seen(found.etag, there.released)
             decision = claim.look(seen, answered_s)
             if decision == "refuse":
                 raise _running(path, pipeline, there)
@@ -129,7 +146,8 @@ def _taken(
                     etag = client.put(
                         path.key, encode_lock(ours), replacing=None if seen is None else seen.etag
                     )
-                    return Hold(client, path, ours, etag, silent=there is not None and not there.released)
+                    silent = there is not None and not there.released
+                    return Hold(client, path, ours, etag, silent=silent, clock=clock)
                 # Somebody was faster: who that is, the next look tells.
                 claim = Claim()
         except StoreAway:

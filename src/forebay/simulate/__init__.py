@@ -59,6 +59,11 @@ class Simulation:
 
     def run(self, requests: Many[Sequence]) -> None:
         """Serve `requests`, ordered by arrival, to their end. Fills in their moments."""
+        self.advance(requests, math.inf)
+        self.given_up += self.dispatcher.expired()
+
+    def advance(self, requests: Many[Sequence], end_s: float) -> None:
+        """Take `requests`, ordered by arrival and all before `end_s`, and go on until then."""
         dispatcher, due = self.dispatcher, self._due
         add, until = dispatcher.add, self._run_until
         for request in requests:
@@ -71,8 +76,7 @@ class Simulation:
                 self._watch(now_s)
             add(request, request.demand, now_s)
             self._send(now_s)
-        until(math.inf)
-        self.given_up += dispatcher.expired()
+        until(end_s)
 
     def _run_until(self, end_s: float) -> None:
         """Everything that happens before `end_s`."""

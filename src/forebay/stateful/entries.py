@@ -9,8 +9,8 @@ from typing import Any
 
 import msgpack
 
-from forebay.codec import DAMAGED, damaged, decode, unpack_state
-from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Usage
+from forebay.codec import DAMAGED, damaged, decode, encode, unpack_state
+from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
 from forebay.stateful.program import Ask, Clock
 
 FORMAT = 3
@@ -65,7 +65,8 @@ class Memory:
 class Turn:
     """An event or a firing, on its way through the program: waiting, or with a call that is awaited.
 
-    `seq` orders the turns of a shard. `calls` and `outputs` count those made; `usage` and `attempts` are
+    `seq` orders the turns of a shard. `data`: the event; of a firing, nothing, or the event that stands for
+    it, where that has a timeline. `calls` and `outputs` count those made; `usage` and `attempts` are
     what was spent since the last output.
     """
 
@@ -84,12 +85,17 @@ class Turn:
     @property
     def item(self) -> KeyedEvent:
         """The event as it came in; for a firing, one without content that carries its id, key and time."""
-        if self.firing is None:
+        if self.firing is None or self.data:
             item: KeyedEvent = decode(self.data)
             return item
         firing = self.firing
         time_ms = firing.time_ms if firing.clock == "event" else None
         return KeyedEvent(firing.id(self.key), self.key, Event(b"", {}, time_ms), self.read_ms)
+
+    def timed(self) -> Turn:
+        """This turn of a firing with a timeline, which begins when the timer fired."""
+        fired_us = self.read_ms * 1000
+        return replace(self, data=encode(replace(self.item, timeline=Timeline(fired_us, fired_us))))
 
     def spend(self, usage: Usage, attempts: int) -> Turn:
         """This turn after a call that cost so much."""

@@ -36,21 +36,26 @@ MAX_CALLS = 64
 
 @dataclass(frozen=True)
 class ProgramMachines(Generic[S]):
-    """The `OpenMachines` of a program."""
+    """The `OpenMachines` of a program. With `timeline`, what a timer gives has one, as what an event gives
+    has that of the event."""
 
     program: Program[S]
     limits: Limits
+    timeline: bool = False
 
     def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
         stores = Stores(keys=open_store("keys"), work=open_store(IN_FLIGHT), due=open_store("due"))
-        return partial(ShardExecutor, self.program, self.limits, stores)
+        return partial(ShardExecutor, self.program, self.limits, stores, timeline=self.timeline)
 
 
 class ShardExecutor(ShardMachine, Generic[S]):
     """One shard."""
 
-    def __init__(self, program: Program[S], limits: Limits, stores: Stores) -> None:
+    def __init__(
+        self, program: Program[S], limits: Limits, stores: Stores, *, timeline: bool = False
+    ) -> None:
         self._program = program
+        self._timeline = timeline
         self._limits = limits
         self._stores = stores
         self._due = Due(stores.work, stores.due)
@@ -180,7 +185,8 @@ class ShardExecutor(ShardMachine, Generic[S]):
 
     def _fired(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
         firings = self._memories.look_at(key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited)
-        return [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
+        turns = [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
+        return [turn.timed() for turn in turns] if self._timeline else turns
 
     def _begin(
         self, turns: Sequence[Turn], now: Times, effects: list[Effect], *, over: Sequence[str] = ()

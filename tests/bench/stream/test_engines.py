@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import closing
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 
 import pytest
 
-from forebay.bench.stream.engines import Engines
+from forebay.bench.stream.engines import Engines, check_listening
 from forebay.bench.stream.pipeline import read_pipeline
-from forebay.errors import SettingError
+from forebay.errors import LaunchError, SettingError
 from forebay.settings import load_settings
 
 SPEC = read_pipeline(
@@ -39,3 +41,17 @@ def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pyt
         assert engines.processes
         engines.used_s()
         assert engines.used_s() == 0
+
+
+def test_an_engine_that_is_not_there_is_told_before_anything_starts() -> None:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        # Bound and not listened at: nobody else gets it meanwhile.
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(LaunchError, match=r"no engine listens at 127\.0\.0\.1:.*--engine-later"):
+            Engines(SPEC, (url,), load_settings()).__enter__()
+        with Engines(SPEC, (url,), load_settings(), later=True) as engines:
+            assert engines.urls == (url,)
+        with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+            # One of several is enough.
+            check_listening((url, f"http://127.0.0.1:{server.server_port}"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.bench.load.schedules import Constant
-from forebay.bench.stream.figures import STAGES, stream_figures
+from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import MOMENTS, StreamRun
@@ -89,3 +89,44 @@ def test_events_without_the_prompts_fields_are_told_at_once() -> None:
         options = StreamOptions(pipeline=document, engine=(replica.url,))
         with pytest.raises(SettingError, match=r"1 of 1 events became dead letters.*headline.*--data"):
             StreamSession(options).__enter__()
+
+
+@pytest.mark.flink
+def test_summaries_of_windows_are_followed_from_their_end_to_their_commit() -> None:
+    document = {name: PIPELINE[name] for name in PIPELINE if name != "prompt"} | {
+        "key": "{{ user[-1:] | int % 2 }}",
+        "application": {"type": "summary", "size_s": 1},
+        "event_time": {"out_of_orderness_s": 0.2},
+    }
+    load = EventLoad(schedule=Constant(20.0), events=80)
+    with ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))) as replica:
+        options = StreamOptions(pipeline=document, engine=(replica.url,), load=load, warm_events=5)
+        with StreamSession(options) as session:
+            session.warm_up()
+            run = session.measure(load)
+    found = run.results or ()
+    # Four seconds have three whole windows at least, each with both keys.
+    assert len(found) >= 6
+    assert [each.expected for each in found] == [each.stands_for for each in found]
+    assert {each.results for each in found} == {1}
+    for each in found:
+        moments = [moment for name in MOMENTS if (moment := getattr(each, name)) is not None]
+        # Where two windows have the same words, the journal has the answer.
+        assert each.journaled or len(moments) == len(MOMENTS)
+        assert all(after - before >= -run.resolution_s for before, after in pairwise(moments)), each
+    figures = stream_figures(run)
+    assert set(figures.stages) == set(RESULT_STAGES)
+    assert figures.stages["prefill"].minimum >= CALL_S - 0.001
+    assert figures.stages["window"].minimum >= 0.2
+    assert (run.strangers, figures.lost, figures.doubled, figures.miscounted) == (0, 0, 0, 0)
+    assert run.left_open > 0
+
+
+def test_a_load_in_which_no_window_ends_is_refused() -> None:
+    document = {name: PIPELINE[name] for name in PIPELINE if name != "prompt"} | {
+        "key": "{{ user }}",
+        "application": {"type": "summary", "size_s": 60},
+    }
+    options = StreamOptions(pipeline=document, load=EventLoad(schedule=Constant(20.0), events=100))
+    with pytest.raises(SettingError, match=r"no window may end in a load of 4.95 s.*--seconds 67 or more"):
+        StreamSession(options).__enter__()

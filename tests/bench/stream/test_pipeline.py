@@ -10,7 +10,7 @@ import pytest
 from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
 from forebay.bench.stream.loads import EventLoadOptions
 from forebay.bench.stream.options import EventLoad, EventSlo, StreamOptions
-from forebay.bench.stream.pipeline import Places, measured_document, read_pipeline
+from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
 from forebay.config import parse_spec
 from forebay.errors import SettingError
 
@@ -46,14 +46,18 @@ def test_settings_do_not_change_the_mapping_that_was_given() -> None:
     assert DOCUMENT["checkpoint"]["interval_s"] == 2
 
 
-def test_an_application_whose_results_belong_to_no_event_is_refused() -> None:
-    document = {key: DOCUMENT[key] for key in ("name", "source", "sink") if key != "prompt"} | {
-        "application": {"type": "trends"},
+def test_a_report_names_the_windows() -> None:
+    document = {key: DOCUMENT[key] for key in ("name", "key", "source", "sink")} | {
+        "application": {"type": "summary", "window": "sliding", "size_s": 4, "step_s": 1},
         "source": {**DOCUMENT["source"], "time": "t"},
         "event_time": {},
     }
-    with pytest.raises(SettingError, match=r"application\.type: expected none, or sessions, found trends"):
-        read_pipeline(document, [])
+    asked = asked_of(read_pipeline(document, ["application.size_s=8"]))
+    assert {name: asked[name] for name in asked if name.startswith("window")} == {
+        "window": "sliding",
+        "window_size_s": 8.0,
+        "window_step_s": 1.0,
+    }
 
 
 def test_the_lines_of_a_load_carry_id_and_time() -> None:

@@ -148,8 +148,33 @@ def test_a_trial_in_doubt_is_made_once_more(
     disturbed: set[int], rates: list[float], found: float | None
 ) -> None:
     session, search = Session(disturbed), RateSearch(5.0, most_per_s=10.0)
-    load_at = lambda rate, number: EventLoad(schedule=Constant(rate))  # noqa: E731
+    load_at = lambda rate, number, times: EventLoad(schedule=Constant(rate))  # noqa: E731
     made = [trial for trial, _ in trials(session, search, load_at)]  # type: ignore[arg-type]
     assert session.rates == rates
     assert search.found_per_s == found
     assert bool(made[-1].doubts) == (found is None)
+
+
+@pytest.mark.parametrize(("enough", "told"), [(4, [False, False, True, True, True]), (100, [False] * 4)])
+def test_a_trial_that_is_too_short_lasts_longer_the_next_time(enough: int, told: list[bool]) -> None:
+    lengths: list[float] = []
+
+    def load_at(rate_per_s: float, number: int, times: float) -> EventLoad:
+        lengths.append(times)
+        return EventLoad(schedule=Constant(rate_per_s), events=80 * round(times))
+
+    class Slow:
+        """Answers take six seconds, so that a load of 20 s tells nothing."""
+
+        def measure(self, load: EventLoad) -> StreamRun:
+            count = 320 if load.events >= 80 * enough else 80
+            return stream_run(even(count, 4.0, stages_s=SIX_S))
+
+        def settle(self, timeout_s: float) -> bool:
+            return True
+
+    search = RateSearch(4.0, most_per_s=4.0)
+    made = [trial for trial, _ in trials(Slow(), search, load_at)]  # type: ignore[arg-type]
+    assert [trial.sustained for trial in made] == told
+    assert lengths == [1, 2, *([4] * 3 if enough == 4 else [4, 8])]
+    assert search.found_per_s == (4.0 if enough == 4 else None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
 
-from forebay.bench.stream.records import EventRecord
+from forebay.bench.stream.records import Checkpoint, EventRecord
 from forebay.bench.stream.verdict import judge_stream
 
 
@@ -124,3 +124,12 @@ def test_a_ramp_may_grow() -> None:
     events = tuple(event(n, n / 10, slower(n)) for n in range(400))
     asked = {"schedule": {"kind": "ramp"}}
     assert judge_stream(stream_run(events, asked=asked)).valid
+
+
+def test_what_no_checkpoint_committed_is_told_apart_from_what_is_lost() -> None:
+    events = [*even(199), lost(199, 19.9)]
+    early, late = Checkpoint(1, 5.0, 0.1, 1, 1), Checkpoint(2, 25.0, 0.1, 1, 1)
+    for checkpoints, told in (((early,), True), ((early, late), False)):
+        (reason,) = judge_stream(stream_run(events, checkpoints=checkpoints)).reasons
+        assert reason.startswith("1 of 200 events have neither a result nor a dead letter")
+        assert ("answered and not committed" in reason) == told

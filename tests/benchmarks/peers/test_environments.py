@@ -67,6 +67,11 @@ def test_nothing_leads_from_a_peers_environment_into_this_one(
     )
 
 
+def test_every_peer_has_the_java_that_forebay_brings(settings: Settings) -> None:
+    java = Path(environment_of(PEER, settings)["JAVA_HOME"])
+    assert (java / "bin" / "java").is_file()
+
+
 def test_versions_of_a_python_that_does_not_run() -> None:
     with pytest.raises(SetupError, match="does not run"):
         versions(Path("/bin/false"), [])

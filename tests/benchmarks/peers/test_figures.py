@@ -13,16 +13,19 @@ from benchmarks.peers import figures
 from forebay.testing.script import CallReport
 
 LOAD = Load(10, 10, warm_s=2)
+LONG = Load(125, 10, warm_s=2)
 START_S = 1000.0
 
 
-def seen(added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = ()) -> Observed:
+def seen(
+    added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = (), load: Load = LOAD
+) -> Observed:
     """Every event but those `without` has its result `added_s` after it was due."""
 
     def results(after_s: float) -> tuple[Seen, ...]:
         return tuple(
-            Seen(index, START_S + index / 10 + after_s, True)
-            for index in range(LOAD.events)
+            Seen(index, START_S + index / load.rate_per_s + after_s, True)
+            for index in range(load.events)
             if index not in without
         )
 
@@ -40,7 +43,7 @@ def seen(added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, 
 
 def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
     found = figures.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
-    assert (found["added_ms_p50"], found["added_ms_p99"]) == (pytest.approx(400), pytest.approx(400))
+    assert (found["added_ms_p50"], found["added_ms_p90"]) == (pytest.approx(400), pytest.approx(400))
     assert found["added_ms_committed_p50"] == pytest.approx(1400)
     assert found["rate_per_s"] == pytest.approx(10, abs=0.1)
     assert (found["checkpoint_ms_p50"], found["checkpoints"], found["unanswered"]) == (20, 3, 0)
@@ -49,12 +52,22 @@ def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
     assert found["memory_mb"] == 110
 
 
+def test_fewer_than_a_thousand_events_have_no_99th_percentile() -> None:
+    found = figures.latency(LONG, seen(load=LONG), lambda _: 0.0)
+    assert (found["added_ms_p99"], found["added_ms_committed_p99"]) == (
+        pytest.approx(500),
+        pytest.approx(1500),
+    )
+    shorter = replace(LONG, seconds=9.99)
+    assert "added_ms_p99" not in figures.latency(shorter, seen(load=shorter), lambda _: 0.0)
+
+
 def test_an_event_without_a_result_counts_as_long_as_it_was_waited_for() -> None:
     late = tuple(range(20, 100, 2))
     found = figures.latency(LOAD, seen(without=late), lambda _: 0.0)
     assert found["unanswered"] == 40
     # Event 20 was due in the second second, and the last look was in the tenth.
-    assert found["added_ms_p99"] == pytest.approx((8.4) * 1000, abs=201)
+    assert found["added_ms"][99] == pytest.approx((8.4) * 1000, abs=201)
     assert found["rate_per_s"] == pytest.approx(5, abs=0.3)
 
 

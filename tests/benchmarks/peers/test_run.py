@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.peers.base import ID_IN_PROMPT, Peer
 from benchmarks.peers.peers import peers_named
-from benchmarks.peers.run import Load, Observed, Place, observe, this_python
+from benchmarks.peers.run import Load, Observed, Place, durations_ms, observe, this_python
 
 from benchmarks.peers import figures
 from forebay.errors import LaunchError
@@ -76,6 +76,16 @@ def test_a_peer_that_gives_no_result_is_told_with_its_last_words(
         run(fake(ends_at="warm-0"), LOAD, node, engine, tmp_path / "work")
 
 
+def test_checkpoints_that_are_complete_and_were_begun_after_the_warm_up() -> None:
+    history = [
+        {"status": "COMPLETED", "trigger_timestamp": 9_999, "end_to_end_duration": 500},
+        {"status": "COMPLETED", "trigger_timestamp": 10_000, "end_to_end_duration": 20},
+        {"status": "IN_PROGRESS", "trigger_timestamp": 11_000, "end_to_end_duration": 3},
+        {"status": "COMPLETED", "trigger_timestamp": 11_000, "end_to_end_duration": 30},
+    ]
+    assert durations_ms(history, 10.0) == (20, 30)
+
+
 @pytest.mark.flink
 def test_async_function_answers_all_over_a_kill(
     node: Any, engine: ReplicaProcess, kafka_jar: Path, tmp_path: Path
@@ -86,3 +96,16 @@ def test_async_function_answers_all_over_a_kill(
     found = figures.common(load, seen)
     assert (found["lost"], found["doubled"], found["given_up"]) == (0, 0, 0)
     assert seen.checkpoints_ms
+
+
+@pytest.mark.flink
+def test_async_scalar_function_asks_about_every_event_where_rows_are_copied(
+    node: Any, kafka_jar: Path, tmp_path: Path
+) -> None:
+    (peer,) = peers_named(["async_scalar_function_mended"])
+    load = Load(100, 3, drain_s=60)
+    with ReplicaProcess(ReplicaScript(delay=Fixed(0.002), id_in_prompt=ID_IN_PROMPT)) as engine:
+        seen = run(peer, load, node, engine, tmp_path / "work")
+        asked = {id for id in engine.report().calls if id.startswith("event-")}
+    assert figures.common(load, seen)["lost"] == 0
+    assert asked == {f"event-{index}" for index in range(load.events)}

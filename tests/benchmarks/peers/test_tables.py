@@ -87,6 +87,7 @@ def test_markdown_keeps_a_reason_in_one_line() -> None:
 def test_every_part_has_a_title(part: str) -> None:
     shape = {"rate_per_s": 4, "seconds": 40, "max_tokens": 16, "refused_s": 60, "kill_at_s": 8}
     assert "4 events/s for 40 s" in title_of(part, shape)
+    assert "4 events/s for 30 s, after 10 s of the same" in title_of(part, {**shape, "warm_s": 10})
 
 
 def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.harness.deployments import VARIANTS, ControlPlane, variant
+from benchmarks.kubernetes.plane import ControlPlane
+from tests.harness.clock import ManualClock
+from tests.harness.deployments import VARIANTS, variant
 
 from forebay.deploy.kubernetes import Manifest, render
 from forebay.deploy.kubernetes.api import PAUSES_S, KubeApi, open_api
@@ -178,6 +180,29 @@ def test_a_quota_that_refuses_pods_is_told(api: KubeApi, control_plane: ControlP
     list(apply_all(api, manifests))
     refused = dict(refused_pods(api, manifests))
     assert "exceeded quota: small" in refused["triage-engine"]
+
+
+def test_pods_that_are_refused_late_are_told_and_those_that_come_are_not() -> None:
+    httpx2 = pytest.importorskip("httpx2")
+    looked = {"type": "Progressing", "status": "True"}
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    told: dict[str, list[dict[str, Any]]] = {
+        "triage-engine-prefill": [{}, {"conditions": [looked]}, {"conditions": [looked, refused]}],
+        "triage-engine-decode": [{"conditions": [looked]}, {"conditions": [looked], "updatedReplicas": 1}],
+    }
+
+    def answer(request: Any) -> Any:
+        status = {"observedGeneration": 1, **told[request.url.path.rpartition("/")[2]].pop(0)}
+        metadata = {"generation": 1}
+        return httpx2.Response(200, json={"metadata": metadata, "spec": {"replicas": 1}, "status": status})
+
+    http = httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://api.invalid")
+    manifests = [each for each in render(variant("controller")) if each.part == "engine"]
+    clock = ManualClock()
+    with KubeApi(http, "n") as api:
+        found = dict(refused_pods(api, manifests, clock=clock, sleep=clock.pause))
+    assert found == {"triage-engine-prefill": "exceeded quota"}
+    assert not any(told.values())
 
 
 def test_a_quota_that_refuses_an_object_is_told(

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.harness.deployments import variant
 
 from forebay.deploy.kubernetes import render
-from forebay.fleet.discovery import DnsReplicas
+from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.gateway.spec import load_gateway
 
 
@@ -16,10 +16,16 @@ def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
     text = found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"]
     (tmp_path / "gateway.yaml").write_text(text)
     spec = load_gateway(tmp_path / "gateway.yaml")
-    assert spec.engine.replicas() == DnsReplicas("http://triage-engine:8000")
+    assert spec.engine.replicas() == KubernetesReplicas("triage-engine:http")
     assert spec.engine.model == "smollm2"
     assert spec.engine.api_key is not None
     assert spec.monitoring.port == 9090
+
+
+def test_it_may_list_and_watch_endpoints_and_nothing_else() -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
+    (rule,) = found["Role", "triage-gateway"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
 
 
 def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:

@@ -50,7 +50,7 @@ SMALL = VARIANTS["smallest"]
             "scaling.min: expected at most scaling.max (4), found 9",
         ),
         ({**SMALL, "scaling": {"max": 4}}, {}, "scaling.prometheus: missing"),
-        ({**SMALL, "scaling": {"max": 4, "by": "hpa", "min": 0}}, {}, "only KEDA scales to zero"),
+        ({**SMALL, "scaling": {"max": 4, "by": "hpa", "min": 0}}, {}, "found 0; KEDA and controller go to 0"),
         (
             {**SMALL, "engine": {**ENGINE, "replicas": 5}, "scaling": SCALING},
             {},

@@ -35,7 +35,7 @@ def computed(per_replica: int, **values: float | None) -> float:
 
 
 def _evaluate(text: str, names: dict[str, Any]) -> Any:
-    text = re.sub(r"(\w+) \?\? ([-\w]+)", r"(\2 if \1 is None else \1)", text)
+    text = re.sub(r"(\w+) \?\? ([-\w.]+)", r"(\2 if \1 is None else \1)", text)
     text = re.sub(r"(\w+) \?\? \((.*)\)$", r"(_or(\2) if \1 is None else \1)", text)
     if "_or(" in text:
         text = re.sub(

@@ -149,3 +149,28 @@ def test_two_owners_at_once_get_different_ports(stand_in: StandIn) -> None:
         other.start([()], port_base=stand_in.port_base)
         assert one[0] != other[0]
         assert {replica.url for replica in stand_in.registry.read()} == {one[0], other[0]}
+
+
+def test_replicas_are_added_and_ended_one_by_one_without_waiting(stand_in: StandIn) -> None:
+    with stand_in.replicas() as replicas:
+        one = replicas.add((), port_base=stand_in.port_base)
+        other = replicas.add((), port_base=stand_in.port_base)
+        assert one.port != other.port
+        assert replicas.ended(one) is None
+        eventually(lambda: is_healthy(one) and is_healthy(other))
+        replicas.end(one)
+        eventually(lambda: replicas.ended(one) is not None)
+        replicas.drop(one)
+        assert one.processes() == set()
+        assert [replica.id for replica in stand_in.registry.read()] == [other.id]
+        assert replicas.urls == (other.url,)
+        assert is_healthy(other)
+    assert stand_in.processes() == []
+
+
+def test_one_that_dies_at_its_start_is_told_with_its_status(stand_in: StandIn) -> None:
+    with stand_in.replicas("dies") as replicas:
+        one = replicas.add((), port_base=stand_in.port_base)
+        eventually(lambda: replicas.ended(one) == 1)
+        replicas.drop(one)
+        assert stand_in.registry.read() == []

@@ -90,7 +90,7 @@ def topic_events(
     texts of one `key` meet. Raises `SettingError` where Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
-    even = even_shards(stream.get_execution_environment())
+    even = even_shards(stream.get_execution_environment(), name)
     source = stream._j_data_stream.getParallelism()
     texts = stream.process(Texts(text, key=key, shards=shards, even=even), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)

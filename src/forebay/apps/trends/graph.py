@@ -63,8 +63,8 @@ def trend_events(
     pipeline, `parallelism` may change. Raises `SettingError` where Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
-    even = even_shards(stream.get_execution_environment())
-    posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
+    even = even_shards(stream.get_execution_environment(), name)
+    posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, even=even, name=f"{name}-clock")
     counts = staged(
         posts.messages,
         StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards, even=even),

@@ -14,6 +14,7 @@ from forebay.autoscale.base import (
 )
 from forebay.autoscale.deadline import Deadline
 from forebay.bench.autoscale.loads import Case
+from forebay.errors import ForebayError
 from forebay.simulate.fluid import FleetRun, View, run_fleet
 
 INTERVAL_S = 5
@@ -36,7 +37,8 @@ def timings_of(case: Case, boot_s: float) -> Timings:
 
 def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, start: int) -> FleetRun:
     """Let the policy scale the fleet for the whole load. It sees what a real one would: the prompts' tokens,
-    and of the answers' only how many are to be expected."""
+    and of the answers' only how many are to be expected. Raises `ForebayError` where the policy fails: its
+    figures would be those of a fleet that nobody scales."""
     scaler = Scaler(policy, speed_of(case), Limits(most=MOST))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, Deadline):
@@ -83,7 +85,10 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
             running_tokens=held,
             kv_usage=min(held / (max(view.ready, 1) * model.engine.kv_tokens), 1.0),
         )
-        return scaler.decide(signals).wanted
+        found = scaler.decide(signals)
+        if found.failed:
+            raise ForebayError(f"{type(policy).__name__} at {view.second} s of the load: {found.reason}")
+        return found.wanted
 
     return run_fleet(load, model, decide, slo_s=slo_s, boot_s=boot_s, start=start, interval_s=INTERVAL_S)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from forebay.bench.metrics import Distribution
-from forebay.bench.presets.other_programs import processor_use
 from forebay.bench.presets.signals import sample_figures
 from forebay.bench.stream.figures import StreamFigures, stream_figures
 from forebay.bench.stream.options import EventLoad
@@ -38,23 +37,20 @@ class Session(Protocol):
     def measure(self, load: EventLoad) -> StreamRun: ...
 
 
-def stream_load(session: Session, load: EventLoad, *, local: bool) -> Streamed:
-    """Let a load through; blocks until it is. `local`: whether the engine runs below this process, so that
-    what other programs used can be told."""
-    before = processor_use()
+def stream_load(session: Session, load: EventLoad) -> Streamed:
+    """Let a load through; blocks until it is."""
     run = session.measure(load)
-    if local:
-        run = replace(run, others_cores=before.others_cores(processor_use()))
     return Streamed(run, stream_figures(run))
 
 
 def streamed_document(streamed: Streamed) -> dict[str, Any]:
     """The figures of a pipeline: `answered_s` and `committed_s` from an event's own time, `stages_s` where it
-    went."""
+    went; of results that stand for many events, where they are what is `followed`."""
     figures, run = streamed.figures, streamed.run
     lag = figures.lag.get("answered")
     checkpoint = figures.checkpoint
     return {
+        "followed": run.noun,
         "events": figures.offered,
         "committed": figures.committed,
         "failed": figures.failed,

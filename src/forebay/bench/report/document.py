@@ -8,7 +8,7 @@ read as they were written, so that a document without its requests still shows t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,19 +99,13 @@ def read_report(path: Path) -> Report:
 
     Raises `SettingError` where it is no such document, is damaged, or is too large.
     """
-    try:
-        found = orjson.loads(read_bytes(path, MOST_DOCUMENT_BYTES, str(path)))
-    except orjson.JSONDecodeError as error:
-        raise SettingError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        said = found.get("format") if isinstance(found, dict) else None
+    found = read_object(path)
+    if found.get("format") != FORMAT:
         raise SettingError(
             f'{path}: not a document of forebay bench serve: expected "format": "{FORMAT}", '
-            f"found {said!r:.60}"
+            f"found {found.get('format')!r:.60}"
         )
-    listed = found.get("runs")
-    if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
-        raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')
+    listed = listed_runs(path, found)
     runs = [_read_run(path, number, run) for number, run in enumerate(listed)]
     requests = requests_path(path)
     if requests.exists():
@@ -123,6 +117,23 @@ def read_report(path: Path) -> Report:
             for measured, own in zip(runs, records, strict=True)
         ]
     return Report(str(found.get("command", "")), tuple(runs))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a document. Raises `SettingError` where it holds none, or is too large."""
+    try:
+        found = orjson.loads(read_bytes(path, MOST_DOCUMENT_BYTES, str(path)))
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"{path}: not JSON: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
+    """What a document lists as its runs. Raises `SettingError` where it lists none, or too many."""
+    listed = found.get("runs")
+    if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
+        raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')
+    return listed
 
 
 def request_document(record: RequestRecord) -> dict[str, Any]:
@@ -200,7 +211,7 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
     try:
         one = _RUN.validate_python(found)
     except ValidationError as error:
-        raise SettingError(f"{path}: runs[{number}]{_first(error)}") from None
+        raise SettingError(f"{path}: runs[{number}]{first_fault(error)}") from None
     for name, distribution in one.figures.distributions.items():
         for percent in PERCENTILES:
             if can_tell(distribution.count, percent) and percent not in distribution.percentiles:
@@ -234,12 +245,12 @@ def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]
         except orjson.JSONDecodeError as error:
             raise SettingError(f"{path}: line {number}: not JSON: {error}") from None
         except ValidationError as error:
-            raise SettingError(f"{path}: line {number}{_first(error)}") from None
+            raise SettingError(f"{path}: line {number}{first_fault(error)}") from None
         except (AttributeError, KeyError, TypeError):
             raise SettingError(f"{path}: line {number}: not a request of a run") from None
 
 
-def _first(error: ValidationError) -> str:
+def first_fault(error: ValidationError) -> str:
     """Where the first of the faults is, and what it is."""
     fault = error.errors(include_url=False, include_input=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from forebay.apps.page import Child, Html, counted, element, page, section, svg
-from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison
+from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison, Run
 from forebay.bench.report import charts
 from forebay.bench.report.charts import (
     NUMBER,
@@ -25,23 +25,32 @@ from forebay.bench.report.curves import cumulative, response_and_service, tokens
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.html import STYLE
 from forebay.bench.statistics import percentile
+from forebay.bench.stream.compare import all_latencies
+from forebay.bench.stream.document import MeasuredStream
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
+REQUEST_TIMES = "Times are response times: from when a request was due."
 MOST_LOADS = 20
 MOST_CHANGES = 100
 WORDS = {True: "better", False: "worse"}
 
 
-def comparison_page(found: Comparison, before: str, after: str) -> str:
-    """The whole page. `before`, `after`: what the two are called."""
+Curves = Callable[[LoadComparison[Run]], Iterator[Html]]
+"""The distributions of both under one load, drawn."""
+
+
+def comparison_page(
+    found: Comparison[Run], before: str, after: str, curves: Curves[Run], times: str = REQUEST_TIMES
+) -> str:
+    """The whole page. `before`, `after`: what the two are called; `times`: from when times count."""
     lead = f"A is {before}, B is {after}"
     body: list[Child] = [_obstacles(found.obstacles)]
     for load in found.loads[:MOST_LOADS]:
-        body.append(section(f"At {load.name}", *_load(load)))
+        body.append(section(f"At {load.name}", *_load(load, curves)))
     if len(found.loads) > MOST_LOADS:
         body.append(element("p", f"The first {MOST_LOADS} of {len(found.loads)} loads.", class_="soft"))
     body.append(_changes(found.changes))
-    body.append(_reading(found))
+    body.append(_reading(found, times))
     return page("Comparison of two benchmarks", lead, *body, style=STYLE)
 
 
@@ -83,11 +92,11 @@ def _obstacles(obstacles: Sequence[str]) -> Html | None:
     )
 
 
-def _load(load: LoadComparison) -> Iterator[Html]:
+def _load(load: LoadComparison[Run], curves: Curves[Run]) -> Iterator[Html]:
     runs = f"{counted(len(load.before), 'run')} of A, {counted(len(load.after), 'run')} of B"
     yield element("p", runs, class_="soft")
     yield table(f"Differences at {load.name}", HEADER, (difference_row(one) for one in load.differences))
-    drawings = [_intervals(load.differences), *_curves(load)]
+    drawings = [_intervals(load.differences), *curves(load)]
     yield element("div", *drawings, class_="charts")
 
 
@@ -127,24 +136,37 @@ def _intervals(differences: Sequence[Difference]) -> Html | None:
     return figure("Differences", drawing, keys=keys)
 
 
-def _curves(load: LoadComparison) -> Iterator[Html]:
+def request_curves(load: LoadComparison[MeasuredRun]) -> Iterator[Html]:
+    """TTFT, TPOT and E2EL of the requests of both."""
     for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2EL", "e2el")):
-        both = [sorted(_values(runs, name)) for runs in (load.before, load.after)]
-        if not all(both):
-            continue
-        unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
-        medians = [shown(percentile(values, 50), unit) for values in both]
-        drawing = chart(
-            [Line("A", cumulative(both[0]), "s", dashed=True), Line("B", cumulative(both[1]), "a")],
-            label=f"Share of requests by {title}: median {medians[0]} of A, {medians[1]} of B",
-            x_name=title,
-            x_unit=unit,
-            y_unit=SHARE,
-            log_x=True,
-            y_high=1.0,
-        )
-        keys = [key(f"A, median {medians[0]}", "s", dashed=True), key(f"B, median {medians[1]}", "a")]
-        yield figure(title, drawing, keys=keys)
+        yield from both_curves(title, "requests", _values(load.before, name), _values(load.after, name))
+
+
+def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Html]:
+    """The latencies of the events of both, to the answer and to the commit."""
+    nouns = f"{load.before[0].run.noun}s"
+    for title, before, after in all_latencies(load):
+        yield from both_curves(title, nouns, before, after)
+
+
+def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Html]:
+    """The distributions of a time, in seconds, of A and of B in one drawing; nothing where one has none."""
+    both = sorted(before), sorted(after)
+    if not all(both):
+        return
+    unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
+    medians = [shown(percentile(values, 50), unit) for values in both]
+    drawing = chart(
+        [Line("A", cumulative(both[0]), "s", dashed=True), Line("B", cumulative(both[1]), "a")],
+        label=f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B",
+        x_name=title,
+        x_unit=unit,
+        y_unit=SHARE,
+        log_x=True,
+        y_high=1.0,
+    )
+    keys = [key(f"A, median {medians[0]}", "s", dashed=True), key(f"B, median {medians[1]}", "a")]
+    yield figure(title, drawing, keys=keys)
 
 
 def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:
@@ -167,12 +189,12 @@ def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
     return section("What else differs", scrolled("What else differs", listed))
 
 
-def _reading(found: Comparison) -> Html:
+def _reading(found: Comparison[Run], times: str) -> Html:
     """How the intervals came about."""
     methods = {one.method for load in found.loads for one in load.differences}
     lines = [
         "Differences and intervals are in per cent of A.",
-        "Times are response times: from when a request was due.",
+        times,
         "An interval that leaves out 0 is a difference beyond noise, at 95 %: of twenty figures that do not "
         "differ, one is expected to look as if it did.",
     ]

@@ -25,7 +25,7 @@ from forebay.bench.report.html import MOST_SETTINGS, STYLE
 from forebay.bench.report.loads import flattened
 from forebay.bench.statistics import can_tell
 from forebay.bench.stream.document import MeasuredStream
-from forebay.bench.stream.figures import STAGES, UNTIL, latency_s, stage_s
+from forebay.bench.stream.figures import UNTIL, latency_s, stage_s, stages_of
 from forebay.bench.stream.lag import lag_curve
 from forebay.bench.stream.records import EventRecord, StreamRun
 
@@ -33,7 +33,7 @@ MOST_DETAILED = 8
 MOST_POINTS = 1200
 PERCENTILES = (50.0, 90.0, 99.0)
 GROUPS = (
-    ("e", "at the source", ("source", "read")),
+    ("e", "at the source, or for the window", ("source", "read")),
     ("s", "in Flink and for a slot", ("flink", "slot")),
     ("f", "queue and prefill", ("prefill",)),
     ("a", "decode", ("decode",)),
@@ -51,7 +51,8 @@ def stream_page(measured: Sequence[MeasuredStream], command: str, said: Sequence
     """The whole page; it loads nothing and needs no script. `said`: what the command found, in words. Of many
     runs, some are shown in full."""
     run = measured[0].run
-    lead = f"forebay bench {command} · {counted(sum(len(one.run.events) for one in measured), 'event')}"
+    count = sum(len(one.run.followed) for one in measured)
+    lead = f"forebay bench {command} · {counted(count, run.noun)}"
     body: list[Child] = [element("p", words) for words in said]
     step = -(-len(measured) // MOST_DETAILED)
     for number, one in list(enumerate(measured))[::step]:
@@ -88,9 +89,12 @@ def _tiles(measured: MeasuredStream) -> Html:
     figures = measured.figures
     committed = figures.latency.get("committed")
     values = [
-        (f"{figures.committed:,} of {figures.offered:,}", "events committed"),
+        (f"{figures.committed:,} of {figures.offered:,}", f"{measured.run.noun}s committed"),
         (f"{figures.committed_per_s:.2f}/s", "committed"),
-        ("–" if committed is None else shown(committed.percentiles[50], SECONDS), "event to committed, p50"),
+        (
+            "–" if committed is None else shown(committed.percentiles[50], SECONDS),
+            f"{measured.run.noun} to committed, p50",
+        ),
         (str(figures.lost), "lost"),
         (str(figures.doubled), "doubled"),
         (str(figures.failed), "dead letters"),
@@ -110,7 +114,7 @@ def _parts(event: EventRecord) -> list[float]:
 
 def slow_and_usual(run: StreamRun) -> list[tuple[str, list[EventRecord]]]:
     """The events around the median latency, and the slowest: a hundredth, or `LEAST_SLOWEST`."""
-    done = [event for event in run.events if event.committed_s is not None]
+    done = [event for event in run.followed if event.committed_s is not None]
     done.sort(key=lambda event: latency_s(event, "committed") or 0.0)
     if not done:
         return []
@@ -143,11 +147,11 @@ def _stacked(run: StreamRun) -> Html:
         start=0.0,
         end=max(end_s, 1e-3),
         unit=time_unit(end_s),
-        label="The mean time of each part of an event's latency, around the median and of the slowest",
-        x_name="since the event's own time",
+        label=f"The mean time of each part of the latency, of {run.noun}s around the median and the slowest",
+        x_name=f"since the {run.noun}'s own time",
     )
-    header = ("events", *(words for _, words, _ in GROUPS), "all")
-    title = "Parts of an event's latency: above, those around the median; below, the slowest"
+    header = (f"{run.noun}s", *(words for _, words, _ in GROUPS), "all")
+    title = f"Parts of the latency of {run.noun}s: above, those around the median; below, the slowest"
     return figure(title, drawing, keys=_keys(), data=table("Parts", header, rows), wide=True)
 
 
@@ -155,9 +159,8 @@ def _stages_table(measured: MeasuredStream) -> Html:
     figures = measured.figures
     header = ("ms", "mean", *(f"p{number:g}" for number in PERCENTILES), "max")
     found = [(f"event time to {name}", each) for name, each in figures.latency.items()]
-    found += [
-        (words, figures.stages[name]) for name, (_, _, words) in STAGES.items() if name in figures.stages
-    ]
+    stages = stages_of(measured.run).items()
+    found += [(words, figures.stages[name]) for name, (_, _, words) in stages if name in figures.stages]
     if "duration_s" in figures.checkpoint:
         found.append(("a checkpoint", figures.checkpoint["duration_s"]))
     if figures.watermark_delay is not None:
@@ -171,8 +174,8 @@ def _stages_table(measured: MeasuredStream) -> Html:
 
 def _waterfall(run: StreamRun) -> Html:
     """Single events from their own time to the commit, evenly chosen, from top to bottom by when due."""
-    step = -(-len(run.events) // MOST_ROWS) or 1
-    chosen = run.events[::step]
+    step = -(-len(run.followed) // MOST_ROWS) or 1
+    chosen = run.followed[::step]
     spans: dict[str, list[tuple[float, float, float]]] = {colour: [] for colour, _, _ in GROUPS}
     spans["b"] = []
     end_s = 1e-3
@@ -186,9 +189,9 @@ def _waterfall(run: StreamRun) -> Html:
             spans[colour].append((row, at_s, at_s + took_s))
             at_s += took_s
         end_s = max(end_s, at_s)
-    label = "Single events from their own time to the commit"
+    label = f"Single {run.noun}s from their own time to the commit"
     drawing = rows_chart(spans, len(chosen), start=0.0, end=end_s, unit=SECONDS, label=label)
-    title = f"{len(chosen)} of {len(run.events)} events, from their own time to the commit"
+    title = f"{len(chosen)} of {len(run.followed)} {run.noun}s, from their own time to the commit"
     keys = [*_keys(), key("not committed", "b", block=True)]
     return figure(title, drawing, keys=keys, wide=True)
 
@@ -196,9 +199,9 @@ def _waterfall(run: StreamRun) -> Html:
 def _courses(measured: MeasuredStream) -> Iterator[Html]:
     run = measured.run
     yield from _latencies(measured)
-    due_s = sorted(event.due_s for event in run.events)
-    answered_s = sorted(each.answered_s for each in run.events if each.answered_s is not None)
-    committed_s = sorted(each.committed_s for each in run.events if each.committed_s is not None)
+    due_s = sorted(event.due_s for event in run.followed)
+    answered_s = sorted(each.answered_s for each in run.followed if each.answered_s is not None)
+    committed_s = sorted(each.committed_s for each in run.followed if each.committed_s is not None)
     lags = [
         Line("not committed", _thinned(lag_curve(due_s, committed_s)), "c", steps=True),
         Line("not answered", _thinned(lag_curve(due_s, answered_s)), "a", steps=True),
@@ -207,7 +210,7 @@ def _courses(measured: MeasuredStream) -> Iterator[Html]:
     notes = [Note(each.at_s, most, f"{each.part} killed") for each in run.kills]
     if due_s:
         yield figure(
-            "Events that were due, and not there yet",
+            f"{run.noun.capitalize()}s that were due, and not there yet",
             chart(
                 lags,
                 label="The lag over time, to the answer and to the commit",
@@ -264,7 +267,7 @@ def _courses(measured: MeasuredStream) -> Iterator[Html]:
 
 def _latencies(measured: MeasuredStream) -> Iterator[Html]:
     run = measured.run
-    found = {until: [latency_s(event, until) for event in run.events] for until in UNTIL}
+    found = {until: [latency_s(event, until) for event in run.followed] for until in UNTIL}
     told = {until: [each for each in values if each is not None] for until, values in found.items()}
     if not any(told.values()):
         return
@@ -275,13 +278,13 @@ def _latencies(measured: MeasuredStream) -> Iterator[Html]:
     if measured.slo is not None and measured.figures.goodput is not None:
         notes = [Note(measured.slo.within_s, measured.figures.goodput, "objective")]
     count = measured.figures.committed
-    p99 = "" if can_tell(count, 99) else f" (of {count} events, too few for a p99)"
+    p99 = "" if can_tell(count, 99) else f" (of {count} {run.noun}s, too few for a p99)"
     yield figure(
-        f"Share of events that were there within a time{p99}",
+        f"Share of {run.noun}s that were there within a time{p99}",
         chart(
             lines,
-            label="Distribution of the latency of events",
-            x_name="from the event's own time",
+            label=f"Distribution of the latency of {run.noun}s",
+            x_name=f"from the {run.noun}'s own time",
             x_unit=unit,
             y_unit=SHARE,
             log_x=True,

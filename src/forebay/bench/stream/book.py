@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from forebay.bench.stream.events import ID
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import EventRecord
 from forebay.bench.stream.sinks import Committed, CommittedFiles, read_letter, read_result
+from forebay.bench.stream.windows import Sent
 
 PART = "/"
 """Stands in the id of an event's further results, before their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a load has come. `total`: of the events, or of the results that stand for many; `due`: so far;
+    `done`: committed, or given up; `failed`: dead letters."""
+
+    total: int
+    due: int
+    done: int
+    failed: int
 
 
 class EventBook:
@@ -27,11 +41,15 @@ class EventBook:
         self._times: dict[str, int] = {}
         self._letters_of: dict[str, int] = {}
         self._now: set[str] = set()
+        self._sent: Sequence[Sent] = ()
+        self._due_us: list[int] = []
         self.strangers = 0
         self.earlier_doubled = 0
 
-    def expect(self, ids: Sequence[str]) -> None:
-        """These events are sent now; those before are over."""
+    def expect(self, sent: Sequence[Sent]) -> None:
+        """These events are sent now, in the order of their times; those before are over."""
+        ids = [each.id for each in sent]
+        self._sent, self._due_us = sent, [each.due_us for each in sent]
         self._known.update(ids)
         self._open = set(ids)
         self._now = set(ids)
@@ -43,6 +61,17 @@ class EventBook:
             self._take(read_result(line, at_us))
         for at_us, line in self._letters.look():
             self._take(read_letter(line, at_us, ID))
+
+    @property
+    def doubles(self) -> int:
+        """How many results and dead letters came besides the first of their event, of all loads."""
+        ids = {*self._times, *self._letters_of}
+        return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
+
+    def over(self, checkpoints_us: Sequence[int]) -> bool:
+        """Whether all that was expected last has come. `checkpoints_us`: when those that are complete were
+        triggered."""
+        return not self._open
 
     def _take(self, found: Committed) -> None:
         if found.id is None or found.id.partition(PART)[0] not in self._known:
@@ -59,41 +88,49 @@ class EventBook:
         self._found.setdefault(found.id, found)
         self._open.discard(found.id)
 
-    def done(self, ids: Sequence[str]) -> tuple[int, int]:
-        """How many of the events that were expected last have a result or a dead letter, and how many have a
-        dead letter."""
-        return len(ids) - len(self._open), self._failed
+    def progress(self, now_us: int) -> Progress:
+        """How far those that were expected last have come."""
+        total = len(self._sent)
+        return Progress(total, self._due(now_us), total - len(self._open), self._failed)
 
-    def failures(self, ids: Sequence[str]) -> list[str]:
-        """Why events became dead letters."""
-        found = (self._found[id].error for id in ids if id in self._found)
+    def failures(self) -> list[str]:
+        """Why events that were expected last became dead letters."""
+        found = (self._found[each.id].error for each in self._sent if each.id in self._found)
         return [error for error in found if error is not None]
 
     def records(
-        self,
-        ids: Sequence[str],
-        due_us: Sequence[int],
-        emitted: Mapping[str, tuple[int, int]],
-        began_us: int,
+        self, emitted: Mapping[str, tuple[int, int]], began_us: int, until_us: int
     ) -> tuple[EventRecord, ...]:
-        """What was seen of these events, in seconds after `began_us`."""
-
-        def after_s(at_us: int | None) -> float | None:
-            return None if at_us is None else (at_us - began_us) / 1e6
-
+        """What was seen of the events that were expected last and due by `until_us`, in seconds after
+        `began_us`."""
+        after_s = seconds_after(began_us)
         records = []
-        for index, (id, due) in enumerate(zip(ids, due_us, strict=True)):
-            free, wrote = emitted.get(id, (None, None))
-            found = self._found.get(id)
-            record = EventRecord(index, id, (due - began_us) / 1e6, after_s(free), after_s(wrote))
-            record = replace(record, letters=self._letters_of.get(id, 0))
-            records.append(record if found is None else _with(record, found, self._times.get(id, 0), after_s))
+        for index, sent in enumerate(self._sent[: self._due(until_us)]):
+            free, wrote = emitted.get(sent.id, (None, None))
+            found = self._found.get(sent.id)
+            record = EventRecord(
+                index, sent.id, (sent.due_us - began_us) / 1e6, after_s(free), after_s(wrote)
+            )
+            record = replace(record, letters=self._letters_of.get(sent.id, 0))
+            times = self._times.get(sent.id, 0)
+            records.append(record if found is None else with_found(record, found, times, after_s))
         return tuple(records)
 
+    def _due(self, now_us: int) -> int:
+        return bisect_right(self._due_us, now_us)
 
-def _with(
-    record: EventRecord, found: Committed, times: int, after_s: Callable[[int | None], float | None]
-) -> EventRecord:
+
+AfterS = Callable[[int | None], float | None]
+Record = TypeVar("Record", bound=EventRecord)
+
+
+def seconds_after(began_us: int) -> AfterS:
+    """Makes seconds after this moment of others; None of None."""
+    return lambda at_us: None if at_us is None else (at_us - began_us) / 1e6
+
+
+def with_found(record: Record, found: Committed, times: int, after_s: AfterS) -> Record:
+    """The record with what a sink has of it, so many `times`."""
     line = found.timeline
     if line is not None:
         record = replace(

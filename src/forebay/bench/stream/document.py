@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,13 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
         "others_cores": run.others_cores,
         "cores": run.cores,
         "planned_kills": run.planned_kills,
+        "kills": [asdict(each) for each in run.kills],
         "earlier_doubled": run.earlier_doubled,
         "resent": run.resent,
         "strangers": run.strangers,
+        "followed": run.noun,
+        "countable": run.countable,
+        "left_open": run.left_open,
         "provenance": dict(run.provenance),
     }
 
@@ -89,7 +93,7 @@ def _with_texts(value: Any) -> Any:
 
 def event_document(event: EventRecord) -> dict[str, Any]:
     """An event as a JSON value; what is None, 0 or false is left out, but for its index."""
-    found = {name: getattr(event, name) for name in EventRecord.__slots__}
+    found = {each.name: getattr(event, each.name) for each in fields(event)}
     return {
         name: round(value, DIGITS) if isinstance(value, float) else value
         for name, value in found.items()
@@ -98,10 +102,12 @@ def event_document(event: EventRecord) -> dict[str, Any]:
 
 
 def event_lines(measured: Sequence[MeasuredStream]) -> Iterator[bytes]:
-    """Every event of every run, with the number of its run."""
+    """Every event of every run, and every result that stands for many, with the number of its run."""
     for number, each in enumerate(measured):
         for event in each.run.events:
             yield orjson.dumps({"run": number, **event_document(event)}) + b"\n"
+        for result in each.run.results or ():
+            yield orjson.dumps({"run": number, "of": "result", **event_document(result)}) + b"\n"
 
 
 def write_stream(path: Path, measured: Sequence[MeasuredStream], document: dict[str, Any]) -> None:

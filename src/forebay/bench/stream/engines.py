@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -24,12 +25,14 @@ def starts_engine(spec: PipelineSpec, given: Sequence[str]) -> bool:
     return spec.asks_model and not given and spec.engine.replicas() is None
 
 
+LISTENING_S = 3.0
 HERE = ("127.0.0.1", "localhost", "::1")
 
 
 class Engines:
     """The engine for the length of the block: that of `given`, else of the pipeline's file, else a local one
-    that is started here (`ours`).
+    that is started here (`ours`). Entering raises `LaunchError` where nobody listens at any of the URLs, but
+    if the engine comes `later`.
 
     `urls`: for the command line; none where the file says where the replicas are in another way.
     `processes`: those on this machine that serve them, by name.
@@ -41,9 +44,11 @@ class Engines:
         given: tuple[str, ...],
         settings: Settings,
         *,
+        later: bool = False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._spec = spec
+        self._later = later
         self.urls = tuple(given)
         self._settings = settings
         self._note = note
@@ -62,6 +67,8 @@ class Engines:
                 self.urls = tuple(self._spec.engine.url)
             # A URL that cannot be asked is refused before the pipeline starts.
             self.signals()
+            if self.urls and not self._later:
+                check_listening(self.urls)
         self._found()
         return self
 
@@ -117,6 +124,22 @@ class Engines:
             return
         pids = sorted({each.pid for each in listening if each.laddr and each.laddr[1] in ports and each.pid})
         self.processes = {f"engine{number or ''}": pid for number, pid in enumerate(pids)}
+
+
+def check_listening(urls: Sequence[str]) -> None:
+    """Raise `LaunchError` where nobody listens at any of `urls`; blocks for at most `LISTENING_S` each."""
+    refused = []
+    for url in urls:
+        parts = urlsplit(url)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            with socket.create_connection((parts.hostname or "", port), LISTENING_S):
+                return
+        except OSError as error:
+            refused.append(f"{parts.hostname}:{parts.port}: {error.strerror or error}")
+    raise LaunchError(
+        f"no engine listens at {'; '.join(refused)}; start it, or give --engine-later if it comes later"
+    )
 
 
 def _named(prefix: str, source: Callable[[], Mapping[str, float]]) -> Callable[[], Mapping[str, float]]:

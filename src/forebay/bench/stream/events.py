@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
@@ -68,7 +68,7 @@ def due_offsets(load: EventLoad) -> list[float]:
 
 
 def event_lines(
-    ids: Sequence[str], due_us: Sequence[int], fields: Iterator[dict[str, Any]]
+    ids: Sequence[str], due_us: Sequence[int], fields: Iterable[dict[str, Any]]
 ) -> Iterator[bytes]:
     """The lines of a file of events for the feed."""
     for id, due, own in zip(ids, due_us, fields, strict=True):

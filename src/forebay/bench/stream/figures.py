@@ -24,11 +24,18 @@ STAGES = {
     "commit": ("left_s", "committed_s", "for the commit"),
 }
 """The parts of an event's latency: the moments between which each lies, and what was waited for."""
+WINDOW = "window"
+RESULT_STAGES = {
+    WINDOW: ("due_s", "emitted_s", "until its window was found to be over, or its detector gave it"),
+    **{name: STAGES[name] for name in STAGES if name not in ("source", "read")},
+}
+"""The same of a result that stands for many events."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """What a run gave.
+    """What a run gave. Where its results stand for many events, they are counted and timed in place of
+    events; `miscounted` of them stand for other events than those that belong into them.
 
     `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
     letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: due events over the
@@ -65,6 +72,7 @@ class StreamFigures:
     checkpoint: Mapping[str, Distribution] = field(default_factory=dict)
     watermark_delay: Distribution | None = None
     samples: Mapping[str, Distribution] = field(default_factory=dict)
+    miscounted: int = 0
 
 
 def moment_s(event: EventRecord, name: str) -> float | None:
@@ -74,10 +82,15 @@ def moment_s(event: EventRecord, name: str) -> float | None:
 
 
 def stage_s(event: EventRecord, name: str) -> float | None:
-    """How long one of the `STAGES` took an event, in seconds; None where it cannot be told."""
-    begin, end, _ = STAGES[name]
+    """How long one of the `STAGES` or `RESULT_STAGES` took, in seconds; None where it cannot be told."""
+    begin, end, _ = STAGES.get(name) or RESULT_STAGES[name]
     began_s, ended_s = moment_s(event, begin), moment_s(event, end)
     return None if began_s is None or ended_s is None else ended_s - began_s
+
+
+def stages_of(run: StreamRun) -> Mapping[str, tuple[str, str, str]]:
+    """The stages of what is followed in a run."""
+    return STAGES if run.results is None else RESULT_STAGES
 
 
 def latency_s(event: EventRecord, until: Until) -> float | None:
@@ -95,7 +108,7 @@ def is_good(event: EventRecord, slo: EventSlo) -> bool:
 def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
     """When the events were due that the lag is of, and when they were answered; both sorted. An event that
     became a dead letter is never answered, and not behind either: it is not in them."""
-    events = [event for event in run.events if event.error is None or event.committed]
+    events = [event for event in run.followed if event.error is None or event.committed]
     return (
         sorted(event.due_s for event in events),
         sorted(event.answered_s for event in events if event.answered_s is not None),
@@ -104,7 +117,7 @@ def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
 
 def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures:
     """The figures of `run`; with an objective, its goodput."""
-    events = run.events
+    events = run.followed
     due_s = sorted(event.due_s for event in events)
     awaited_s = lag_times(run)[0]
     done_s = {
@@ -117,7 +130,7 @@ def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures
     latency: dict[str, list[float]] = {
         until: _told(latency_s(event, until) for event in events) for until in UNTIL
     }
-    stages = {name: _told(stage_s(event, name) for event in events) for name in STAGES}
+    stages = {name: _told(stage_s(event, name) for event in events) for name in stages_of(run)}
     done = [each for each in run.checkpoints if each.completed]
     delays = _told(sample.values.get(WATERMARK_DELAY) for sample in run.samples)
     return StreamFigures(
@@ -151,6 +164,7 @@ def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures
         ),
         watermark_delay=distribution(delays),
         samples=_distributions(_samples(run)),
+        miscounted=sum(each.miscounted for each in run.results or ()),
     )
 
 

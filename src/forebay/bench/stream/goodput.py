@@ -34,7 +34,7 @@ def _of(found: Sequence[MeasuredStream]) -> dict[str, Any] | None:
         "doubled": sum(each.figures.doubled for each in found),
         "failed": sum(each.figures.failed for each in found),
         "kills": [
-            {**asdict(killed), "next_result_s": next_result_s(killed, each.run.events)}
+            {**asdict(killed), "next_result_s": next_result_s(killed, each.run.followed)}
             for each in found
             for killed in each.run.kills
         ],

@@ -47,9 +47,10 @@ class EventLoadOptions:
         }
         return " and ".join(name for name, value in given.items() if value is not None)
 
-    def at_rate(self, rate_per_s: float, turn: int = 0) -> EventLoad:
-        """The load at another rate, for `seconds`, or `TRIAL_S`, and of twice `LEAST_EVENTS` at least."""
-        count = max(2 * LEAST_EVENTS, round(rate_per_s * (self.seconds or TRIAL_S)))
+    def at_rate(self, rate_per_s: float, turn: int = 0, times: float = 1.0) -> EventLoad:
+        """The load at another rate, for so many `times` `seconds`, or `TRIAL_S`, and of twice `LEAST_EVENTS`
+        at least."""
+        count = max(2 * LEAST_EVENTS, round(rate_per_s * times * (self.seconds or TRIAL_S)))
         return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:

@@ -12,10 +12,11 @@ Several loads over one warm pipeline:
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from forebay.bench.load.schedules import Constant
 from forebay.bench.presets.other_programs import processor_use
 from forebay.bench.resources import ProcessResources
 from forebay.bench.sampling import Sampler
-from forebay.bench.stream.book import EventBook
+from forebay.bench.stream.book import EventBook, Progress
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
 from forebay.bench.stream.feed import now_us
@@ -40,9 +41,12 @@ from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
 from forebay.bench.stream.process import RunProcess
 from forebay.bench.stream.records import StreamRun
+from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.bench.stream.sinks import file_clock_s
+from forebay.bench.stream.windows import Sent, least_span_s
+from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
-from forebay.errors import LaunchError, SettingError
+from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
 from forebay.settings import load_settings
 
@@ -57,18 +61,8 @@ POLL_S = 0.1
 LEAST_WARM_PER_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a load has come. `events`: of the load; `due`: so far; `done`: committed, or given up."""
-
-    passed_s: float
-    events: int
-    due: int
-    done: int
-    failed: int
-
-
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[float, Progress], None]
+"""Told so many seconds after the start of a load how far it has come."""
 
 
 class RunResources:
@@ -88,9 +82,10 @@ class RunResources:
 class StreamSession:
     """A pipeline that runs, with its feed and its engine, for as long as the block.
 
-    Entering starts everything and blocks until the pipeline's first result is committed. Raises
-    `SettingError` for a pipeline that is wrong or cannot be measured, and `LaunchError` where it does not
-    start. Nothing that was started outlives the block. To be entered on a thread that lives as long.
+    Entering starts everything and blocks until the pipeline's first result is committed or, where a result
+    stands for many events, a checkpoint has the first event. Raises `SettingError` for a pipeline that is
+    wrong, or whose windows are longer than the load, and `LaunchError` where it does not start. Nothing that
+    was started outlives the block. To be entered on a thread that lives as long.
     """
 
     def __init__(
@@ -98,7 +93,7 @@ class StreamSession:
         options: StreamOptions,
         *,
         note: Note = lambda _: None,
-        on_progress: OnProgress = lambda _: None,
+        on_progress: OnProgress = lambda _, __: None,
     ) -> None:
         self._options = options
         self._note = note
@@ -106,6 +101,7 @@ class StreamSession:
         self._opened = ExitStack()
         self._sent = 0
         self._loads = 0
+        self._doubles = 0
         self._sent_of: dict[Path, tuple[int, int]] = {}
         self._book: EventBook
 
@@ -113,9 +109,11 @@ class StreamSession:
         options = self._options
         self.spec = read_pipeline(options.pipeline, options.settings)
         self._data = None if options.load.data is None else read_data(options.load.data)
+        self._span_s = _span_s(self.spec, options.load)
         try:
             self._open()
         except BaseException:
+            self._note("stopping")
             self._opened.close()
             raise
         return self
@@ -123,21 +121,40 @@ class StreamSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
+        # It may take a minute: whoever pressed Ctrl-C knows that it was heard.
+        self._note("stopping the pipeline")
+        try:
+            self.run.stop()
+            self._book.look()
+            late = self._book.doubles - self._doubles
+            if late > 0:
+                self._note(
+                    f"{late} more results or dead letters came after the last load: not in its figures, and "
+                    "their events have more than one"
+                )
+        finally:
+            self._opened.close()
 
     def _open(self) -> None:
         settings = load_settings()
         folder = Path(self._opened.enter_context(TemporaryDirectory(prefix="forebay-stream-")))
         self._folder = folder
         self.engines = self._opened.enter_context(
-            Engines(self.spec, tuple(self._options.engine), settings, note=self._note)
+            Engines(
+                self.spec,
+                tuple(self._options.engine),
+                settings,
+                later=self._options.engine_later,
+                note=self._note,
+            )
         )
         self._feed = self._opened.enter_context(FeedProcess(folder))
         places = Places(self._feed.url, folder)
         pipeline = folder / "pipeline.yaml"
         # JSON is YAML.
         pipeline.write_bytes(orjson.dumps(measured_document(self.spec, places)))
-        self._book = EventBook(places)
+        self._book = book_of(places, self.spec)
+        self._key = self.spec.key_template()
         self._flink = FlinkSignals(places.state, tls_keys(settings.run / "flink" / "keys"))
         self.run = self._opened.enter_context(RunProcess(pipeline, self.engines.urls, folder))
         self._note("starting the pipeline")
@@ -153,6 +170,8 @@ class StreamSession:
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
         rate_per_s = max(LEAST_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
+        # At least one window is over then, and one more event has said so.
+        count = max(count, math.ceil(self._span_s * rate_per_s) + 1 if self._span_s else 0)
         self._note(f"warming up: {count} events")
         warm = EventLoad(schedule=Constant(min(rate_per_s, 1e6)), events=count, data=load.data, seed=-1)
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
@@ -165,12 +184,12 @@ class StreamSession:
             before, jvm = processor_use(), self.run.jvm()
             self.engines.used_s()
             resent = self._resent(load)
-            began_us, ids, due_us = self._offer(load)
+            began_us, last_us = self._offer(load)
             complete, failure = True, None
             killer = Killer(self.run, self.engines, kills, began_us, self._note)
             try:
-                until_us = due_us[-1] + round(self._options.patience_s * 1e6)
-                self._await(began_us, ids, due_us, until_us, killer)
+                until_us = last_us + round(self._options.patience_s * 1e6)
+                self._await(began_us, until_us, killer)
             except KeyboardInterrupt:
                 complete = False
             except LaunchError as error:
@@ -181,21 +200,24 @@ class StreamSession:
             after = replace(after, own_s=after.own_s + killer.used_s)
         engine_cores = self.engines.used_s() / max(1e-9, after.at_s - before.at_s)
         begin = datetime.fromtimestamp(began_us / 1e6, timezone.utc).isoformat()
-        if not complete:
-            due_us = [each for each in due_us if each <= ended_us]
-            ids = ids[: len(due_us)]
+        book = self._book
+        self._doubles = book.doubles
+        many = book if isinstance(book, ResultBook) else None
         return StreamRun(
             began_at=begin,
             duration_s=(ended_us - began_us) / 1e6,
             asked=self._asked(load),
-            events=self._book.records(ids, due_us, self._emitted(), began_us),
+            events=book.records(self._emitted(), began_us, ended_us),
+            results=None if many is None else many.results(began_us, ended_us),
+            countable=many is None or many.countable,
+            left_open=0 if many is None else many.left_open,
             checkpoints=checkpoints_between(self._flink.checkpoints, began_us, ended_us),
             samples=sampler.samples(begin),
             kills=tuple(killer.killed),
             planned_kills=len(kills),
             resent=resent,
-            earlier_doubled=self._book.earlier_doubled,
-            strangers=self._book.strangers,
+            earlier_doubled=book.earlier_doubled,
+            strangers=book.strangers,
             resolution_s=file_clock_s(),
             # What a JVM had used that ended by itself is not known.
             others_cores=(
@@ -209,9 +231,10 @@ class StreamSession:
         )
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until the last load's events all have a result or a dead letter; False where they have not
-        within `timeout_s`."""
-        return self._await(now_us(), self._last, (), now_us() + round(timeout_s * 1e6))
+        """Wait until all that the last load has to give is there; False where it is not within
+        `timeout_s`."""
+        with self._checkpoints_seen():
+            return self._await(now_us(), now_us() + round(timeout_s * 1e6))
 
     def _emitted(self) -> Mapping[str, tuple[int, int]]:
         try:
@@ -234,15 +257,17 @@ class StreamSession:
         }
 
     def _through(self, load: EventLoad, patience_s: float, what: str) -> None:
-        began_us, ids, due_us = self._offer(load)
-        if not self._await(began_us, ids, due_us, now_us() + round(patience_s * 1e6)):
+        began_us, _ = self._offer(load)
+        with self._checkpoints_seen():
+            there = self._await(began_us, now_us() + round(patience_s * 1e6))
+        if not there:
             raise LaunchError(
                 f"{what}: not committed within {patience_s:.0f} s; the run said: {self.run.said()}"
             )
-        failed = self._book.failures(ids)
+        failed = self._book.failures()
         if failed:
             raise SettingError(
-                f"{what}: {len(failed)} of {len(ids)} events became dead letters, such as by {failed[0]}; "
+                f"{what}: {len(failed)} of {load.events} events became dead letters, such as by {failed[0]}; "
                 "the events' fields come from --data, or are those of made-up posts (id, user, text)"
             )
 
@@ -253,8 +278,8 @@ class StreamSession:
         lines, sent = self._sent_of[load.data]
         return sum(index % lines < sent for index in range(load.events))
 
-    def _offer(self, load: EventLoad) -> tuple[int, list[str], list[int]]:
-        """Have the load's events come; gives when it begins, their ids, and when they are due."""
+    def _offer(self, load: EventLoad) -> tuple[int, int]:
+        """Have the load's events come; gives when it begins, and when the last of them is due."""
         offsets = due_offsets(load)
         data = self._data if load.data == self._options.load.data else None
         if data is None and load.data is not None:
@@ -263,47 +288,80 @@ class StreamSession:
         began_us = now_us() + round((LEAD_S + LEAD_S_PER_EVENT * len(offsets)) * 1e6)
         due_us = [began_us + round(offset * 1e6) for offset in offsets]
         path = self._folder / f"events-{self._loads}.txt"
-        path.write_bytes(
-            b"".join(event_lines(ids, due_us, fields_of(data, len(ids), load.seed, fresh_nonce())))
-        )
+        sent: list[Sent] = []
+        fields = self._noted(fields_of(data, len(ids), load.seed, fresh_nonce()), ids, due_us, sent)
+        path.write_bytes(b"".join(event_lines(ids, due_us, fields)))
         if data is not None and load.data is not None:
-            _, sent = self._sent_of.get(load.data, (0, 0))
-            self._sent_of[load.data] = (len(data), max(sent, len(ids)))
+            _, lines = self._sent_of.get(load.data, (0, 0))
+            self._sent_of[load.data] = (len(data), max(lines, len(ids)))
         self._sent += len(ids)
-        self._last = ids
         self._loads += 1
-        self._book.expect(ids)
+        self._book.expect(sent)
         self._feed.load(path)
-        return began_us, ids, due_us
+        return began_us, due_us[-1]
 
-    def _await(
-        self,
-        began_us: int,
-        ids: Sequence[str],
-        due_us: Sequence[int],
-        until_us: int,
-        killer: Killer | None = None,
-    ) -> bool:
-        """Block until all of the events have a result or a dead letter, at most `until_us`."""
-        due = 0
+    def _noted(
+        self, fields: Iterable[dict[str, Any]], ids: Sequence[str], due_us: Sequence[int], sent: list[Sent]
+    ) -> Iterator[dict[str, Any]]:
+        """The events' fields, each noted in `sent` as it passes."""
+        keyed = isinstance(self._book, ResultBook)
+        for id, at_us, own in zip(ids, due_us, fields, strict=True):
+            sent.append(Sent(id, at_us, self._key_of(own, at_us) if keyed else None))
+            yield own
+
+    def _key_of(self, fields: Mapping[str, Any], due_us: int) -> str | None:
+        """The key that the pipeline gives an event; None where it has none, and becomes a dead letter."""
+        try:
+            return None if self._key is None else self._key.render(fields, time_ms=due_us // 1000)
+        except RecordError:
+            return None
+
+    def _checkpoints_seen(self) -> AbstractContextManager[object]:
+        """Looks at checkpoints in the block, where no load is measured, if anything depends on them."""
+        return Sampler([self._flink]) if isinstance(self._book, ResultBook) else nullcontext()
+
+    def _checkpoints_us(self) -> list[int]:
+        """When the checkpoints that are complete were triggered."""
+        # A copy: another thread adds to it.
+        seen = list(self._flink.checkpoints.copy().values())
+        return [each["trigger_timestamp"] * 1000 for each in seen if each["status"] == "COMPLETED"]
+
+    def _await(self, began_us: int, until_us: int, killer: Killer | None = None) -> bool:
+        """Block until all that the load has to give is there, at most `until_us`."""
         while True:
             if killer is not None:
                 killer.look()
             self._book.look()
-            done, failed = self._book.done(ids)
             now = now_us()
-            while due < len(due_us) and due_us[due] <= now:
-                due += 1
-            self._on_progress(Progress((now - began_us) / 1e6, len(ids), due, done, failed))
-            if done >= len(ids) or now >= until_us:
-                return done >= len(ids)
+            self._on_progress((now - began_us) / 1e6, self._book.progress(now))
+            over = self._book.over(self._checkpoints_us())
+            if over or now >= until_us:
+                return over
             self.run.check()
             self._feed.check()
             time.sleep(POLL_S)
 
 
+def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
+    """For how long events have to come until a window is surely over; 0 where none may ever be. Raises
+    `SettingError` where the load is shorter."""
+    kind = ManyToOne.of(spec)
+    if kind is None or kind.windows is None:
+        return 0.0
+    span_s = least_span_s(kind.windows, kind.late_s) or 0.0
+    length_s = due_offsets(load)[-1]
+    if length_s < span_s:
+        raise SettingError(
+            f"no window may end in a load of {length_s:.3g} s: a new one begins every "
+            f"{kind.windows.step_ms / 1000:g} s, and event time is {kind.late_s:g} s behind the events; set "
+            f"--seconds {math.ceil(span_s * 1.1)} or more, or shorter windows, such as --set "
+            "application.size_s=5"
+        )
+    return span_s
+
+
 def measure_stream(
-    options: StreamOptions, *, note: Note = lambda _: None, on_progress: OnProgress = lambda _: None
+    options: StreamOptions, *, note: Note = lambda _: None, on_progress: OnProgress = lambda _, __: None
 ) -> StreamRun:
     """Run the pipeline under its load, and give what was seen of each event; blocks.
 

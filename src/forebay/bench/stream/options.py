@@ -56,7 +56,8 @@ class StreamOptions:
     directory). Its source is replaced by a feed of events, its sinks by files in a temporary folder, its
     checkpoints are put there too; all else stays as it is. `settings`: `key.in.the.file=VALUE` over it, such
     as `capacity=16`, `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; where
-    neither names one, the local engine is started, and ended with the measurement.
+    neither names one, the local engine is started, and ended with the measurement. Somebody has to listen at
+    one of the URLs before the pipeline is started, but for `engine_later`.
 
     `load`: what comes. `warm_events`: so many events before, at the load's mean rate but no slower than one a
     second, which are not counted; the measured ones begin when those are committed. `slo`: what goodput
@@ -68,6 +69,7 @@ class StreamOptions:
     pipeline: Path | Mapping[str, Any]
     settings: Sequence[str] = ()
     engine: Sequence[str] = ()
+    engine_later: bool = False
     load: EventLoad = field(default_factory=EventLoad)
     warm_events: int = 20
     slo: EventSlo | None = None

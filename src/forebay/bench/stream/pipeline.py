@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.bench.stream.events import DUE_US, ID
 from forebay.config import load_spec, parse_spec, set_values
 from forebay.config.plan import resolved
 from forebay.config.spec import PipelineSpec
 from forebay.documents import known_paths
-from forebay.errors import SettingError
 
-MANY_TO_ONE = ("summary", "topics", "trends")
-"""Applications whose results belong to no single event."""
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
 """Keys of the pipeline that a report names."""
 PATIENCE_S = 3600.0
@@ -43,18 +41,13 @@ class Places:
 
 
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
-    """The user's pipeline, checked. Raises `SettingError` where it is wrong, or cannot be measured."""
+    """The user's pipeline, checked. Raises `SettingError` where it is wrong."""
     if isinstance(pipeline, Path):
         spec = load_spec(pipeline, settings)
     else:
         document = deepcopy(dict(pipeline))
         given = set_values(document, settings, known_paths(PipelineSpec, document))
         spec = parse_spec(document, base=Path.cwd(), given=given)
-    if spec.application is not None and spec.application.type in MANY_TO_ONE:
-        raise SettingError(
-            f"application.type: expected none, or sessions, found {spec.application.type}: its results "
-            "belong to no single event, so no event's latency can be measured"
-        )
     return spec
 
 
@@ -85,12 +78,23 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
 
 def asked_of(spec: PipelineSpec) -> dict[str, Any]:
     """The settings of a pipeline that a report names."""
+    application = spec.application
     return {
         "name": spec.name,
-        "application": None if spec.application is None else spec.application.type,
+        "application": None if application is None else application.type,
+        **(_window_of(application) if isinstance(application, SummarySpec) else {}),
         **{name: getattr(spec, name) for name in ASKED},
         "checkpoint_interval_s": spec.checkpoint.interval_s,
         "event_time": spec.event_time is not None,
         "max_tokens": spec.sampling.max_tokens,
         "schema": spec.output is not None,
     }
+
+
+def _window_of(application: SummarySpec) -> dict[str, Any]:
+    plan = application.settings().plan()
+    found = {name: getattr(plan.windows, f"{name}_ms") / 1000 for name in SPANS[plan.windows.kind]}
+    return {"window": plan.windows.kind, **{f"window_{name}_s": value for name, value in found.items()}}
+
+
+SPANS = {"tumbling": ("size",), "sliding": ("size", "step"), "session": ("gap",), "rolling": ("every",)}

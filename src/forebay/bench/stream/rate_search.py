@@ -97,6 +97,8 @@ class RateSearch:
         self._confirmed = 0
 
 
+MOST_TIMES = 8
+"""A trial lasts at most so many times as long as it was asked for."""
 SETTLE_S = 600.0
 """The longest wait, after a rate that was too high, until all that piled up is through."""
 
@@ -104,26 +106,29 @@ SETTLE_S = 600.0
 def trials(
     session: StreamSession,
     search: RateSearch,
-    load_at: Callable[[float, int], EventLoad],
+    load_at: Callable[[float, int, float], EventLoad],
     *,
     slo: EventSlo | None = None,
     share: float = 0.99,
 ) -> Iterator[tuple[Trial, StreamRun]]:
     """Try rates on one warm pipeline until the search is over; each trial when it is there. `load_at` gives
-    the load of a rate, and of the number of the trial, for its seed. A trial with doubts is made once more.
-    Ends early where that has doubts, too, where a trial is too short, after Ctrl-C, where the pipeline ended,
-    and where what piled up does not get through."""
-    number, again = 0, False
+    the load of a rate, of the number of the trial, for its seed, and how many times as long as asked for it
+    is. Where a trial was too short to tell, it and those after it last twice as long, up to `MOST_TIMES`.
+    One with other doubts is made once more. Ends early where that has doubts, too, where a trial is still too
+    short, after Ctrl-C, where the pipeline ended, and where what piled up does not get through."""
+    number, again, times = 0, False, 1
     while (rate := search.next_per_s) is not None:
-        run = session.measure(load_at(rate, number))
+        run = session.measure(load_at(rate, number, times))
         trial = tried(run, rate, slo, share)
         if run.complete and not trial.doubts:
             search.tell(trial.sustained)
         yield trial, run
-        over = bool(trial.doubts) and (again or trial.too_short)
+        longer = trial.too_short and times < MOST_TIMES
+        over = bool(trial.doubts) and not longer and (again or trial.too_short)
         if not run.complete or over or not session.settle(SETTLE_S):
             return
-        again = bool(trial.doubts)
+        again = bool(trial.doubts) and not longer
+        times *= 2 if longer else 1
         number += 1
 
 

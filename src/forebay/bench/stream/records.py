@@ -81,6 +81,29 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultRecord(EventRecord):
+    """A result that stands for many events, from its event time to its commit.
+
+    `id`: what it is the result of, the same whenever it comes: key, window and revision of a summary, a trend
+    or topic and what happened to it. `due_s`: its event time. `emitted_s` and `read_s`: its window was found
+    to be over, or its detector gave it. `answered_s`: where it needed no call, when it left.
+
+    `stands_for`: of so many events it says that they are in it; `expected`: so many were sent that belong
+    into it, without dead letters; None where nobody can tell. `given_up`: those of its events whose call was
+    given up.
+    """
+
+    stands_for: int | None = None
+    expected: int | None = None
+    given_up: int = 0
+
+    @property
+    def miscounted(self) -> bool:
+        """Whether it stands for other events than those that belong into it."""
+        return self.committed and self.expected is not None and self.stands_for != self.expected
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One checkpoint, as Flink tells it: when it was triggered, how long it took to its end, the bytes of the
     whole state and those that this one wrote. `completed`: False where it failed."""
@@ -125,6 +148,11 @@ class StreamRun:
     `earlier_doubled`: results and dead letters that events of earlier loads had besides their first.
     `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
     `complete`: False where it was interrupted, or the pipeline ended: then `failure` says of what.
+
+    `results`: None where each result belongs to one event. Else those that stand for many, by their event
+    time: they are what is followed, and `events` have only what is known of them singly, when they came and
+    whether they became dead letters. `countable`: whether it is known which results there must be.
+    `left_open`: so many events were in windows that had not ended with the load.
     """
 
     began_at: str
@@ -143,4 +171,17 @@ class StreamRun:
     cores: int = 1
     complete: bool = True
     failure: str | None = None
+    results: tuple[ResultRecord, ...] | None = None
+    countable: bool = True
+    left_open: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def followed(self) -> tuple[EventRecord, ...]:
+        """What has a latency: the events, or the results that stand for many of them."""
+        return self.events if self.results is None else self.results
+
+    @property
+    def noun(self) -> str:
+        """What one of those is called."""
+        return "event" if self.results is None else "result"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
 from forebay.bench.presets.other_programs import disturbed
 from forebay.bench.statistics import can_tell, percentile
-from forebay.bench.stream.figures import STAGES, lag_times, stage_s
+from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
 from forebay.bench.stream.lag import LEAST_EVENTS, LEAST_LATENCIES, lag_slope, least_length_s
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.verdict import Verdict
@@ -50,6 +50,8 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     else:
         delay = f"schedule delay: p99 {p99_s * 1000:.3g} ms, {most}"
     notes = [delay, f"moments of commits are known to {run.resolution_s * 1000:.3g} ms, all others to 1 ms"]
+    if run.results is not None:
+        notes += _notes_of_results(run)
     if run.resent:
         notes.append(
             f"{run.resent} of {len(run.events)} events were sent before, as they are in --data: the engine's "
@@ -63,15 +65,45 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     return notes
 
 
+def _notes_of_results(run: StreamRun) -> list[str]:
+    """What cannot be told where a result stands for many events."""
+    notes = []
+    if not run.countable:
+        notes.append(
+            "nobody knows which results there must be: only results that came twice and questions without an "
+            "answer are counted, not lost results"
+        )
+    if run.left_open:
+        notes.append(
+            f"{run.left_open} of {len(run.events)} events were in windows that had not ended with the load: "
+            "the results of those are not in the figures"
+        )
+    letters = sum(event.error is not None for event in run.events)
+    if letters:
+        notes.append(f"{letters} of {len(run.events)} events became dead letters, and are in no result")
+    given_up = sum(each.given_up for each in run.results or ())
+    if given_up:
+        notes.append(f"{given_up} events are in no summary, since their calls were given up")
+    return notes
+
+
 def _is_whole(run: StreamRun) -> str | None:
     if run.failure is not None:
         return f"the pipeline ended before its events: {run.failure}"
     return None if run.complete else "interrupted: the figures are those of what was measured until then"
 
 
+def _has_results(run: StreamRun) -> str | None:
+    if run.results is None or run.results:
+        return None
+    return "no result came, so there is nothing to judge: send more events, or others (--seconds, --data)"
+
+
 def _was_on_time(run: StreamRun) -> str | None:
     delays_s = feed_delays_s(run)
-    took_s = sorted(event.committed_s - event.due_s for event in run.events if event.committed_s is not None)
+    took_s = sorted(
+        event.committed_s - event.due_s for event in run.followed if event.committed_s is not None
+    )
     bound_s = MAX_LATE_S
     if took_s:
         bound_s = max(bound_s, LATE_OF_LATENCY * percentile(took_s, 50))
@@ -110,29 +142,56 @@ def _made_its_kills(run: StreamRun) -> str | None:
 
 def _asked_the_engine(run: StreamRun) -> str | None:
     # After a kill, the journal answers what had been answered before it.
-    journaled = 0 if run.kills else sum(event.journaled for event in run.events)
+    journaled = 0 if run.kills else sum(event.journaled for event in run.followed)
     if not journaled:
         return None
     return (
-        f"{journaled} of {len(run.events)} events were answered by the journal, without the engine; set "
-        "journal=null, or have each event of --data ask for something else"
+        f"{journaled} of {len(run.followed)} {run.noun}s were answered by the journal, without the engine; "
+        "set journal=null, or have each event of --data ask for something else"
     )
 
 
 def _lost_none(run: StreamRun) -> str | None:
-    lost = sum(event.lost for event in run.events)
+    lost = sum(event.lost for event in run.followed)
     if not run.complete or not lost:
         return None
-    return f"{lost} of {len(run.events)} events have neither a result nor a dead letter"
+    if run.results is not None:
+        return f"{lost} of {len(run.results)} results that there must be did not come{_uncommitted(run)}"
+    return f"{lost} of {len(run.events)} events have neither a result nor a dead letter{_uncommitted(run)}"
+
+
+def _uncommitted(run: StreamRun) -> str:
+    """That what did not come may have been answered: what no checkpoint committed cannot be seen."""
+    last_s = max((each.emitted_s or each.due_s for each in run.events), default=0.0)
+    if not run.checkpoints or any(each.completed and each.at_s > last_s for each in run.checkpoints):
+        return ""
+    return (
+        "; no checkpoint was complete after the last event, so they may be answered and not committed: set a "
+        "longer --patience, or a shorter checkpoint.interval_s"
+    )
+
+
+def _counts_agree(run: StreamRun) -> str | None:
+    wrong = [each for each in run.results or () if each.miscounted]
+    if not wrong:
+        return None
+    first = wrong[0]
+    return (
+        f"{len(wrong)} of {len(run.results or ())} results stand for other events than those that were sent: "
+        f"{first.id} for {first.stands_for}, and {first.expected} belong into it"
+    )
 
 
 def _doubled_none(run: StreamRun) -> str | None:
-    doubled = sum(event.doubled for event in run.events)
+    doubled = sum(event.doubled for event in run.followed)
+    if doubled and run.results is not None:
+        return f"{doubled} of {len(run.results)} results came more than once"
     if doubled:
         return f"{doubled} of {len(run.events)} events have more than one result or dead letter"
     if run.earlier_doubled:
         return f"{run.earlier_doubled} more results or dead letters came of events of earlier loads"
-    return f"{run.strangers} results belong to none of the events" if run.strangers else None
+    of = "events" if run.results is None else "windows of the events that were sent"
+    return f"{run.strangers} results belong to none of the {of}" if run.strangers else None
 
 
 def _should_be_steady(run: StreamRun) -> bool:
@@ -143,7 +202,7 @@ def too_little_for_lag(run: StreamRun) -> str | None:
     """Why nobody can tell of a run that its lag did not grow, and what to set; None where it can be told."""
     due_s, done_s = lag_times(run)
     if len(due_s) < LEAST_EVENTS:
-        return f"{len(due_s)} events are too few to tell; at least {LEAST_EVENTS} are needed (--events)"
+        return f"{len(due_s)} {run.noun}s are too few to tell; at least {LEAST_EVENTS} are needed (--events)"
     length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s)
     slope = lag_slope(due_s, done_s)
     if length_s <= 0 or length_s >= least_s or (slope is not None and slope.grows(len(due_s) / length_s)):
@@ -168,17 +227,19 @@ def _is_steady(run: StreamRun) -> str | None:
     if slope is None or not slope.grows(rate_per_s):
         return None
     return (
-        f"no steady state: the events that were due and not answered grew by {slope.per_s:.3g}/s (95 % "
+        f"no steady state: the {run.noun}s that were due and not answered grew by {slope.per_s:.3g}/s (95 % "
         f"interval {slope.low:.3g} to {slope.high:.3g}), and their latency with the length of the run"
     )
 
 
 def _clocks_agree(run: StreamRun) -> str | None:
-    for name in STAGES:
+    for name, (begin, end, _) in stages_of(run).items():
+        if name == WINDOW:
+            # By the clock, a window may be closed before its time.
+            continue
         bound_s = run.resolution_s + CLOCK_S if name == "commit" else CLOCK_S
-        took_s = [each for event in run.events if (each := stage_s(event, name)) is not None]
+        took_s = [each for event in run.followed if (each := stage_s(event, name)) is not None]
         if took_s and min(took_s) < -bound_s:
-            begin, end, _ = STAGES[name]
             return (
                 f"the clocks disagree: {end} was {-min(took_s) * 1000:.3g} ms before {begin}, and the clocks "
                 f"are known to {bound_s * 1000:.3g} ms"
@@ -198,9 +259,11 @@ Check = Callable[[StreamRun], str | None]
 KEPT_UP: tuple[Check, ...] = (_is_whole, _lost_none, _is_steady)
 """What a pipeline that is too slow for its load fails."""
 BELIEVABLE: tuple[Check, ...] = (
+    _has_results,
     _was_on_time,
     _came_as_asked,
     _doubled_none,
+    _counts_agree,
     _made_its_kills,
     _asked_the_engine,
     _clocks_agree,

@@ -10,7 +10,7 @@ RUN apt-get update \
 COPY forebay-*.whl /tmp/
 RUN python3 -m venv /opt/forebay \
  && wheel=$(ls /tmp/forebay-*.whl) \
- && /opt/forebay/bin/pip install --no-cache-dir "$wheel" \
+ && /opt/forebay/bin/pip install --no-cache-dir "$wheel[kubernetes]" \
  && rm /tmp/forebay-*.whl \
  # Flink itself is in this image already. What runs Python inside it belongs into lib/, once: brought along by
  # the job, it could be loaded only once in the life of a task manager.
@@ -22,8 +22,8 @@ RUN python3 -m venv /opt/forebay \
  && cp "$FLINK_HOME"/opt/flink-s3-fs-hadoop-*.jar "$FLINK_HOME"/plugins/s3-fs-hadoop/ \
  && chown -R flink:flink "$FLINK_HOME"
 
-# Flink's connector for Kafka, where the pipeline reads or writes topics:
-# COPY flink-connector-kafka-*.jar kafka-clients-*.jar /opt/flink/lib/
+# Flink's connector for Kafka: `forebay connectors install kafka` fetches it; copy it beside the wheel.
+# COPY flink-sql-connector-kafka-*.jar /opt/flink/lib/
 
 # Python inside Flink's JVM looks here for modules.
 ENV PYTHONPATH=/opt/forebay/site-packages

@@ -1,14 +1,14 @@
 """The API server: apply, list and delete, with errors that say what to do.
 
-The kubeconfig, its contexts, keys and log-in programs are lightkube's business. Requests are made here: the
-server checks every field by its name (`fieldValidation=Strict`), which takes the manifests as they are.
+Requests are made here, not by lightkube: the server checks every field by its name
+(`fieldValidation=Strict`), which takes the manifests as they are.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from forebay.deploy.kubernetes.manifest import Manifest
-from forebay.errors import DeployError, SetupError
-from forebay.untrusted_text import replace_controls
+from forebay.errors import DeployError
+from forebay.kube.connection import TIMEOUT_S, find_cluster, open_client
+from forebay.kube.refusal import Refusal, plain, refusal, unreachable
 
 if TYPE_CHECKING:
     import httpx2
 
 MANAGER = "forebay"
 """Who owns the fields that are applied here."""
-TIMEOUT_S = 30.0
-MAX_SAID = 2000
 PASSING = frozenset((429, 503))
 """The server has too much to do, or starts: the same request is sent again after each of these pauses."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -148,13 +147,11 @@ class KubeApi:
                     break
                 self._sleep(pause_s)
         except httpx2.HTTPError as error:
-            raise DeployError(
-                f"the API server {self._http.base_url} does not answer: {_plain(str(error))}; is the cluster "
-                f"up, and the context the right one (kubectl config current-context)?"
-            ) from None
+            raise DeployError(unreachable(str(self._http.base_url), error)) from None
         if answer.is_success or (missing_ok and answer.status_code == 404):
             return answer
-        raise DeployError(f"{what}: {_refusal(answer, what, self.namespace)}")
+        found = refusal(answer.status_code, answer.reason_phrase, answer.content)
+        raise DeployError(f"{what}: {_refused(found, what, self.namespace)}")
 
 
 @contextmanager
@@ -164,78 +161,23 @@ def open_api(context: str | None = None, namespace: str | None = None) -> Iterat
     `namespace` is by default that of the context. Raises `SetupError` where lightkube is missing, and
     `DeployError` where there is no cluster to talk to.
     """
-    try:
-        from lightkube.config.client_adapter import Client, ConnectionParams
-        from lightkube.config.kubeconfig import KubeConfig
-        from lightkube.core.exceptions import ConfigError
-    except ModuleNotFoundError:
-        raise SetupError(
-            "putting manifests on a cluster needs lightkube; pip install 'forebay[kubernetes]', or render "
-            "them with --out and use kubectl apply --server-side"
-        ) from None
-    try:
-        config = KubeConfig.from_env().get(context)
-        if config is None:
-            raise ConfigError("it has no current context")
-        http = Client(config, ConnectionParams())
-    except (ConfigError, KeyError, OSError, ValueError, AssertionError) as error:
-        raise DeployError(
-            f"no cluster: the kubeconfig cannot be used: {_plain(str(error))}; name another one by "
-            f"KUBECONFIG, or another context by --context"
-        ) from None
-    with KubeApi(http, namespace or config.namespace) as api:
+    config = find_cluster(context)
+    with KubeApi(open_client(config), namespace or config.namespace) as api:
         yield api
-
-
-def _plain(text: str) -> str:
-    return replace_controls(text[:MAX_SAID])
 
 
 def _warning(header: str) -> str:
     found = re.fullmatch(r'299 \S+ "(.*)"', header, re.DOTALL)
-    return _plain((found[1] if found else header).replace('\\"', '"'))
+    return plain((found[1] if found else header).replace('\\"', '"'))
 
 
-def _refusal(answer: httpx2.Response, what: str, namespace: str) -> str:
+def _refused(found: Refusal, what: str, namespace: str) -> str:
     """What the server refused and why, and what to do."""
-    try:
-        status: Mapping[str, Any] = answer.json()
-        said = _plain(str(status.get("message") or answer.reason_phrase))
-    except ValueError:
-        status, said = {}, _plain(answer.text)
-    code = answer.status_code
-    if code == 401:
-        return f"the cluster does not know you ({said}); log in again, or name another context by --context"
-    if code == 403:
-        return _forbidden(said)
-    if code == 404 and "namespaces" in said:
-        return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
-    if code == 404:
+    if found.code == 404 and "namespaces" not in found.said:
         return _unknown_kind(what)
-    if code == 409:
-        return f"{said}; --force-conflicts takes these fields over"
-    if code == 429:
-        return f"refused for now: {said}; try again"
-    return f"the server refuses it ({code}): {said}"
-
-
-def _forbidden(said: str) -> str:
-    if "exceeded quota" in said:
-        return f"a quota of the namespace refuses it: {said}; raise the quota, or ask for less"
-    found = re.search(
-        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', said
-    )
-    if found is None:
-        return f"you may not: {said}"
-    verb, resource, group, namespace = found.groups()
-    if "attempting to grant RBAC permissions" in said:
-        return f"you may not give rights that you do not have: {said}"
-    place = f" in the namespace {namespace}" if namespace else ""
-    role = f"kubectl create role forebay --verb={verb} --resource={resource}{f'.{group}' if group else ''}"
-    return (
-        f"the verb {verb} on the resource {resource}{f' of {group}' if group else ''}{place} is missing; "
-        f"somebody who may give rights runs: {role}"
-    )
+    if found.code == 409:
+        return f"{found.said}; --force-conflicts takes these fields over"
+    return found.text(namespace)
 
 
 def _unknown_kind(what: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from forebay.clock import Clock, SystemClock
 from forebay.deploy.kubernetes.api import KINDS, KubeApi
@@ -13,7 +14,7 @@ from forebay.deploy.kubernetes.names import owned_by
 
 CHECKED, CREATED, CONFIGURED, REMOVED = "valid", "created", "configured", "removed"
 LOOK_S = 0.2
-NOTICED_S = 5.0
+NOTICED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def refused_pods(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, str]]:
-    """The Deployments that get none of their pods, and why: a quota, a policy. Blocks until Kubernetes has
-    looked at each one, for a few seconds at most. Raises `DeployError`."""
+    """The Deployments that get none of their pods, and why: a quota, a policy. Blocks until each one has a
+    pod or is refused one, for ten seconds at most. Raises `DeployError`."""
     time_ = clock or SystemClock()
     ends_s = time_.monotonic_s() + NOTICED_S
     for each in manifests:
@@ -74,6 +75,14 @@ def refused_pods(
             if failed.get("status") == "True":
                 yield each.name, str(failed.get("message", failed.get("reason", "")))
                 break
-            if conditions or time_.monotonic_s() > ends_s:
+            if _has_pods(found) or time_.monotonic_s() > ends_s:
                 break
             sleep(LOOK_S)
+
+
+def _has_pods(deployment: Mapping[str, Any]) -> bool:
+    """Whether the Deployment as it was last written has a pod, or wants none. Its first condition says only
+    that it is looked at."""
+    status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
+    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return bool(seen and (wanted == 0 or status.get("updatedReplicas", 0) > 0))

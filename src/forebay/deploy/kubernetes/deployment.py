@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
 from forebay.deploy.kubernetes.settings import DeploymentSpec, EnginePods, PoolSpec
 from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE = "engine", "gateway", "pipeline"
+HTTP = "http"
+"""What the ports of engine and gateway are called."""
 ENGINE_PORT = 8000
 GATEWAY_PORT = 8080
 METRICS_PORT = 9090
@@ -46,15 +49,21 @@ class Deployment:
         return selector(self.instance, component)
 
     @property
+    def connectors(self) -> tuple[str, ...]:
+        """The connectors of Flink that the job needs."""
+        pipeline = self.pipeline
+        return ("kafka",) if isinstance(pipeline.source, KafkaSource) or pipeline.topics() else ()
+
+    @property
     def served_model(self) -> str | None:
         """The name that the engine's model is asked for by."""
         engine = self.settings.engine
         return None if engine is None else self.pipeline.engine.model or engine.model
 
     @property
-    def engine_url(self) -> str:
-        """Every replica, by the addresses of its headless Service."""
-        return f"http://{self.name(ENGINE)}:{ENGINE_PORT}"
+    def engine_service(self) -> str:
+        """Every replica: the Service of all, and the port of its pods."""
+        return f"{self.name(ENGINE)}:{HTTP}"
 
     def pools(self) -> tuple[Pool, ...]:
         """The Deployments of replicas: one, or one for each pool."""

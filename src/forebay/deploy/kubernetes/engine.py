@@ -28,7 +28,7 @@ from forebay.deploy.kubernetes.settings import EnginePods
 from forebay.engine.launch.spec import API_KEY
 
 CACHE = "/cache"
-DRAIN = Path(__file__).with_name("drain.py")
+DRAIN = Path(__file__).parent.parent / "drain.py"
 AFTER_DRAIN_S = 30
 """How long vLLM may take to end once nothing is in it."""
 PROBE_S = 5
@@ -74,7 +74,7 @@ def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Man
             "ports": [{"name": "http", "port": ENGINE_PORT, "targetPort": "http"}],
         }
     }
-    why = "Headless: its name has the addresses of all replicas that are ready; the router chooses."
+    why = "Headless: its EndpointSlices name every replica that is ready; the router chooses."
     return manifest(ENGINE, "v1", "Service", name, content, labels=labels, notes={("spec", "clusterIP"): why})
 
 

@@ -134,6 +134,11 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
             "engine: expected one in the deployment file, or the address of one that runs already in the "
             "pipeline file, found neither; a pod starts no engine of its own"
         )
+    if settings.scaling is not None and settings.scaling.by == "controller" and spec.scaling is None:
+        yield (
+            "scaling.by: controller goes by what the pipeline wants, and the pipeline file has no scaling: "
+            f"add `scaling: {{min: {settings.scaling.min}, max: {settings.scaling.max}}}` there"
+        )
     yield from _missing_secrets("pipeline", settings.pipeline, secret_variables(spec))
     if gateway is not None and settings.gateway is not None:
         needed = secret_variables(gateway) | secret_variables(spec.engine)

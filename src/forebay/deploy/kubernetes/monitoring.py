@@ -101,12 +101,13 @@ def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
     )
     if deployment.settings.engine is not None and deployment.settings.ray is None:
         full = pipeline.capacity * pipeline.parallelism
+        more = "engine.replicas" if deployment.settings.scaling is None else "scaling.max"
         yield _alert(
             "ForebayBehind",
             f"({held}) >= {full}",
             "15m",
             f"Pipeline {name} had no free place for 15 minutes: the engine is slower than the stream.",
-            "Raise scaling.max, or capacity where the replicas are not busy.",
+            f"Raise {more}, or capacity where the replicas are not busy.",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from forebay.deploy.kubernetes.autoscaler import AUTOSCALER
 from forebay.deploy.kubernetes.deployment import (
     ENGINE,
     ENGINE_PORT,
@@ -19,6 +20,7 @@ from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FLINK_REST_PORT = 8081
+API_SERVER_PORTS = (443, 6443, 8443, 16443)
 Rule = dict[str, Any]
 
 
@@ -27,13 +29,25 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
     settings = deployment.settings
     scrape = [_namespace(settings.monitoring.namespace)]
     own = _pods(deployment, PIPELINE)
+    readers = list(scrape)
+    if settings.scaling is not None and settings.scaling.by == "controller":
+        readers.append(_pods(deployment, AUTOSCALER))
+        metrics = {"to": [own], "ports": [{"protocol": "TCP", "port": FLINK_METRICS_PORT}]}
+        server = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
+        yield _policy(
+            deployment,
+            AUTOSCALER,
+            [],
+            egress=[metrics, server],
+            notes={("spec", "egress"): "The pipeline's metrics, and the API server, which has no labels."},
+        )
     yield _policy(
         deployment,
         PIPELINE,
         [
             {"from": [own]},
             _from([_namespace(settings.flink_operator.namespace)], FLINK_REST_PORT),
-            _from(scrape, FLINK_METRICS_PORT),
+            _from(readers, FLINK_METRICS_PORT),
         ],
         notes={
             ("spec", "ingress"): "Flink's processes call each other at many ports; the operator calls the "

@@ -23,6 +23,7 @@ from forebay.deploy.kubernetes.pods import (
     scratch,
     with_volumes,
 )
+from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
 
 FLINK_VERSION = "v2_3"
 DRIVER = "org.apache.flink.client.python.PythonDriver"
@@ -57,8 +58,12 @@ def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
         labels=labels,
         annotations=spec.service_account_annotations,
     )
-    yield _role(deployment)
-    yield _role_binding(deployment)
+    why = (
+        "Flink's job manager starts its task managers (pods), keeps its leader and the newest checkpoint in "
+        "ConfigMaps, and makes its own Deployment the owner of both. The router sees replicas come and go "
+        "(endpointslices)."
+    )
+    yield from role(deployment, PIPELINE, _rules(deployment), why)
     data = _files(deployment)
     yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
     yield _flink_deployment(deployment)
@@ -76,7 +81,7 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
         return document
     given = document.get("engine")
     kept = (
-        {key: value for key, value in given.items() if key not in ("url", "file", "dns")}
+        {key: value for key, value in given.items() if key not in ("url", "file", "dns", "kubernetes")}
         if isinstance(given, dict)
         else {}
     )
@@ -85,13 +90,13 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
     elif settings.ray is not None:
         place = {"url": f"http://{deployment.name(ENGINE)}-serve-svc:8000"}
     else:
-        place = {"dns": deployment.engine_url}
+        place = {"kubernetes": deployment.engine_service}
     document["engine"] = {**place, **kept, "model": deployment.served_model}
     return document
 
 
-def _role(deployment: Deployment) -> Manifest:
-    rules = [
+def _rules(deployment: Deployment) -> list[Rule]:
+    rules: list[Rule] = [
         {
             "apiGroups": [""],
             "resources": ["pods"],
@@ -105,34 +110,9 @@ def _role(deployment: Deployment) -> Manifest:
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["delete", "get"]},
         {"apiGroups": ["apps"], "resources": ["deployments/finalizers"], "verbs": ["update"]},
     ]
-    notes: dict[Where, str] = {
-        ("rules",): "Flink's job manager starts its task managers (pods), keeps its leader and the newest "
-        "checkpoint in ConfigMaps, and makes its own Deployment the owner of both.",
-    }
-    return manifest(
-        PIPELINE,
-        "rbac.authorization.k8s.io/v1",
-        "Role",
-        deployment.name(PIPELINE),
-        {"rules": rules},
-        labels=deployment.labels(PIPELINE),
-        notes=notes,
-    )
-
-
-def _role_binding(deployment: Deployment) -> Manifest:
-    name = deployment.name(PIPELINE)
-    return manifest(
-        PIPELINE,
-        "rbac.authorization.k8s.io/v1",
-        "RoleBinding",
-        name,
-        {
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name}],
-        },
-        labels=deployment.labels(PIPELINE),
-    )
+    if "kubernetes" in (job_document(deployment).get("engine") or {}):
+        rules.append(ENDPOINTS)
+    return rules
 
 
 def flink_configuration(deployment: Deployment) -> dict[str, str]:

@@ -19,6 +19,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.settings import EnginePods, RaySpec
+from forebay.deploy.ray.config import serve_application
 
 PART = "ray"
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
@@ -80,12 +81,8 @@ def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 def serve_config(deployment: Deployment, ray: RaySpec) -> dict[str, Any]:
     """The applications of Ray Serve, as `serve deploy` takes them."""
-    application = {
-        "name": deployment.instance,
-        "route_prefix": "/",
-        "import_path": ray.import_path,
-        "args": {"model": deployment.served_model, **ray.args},
-    }
+    arguments = {"model": deployment.served_model, **ray.args}
+    application = serve_application(deployment.instance, ray.import_path, arguments, route_prefix="/")
     return {"http_options": {"host": "0.0.0.0", "port": RAY_PORT}, "applications": [application]}
 
 

@@ -1,11 +1,12 @@
-"""How the decision of how many replicas there are to be gets to the cluster: a ScaledObject of KEDA, or a
-HorizontalPodAutoscaler on the same metric."""
+"""How the decision of how many replicas there are to be gets to the cluster: a ScaledObject of KEDA, a
+HorizontalPodAutoscaler on the same metric, or a controller of our own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests
 from forebay.deploy.kubernetes.deployment import Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.metrics import (
@@ -30,9 +31,12 @@ EXTERNAL_METRIC = "forebay_wanted_replicas"
 
 
 def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """One autoscaler for each pool."""
+    """One autoscaler for each pool, or a controller for all."""
     scaling = deployment.settings.scaling
     if scaling is None:
+        return
+    if scaling.by == "controller":
+        yield from autoscaler_manifests(deployment, scaling)
         return
     for pool in deployment.pools():
         if scaling.by == "keda":
@@ -62,10 +66,11 @@ def _behavior(scaling: ScalingSpec) -> dict[str, Any]:
 def formula(scaling: ScalingSpec) -> str:
     """What KEDA computes; what it could not ask for is null. `wanted` counts replicas that boot already. The
     load does not: those are taken off it, but never so many that a replica would be taken away meanwhile.
-    Where not even the load is known, the replicas stay as they are."""
+    Where not even the load is known, the replicas stay as they are. All numbers are floats, as KEDA's own
+    are: what divides whole numbers without a remainder would take -1/8 for 0."""
     return (
-        "let there = replicas ?? 1;\n"
-        f"let load = (held ?? -1) / {scaling.requests_per_replica};\n"
+        "let there = replicas ?? 1.0;\n"
+        f"let load = (held ?? -1.0) / {scaling.requests_per_replica};\n"
         "let unready = there - (ready ?? there);\n"
         "wanted ?? (load < 0 ? there : load <= there ? load : max(load - unready, there))\n"
     )

@@ -194,12 +194,16 @@ class GatewayPods(PodSpec):
 class ScalingSpec(Model):
     """How many replicas there are of each pool, and who decides."""
 
-    by: Literal["keda", "hpa"] = Field(
+    by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
         description="`keda`: a ScaledObject that asks Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
-        "same metric, which an adapter of yours serves as external metric.",
+        "same metric, which an adapter of yours serves as external metric. `controller`: a small program "
+        "that reads the pipeline's own metrics.",
     )
-    min: Replicas = Field(1, description="Fewest replicas of a pool; 0 needs KEDA.")
+    image: Image | None = Field(
+        None, description="Image of the controller; that of the gateway has all that it needs."
+    )
+    min: Replicas = Field(1, description="Fewest replicas of a pool; 0 needs `keda` or `controller`.")
     max: Count = Field(description="Most replicas of a pool.")
     prometheus: HttpUrl | None = Field(
         None, description="Prometheus for KEDA: `http://prometheus.monitoring:9090`."
@@ -322,8 +326,13 @@ class DeploymentSpec(Model):
                 "scaling.prometheus",
                 "missing; KEDA asks it for the metrics, such as http://prometheus:9090",
             )
+        if scaling.by == "controller" and scaling.image is None:
+            yield "scaling.image", "missing; the controller needs one, such as that of the gateway"
         if scaling.by == "hpa" and scaling.min == 0:
-            yield "scaling.min", "expected at least 1 with scaling.by hpa, found 0; only KEDA scales to zero"
+            yield (
+                "scaling.min",
+                "expected at least 1 with scaling.by hpa, found 0; KEDA and controller go to 0",
+            )
         engine = self.engine
         if engine is not None:
             pools = engine.pools or (engine,)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
 from forebay.errors import SettingError
 
 HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
+GATEWAY_IMAGE = "images/gateway.Dockerfile"
 KUSTOMIZATION = "kustomization.yaml"
 IMAGES = Path(__file__).parent.parent / "images"
-PARTS = ("engine", "gateway", "inference-pool", "monitoring", "pipeline", "ray", "scaling")
+PARTS = ("autoscaler", "engine", "gateway", "inference-pool", "monitoring", "pipeline", "ray", "scaling")
 
 
-def write_manifests(manifests: Sequence[Manifest], folder: Path, namespace: str | None) -> tuple[Path, ...]:
-    """Write `PART.yaml` for each part, and the files beside them; returns their paths.
+def write_manifests(
+    manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Write `PART.yaml` for each part, and the files beside them; returns their paths. The Dockerfile of the
+    pipeline has the jars of `connectors`, which the job needs.
 
     Files of parts that are no longer there are deleted, others are left alone. Raises `SettingError` where
     the folder cannot be written.
@@ -31,14 +35,24 @@ def write_manifests(manifests: Sequence[Manifest], folder: Path, namespace: str 
         f"{HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
         f"{place}resources:\n{resources}"
     )
-    files |= {f"images/{path.name}": path.read_text() for path in sorted(IMAGES.glob("*.Dockerfile"))}
+    files["images/pipeline.Dockerfile"] = pipeline_image(connectors)
+    if {"gateway.yaml", "autoscaler.yaml"} & files.keys():
+        files[GATEWAY_IMAGE] = (IMAGES / "gateway.Dockerfile").read_text()
     try:
         (folder / "images").mkdir(parents=True, exist_ok=True)
-        for part in PARTS:
-            if f"{part}.yaml" not in files:
-                (folder / f"{part}.yaml").unlink(missing_ok=True)
+        for name in (*(f"{part}.yaml" for part in PARTS), GATEWAY_IMAGE):
+            if name not in files:
+                (folder / name).unlink(missing_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingError(f"--out: {folder} cannot be written: {error.strerror}") from None
     return tuple(folder / name for name in files)
+
+
+def pipeline_image(connectors: Collection[str]) -> str:
+    """The pipeline's Dockerfile, with the jars of these connectors in Flink's `lib/`."""
+    text = (IMAGES / "pipeline.Dockerfile").read_text()
+    for name in connectors:
+        text = text.replace(f"# COPY flink-sql-connector-{name}-", f"COPY flink-sql-connector-{name}-")
+    return text

@@ -4,8 +4,10 @@ from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.local import (
     EngineOptions,
     LocalEngine,
+    LocalPlaces,
     best_type,
     ensure_engine,
+    local_places,
     local_replicas,
     machine_registry,
 )
@@ -18,6 +20,7 @@ __all__ = [
     "ConsoleProgress",
     "EngineOptions",
     "LocalEngine",
+    "LocalPlaces",
     "NumberType",
     "Progress",
     "Registry",
@@ -28,6 +31,7 @@ __all__ = [
     "end_kept",
     "ensure_engine",
     "is_healthy",
+    "local_places",
     "local_replicas",
     "machine_registry",
     "parse_cores",

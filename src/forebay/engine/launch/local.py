@@ -98,10 +98,38 @@ def local_replicas(
 ) -> Iterator[Replicas]:
     """Run `count` vLLM replicas on this machine for the length of the block.
 
-    The engine is installed first where it is missing. The block is entered when all replicas are healthy; the
-    value is the sequence of their URLs. They end with the block, and also when this process is killed. Of
-    `settings.secret_variables` they get none but the one from which vLLM reads a key of its own. Raises
-    `SettingError`, `SetupError` or `LaunchError`.
+    The block is entered when all replicas are healthy; the value is the sequence of their URLs. The rest is
+    as for `local_places`. Raises `SettingError`, `SetupError` or `LaunchError`.
+    """
+    chosen = options or EngineOptions()
+    with local_places(count, chosen, settings=settings, progress=progress) as places:
+        places.replicas.start(
+            places.shares, port_base=chosen.port_base, timeout_s=chosen.timeout_s, progress=progress
+        )
+        yield places.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlaces:
+    """Replicas that may be started here, none of them yet, and the cores of each."""
+
+    replicas: Replicas
+    shares: tuple[tuple[int, ...], ...]
+
+
+@contextmanager
+def local_places(
+    count: int,
+    options: EngineOptions | None = None,
+    *,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Iterator[LocalPlaces]:
+    """Places for up to `count` vLLM replicas on this machine for the length of the block.
+
+    The engine is installed first where it is missing. What is started ends with the block, and also when this
+    process is killed. Of `settings.secret_variables` replicas get none but the one from which vLLM reads a
+    key of its own. Raises `SettingError`, also where the machine has no room for so many, and `SetupError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:
@@ -133,8 +161,7 @@ def local_replicas(
         return replace(made, withheld=home.secret_variables - {API_KEY})
 
     with Replicas(machine_registry(home), launch, model=spec.served_name, dtype=number_type) as replicas:
-        replicas.start(shares, port_base=chosen.port_base, timeout_s=chosen.timeout_s, progress=progress)
-        yield replicas
+        yield LocalPlaces(replicas, tuple(shares))
 
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:

@@ -102,6 +102,41 @@ class Replicas(Sequence[str]):
                 registered[replica.id] = replica
         self._await_health(self._replicas, timeout_s, progress or Silent())
 
+    def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> Replica:
+        """Start one more; returns at once, long before it is healthy. Raises `LaunchError` where its process
+        cannot be started."""
+        replica = None
+        try:
+            with self._registry.changing() as registered:
+                taken = {replica.port for replica in registered.values()}
+                replica = self._spawn(next(iter(free_ports_from(port_base, 1, taken))), cores)
+                self._replicas.append(replica)
+                registered[replica.id] = replica
+        except OSError as error:
+            if replica is not None:
+                self.end(replica)
+            raise LaunchError(f"a replica cannot be started: {error}") from None
+        return replica
+
+    def ended(self, replica: Replica) -> int | None:
+        """The status with which it has ended, with all its processes; None while it runs."""
+        supervisor = self._supervisors.get(replica.id)
+        return 0 if supervisor is None else supervisor.poll()
+
+    def end(self, replica: Replica) -> None:
+        """Have one end; returns at once. It gets `grace_s` to end in order, then it is killed."""
+        supervisor = self._supervisors.get(replica.id)
+        if supervisor is not None and supervisor.poll() is None:
+            supervisor.terminate()
+
+    def drop(self, replica: Replica) -> None:
+        """Forget one that has ended."""
+        kill(replica.processes())
+        self._reap(replica)
+        self._replicas.remove(replica)
+        with self._registry.changing() as registered:
+            registered.pop(replica.id, None)
+
     def kill(self, index: int) -> None:
         """SIGKILL all processes of one replica, as a crash would; blocks until they are gone."""
         replica = self._replicas[index]

@@ -317,6 +317,7 @@ class FakeReplica:
         return self._slots is not None and self._slots.locked()
 
     def _count(self, usage: Usage) -> None:
+        self._totals["request_success"] += 1
         self._totals["prompt_tokens"] += usage.prompt_tokens
         self._totals["generation_tokens"] += usage.completion_tokens
         if self.script.cache_blocks:
@@ -357,7 +358,7 @@ class FakeReplica:
         for name, value in gauges.items():
             lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{labels} {float(value)}"]
         names = ("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries")
-        for name in (*names, "prefix_cache_hits"):
+        for name in (*names, "prefix_cache_hits", "request_success"):
             lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
         return "\n".join(lines) + "\n"
 

@@ -25,7 +25,7 @@ from forebay.bench.presets.interplay.factors import (
 )
 from forebay.bench.presets.interplay.measurement import InterplayMeasurement
 from forebay.bench.presets.interplay.picture import draw_interplay
-from forebay.bench.presets.interplay.pipeline import InterplayOptions, point_pipeline, write_events
+from forebay.bench.presets.interplay.pipeline import InterplayOptions, point_pipeline, sized, write_events
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -48,7 +48,7 @@ def measured(pipelines: ScriptedPipelines, *factors: str, broken: float | None =
 
     asked = options(*factors)
     wanted = points(asked.factors)
-    measurement = InterplayMeasurement(asked, start, local=False, open=pipelines)
+    measurement = InterplayMeasurement(asked, start, open=pipelines)
     found = list(measurement.found(wanted))
     return interplay_document(
         asked,
@@ -69,7 +69,7 @@ def test_the_base_point_is_measured_first_and_once_more() -> None:
     # Each point differs from the base point in one thing.
     for point in found:
         changed = (bool(point.settings), point.events != Events(), point.kv_cache_gib != 1.0)
-        assert sum(changed) == (point.factor != "base") or point.factor == "ordering"
+        assert sum(changed) == (point.factor != "base") or point.factor in ("ordering", "windows")
 
 
 def test_points_of_one_engine_and_of_one_pipeline_follow_one_another() -> None:
@@ -93,6 +93,16 @@ def test_the_pipeline_of_each_point_is_one_that_forebay_runs(point: Any) -> None
     assert spec.checkpoint.interval_s == point.settings.get("checkpoint.interval_s", 1.0)
     assert spec.ordering == point.settings.get("ordering", "unordered")
     assert spec.task_managers == point.settings.get("task_managers", 1)
+    assert (spec.application is not None) == (point.factor == "windows")
+
+
+def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
+    by_name = {point.value: point for point in FACTORS["windows"]}
+    six = sized(options(), by_name["tumbling, 6 s, 2 keys"].settings, 2.5)
+    assert (six.rate_per_s, six.events) == (2.5, 90)
+    assert sized(options(), {"capacity": 4}, 2.5).events == SMALL["events"]
+    # The engine holds its longer calls, but for the small KV cache, which they do not use.
+    assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)
 
 
 def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ class Measurement:
                 while waiting and self.complete:
                     current = waiting.pop(0)
                     cell = cells[current]
-                    found = stream_cell(session, self.options, cell.spec, cell.rate_per_s, local=self.local)
+                    found = stream_cell(session, self.options, cell.spec, cell.rate_per_s)
                     failure = found.run.failure
                     self.complete = found.run.complete or failure is not None
                     yield replace(cell, stream=found, error=cell.error or failure)

@@ -68,10 +68,8 @@ def open_session(
             yield session
 
 
-def stream_cell(
-    session: Session, options: GridOptions, spec: CellSpec, rate_per_s: float, *, local: bool
-) -> Streamed:
-    """Let the events of a cell through; `local` as `stream_load` has it."""
+def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per_s: float) -> Streamed:
+    """Let the events of a cell through."""
     seed = options.seed + spec.repeat
     with TemporaryDirectory(prefix="forebay-grid-") as folder:
         load = EventLoad(
@@ -80,7 +78,7 @@ def stream_cell(
             data=write_events(Path(folder) / "events.jsonl", options, spec.tail, seed=seed),
             seed=seed,
         )
-        return stream_load(session, load, local=local)
+        return stream_load(session, load)
 
 
 def write_events(path: Path, options: GridOptions, tail: str, *, seed: int) -> Path:

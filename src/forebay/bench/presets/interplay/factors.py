@@ -54,6 +54,29 @@ BASE_SETTINGS: Mapping[str, Any] = {
 }
 BUNDLE = "flink.python.fn-execution.bundle"
 
+APPLICATION = "application"
+
+
+def tumbling(size_s: float) -> Mapping[str, Any]:
+    """Settings that have each key's events summarised window by window, in place of a call for each event.
+    With calls that are short for a small engine: the texts of about six events, and an answer like the
+    others'."""
+    return {
+        f"{APPLICATION}.type": "summary",
+        f"{APPLICATION}.size_s": size_s,
+        f"{APPLICATION}.chunk_tokens": 1000,
+        f"{APPLICATION}.partial_tokens": 50,
+        f"{APPLICATION}.summary_tokens": 60,
+        "event_time.out_of_orderness_s": 0.2,
+        "engine.api": "chat",
+        "prompt": None,
+        "answer_tokens": None,
+    }
+
+
+WINDOWS_CONTEXT = 2048
+"""Tokens that the engine must hold of such a call."""
+
 FACTORS: Mapping[str, Sequence[Point]] = {
     "capacity": [Point("capacity", str(count), {"capacity": count}) for count in (1, 4, 64)],
     "checkpoint": [
@@ -73,6 +96,17 @@ FACTORS: Mapping[str, Sequence[Point]] = {
     "subtasks": [
         Point("subtasks", "2 subtasks, one JVM", {"parallelism": 2, "capacity": 8}),
         Point("subtasks", "2 task managers", {"parallelism": 2, "capacity": 8, "task_managers": 2}),
+    ],
+    "windows": [
+        Point("windows", "tumbling, 3 s, 2 keys", tumbling(3.0), Events(keys=2)),
+        Point("windows", "tumbling, 6 s, 2 keys", tumbling(6.0), Events(keys=2)),
+        Point("windows", "tumbling, 6 s, 8 keys", tumbling(6.0), Events(keys=8)),
+        Point(
+            "windows",
+            "sliding, 6 s every 2 s, 2 keys",
+            {**tumbling(6.0), f"{APPLICATION}.window": "sliding", f"{APPLICATION}.step_s": 2.0},
+            Events(keys=2),
+        ),
     ],
     "bundle": [
         Point("bundle", "10 ms", {f"{BUNDLE}.time": 10}),

@@ -17,7 +17,7 @@ from forebay.bench.load.workloads import RandomTokens
 from forebay.bench.metrics import run_figures
 from forebay.bench.presets.grid.measurement import RunningEngine
 from forebay.bench.presets.interplay.factors import Point, by_engine, by_pipeline
-from forebay.bench.presets.interplay.pipeline import InterplayOptions, open_pipeline, write_events
+from forebay.bench.presets.interplay.pipeline import InterplayOptions, open_pipeline, sized, write_events
 from forebay.bench.presets.streamed import Session, Streamed, stream_load
 from forebay.bench.stream.options import EventLoad
 from forebay.errors import EngineError, ForebayError
@@ -52,7 +52,6 @@ class InterplayMeasurement:
 
     options: InterplayOptions
     start: StartEngine
-    local: bool = True
     open: OpenPipeline = open_pipeline
     complete: bool = True
     rate_per_s: float | None = None
@@ -88,19 +87,24 @@ class InterplayMeasurement:
     ) -> Iterator[PointRun]:
         """Points that one pipeline is measured at; where it ended, the next gets another."""
         waiting = list(alike)
+        options = sized(self.options, settings, self.rate_per_s or 1.0)
         while waiting and self.complete:
-            yield from self._through(engine, settings, waiting)
+            yield from self._through(engine, options, settings, waiting)
 
     def _through(
-        self, engine: RunningEngine, settings: Mapping[str, Any], waiting: list[Point]
+        self,
+        engine: RunningEngine,
+        options: InterplayOptions,
+        settings: Mapping[str, Any],
+        waiting: list[Point],
     ) -> Iterator[PointRun]:
         """Points over one pipeline, taken from `waiting`, until it has ended."""
         current = None
         try:
-            with self.open(engine.urls[0], engine.model, self.options, settings) as session:
+            with self.open(engine.urls[0], engine.model, options, settings) as session:
                 while waiting and self.complete:
                     current = waiting.pop(0)
-                    found = self._measured(session, current)
+                    found = self._measured(session, options, current)
                     failure = found.run.failure
                     self.complete = found.run.complete or failure is not None
                     yield PointRun(current, found, failure)
@@ -113,8 +117,7 @@ class InterplayMeasurement:
             waiting[:] = [point for point in waiting if point not in failed]
             yield from (PointRun(point, error=_told(error)) for point in failed)
 
-    def _measured(self, session: Session, point: Point) -> Streamed:
-        options = self.options
+    def _measured(self, session: Session, options: InterplayOptions, point: Point) -> Streamed:
         with TemporaryDirectory(prefix="forebay-interplay-") as folder:
             load = EventLoad(
                 schedule=Poisson(self.rate_per_s or 1.0),
@@ -122,7 +125,7 @@ class InterplayMeasurement:
                 data=write_events(Path(folder) / "events.jsonl", options, point.events),
                 seed=options.seed,
             )
-            return stream_load(session, load, local=self.local)
+            return stream_load(session, load)
 
 
 def _told(error: ForebayError) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -14,16 +15,23 @@ import orjson
 
 from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import fresh_nonce
-from forebay.bench.load.schedules import check_rate, check_requests
+from forebay.bench.load.schedules import Constant, check_rate, check_requests
 from forebay.bench.load.tails import EXPONENTIAL, tail_lengths
 from forebay.bench.load.workloads import WORDS, RandomWords
-from forebay.bench.presets.interplay.factors import BASE_SETTINGS, Events
+from forebay.bench.presets.interplay.factors import (
+    APPLICATION,
+    BASE_SETTINGS,
+    KV_CACHE_GIB,
+    WINDOWS_CONTEXT,
+    Events,
+)
 from forebay.bench.presets.streamed import Session
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.errors import SettingError
 
 LEAST_WARM_EVENTS = 6
+WARM_PER_S = 10.0
 WARM_SHARE = 5
 """A fifth as many events as are measured come before them."""
 
@@ -53,10 +61,12 @@ class InterplayOptions:
         if self.rate_per_s is not None:
             check_rate("--rate", self.rate_per_s)
 
-    @property
-    def max_model_len(self) -> int:
+    def max_model_len(self, kv_cache_gib: float) -> int:
         """What the engine must hold of one sequence: with a small KV cache it does not start for more."""
-        return 2 * (self.prompt_tokens + self.limit_tokens)
+        one = 2 * (self.prompt_tokens + self.limit_tokens)
+        return (
+            max(one, WINDOWS_CONTEXT) if "windows" in self.factors and kv_cache_gib == KV_CACHE_GIB else one
+        )
 
 
 def point_pipeline(
@@ -83,17 +93,34 @@ def point_pipeline(
     return document
 
 
+LEAST_WINDOWS = 6
+"""So many windows one after another are measured at least."""
+
+
+def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: float) -> InterplayOptions:
+    """The options for a point: at the rate of all points, and for so long that it has `LEAST_WINDOWS`."""
+    span_s = LEAST_WINDOWS * settings.get(f"{APPLICATION}.size_s", 0.0)
+    return replace(options, rate_per_s=rate_per_s, events=max(options.events, math.ceil(span_s * rate_per_s)))
+
+
 @contextmanager
 def open_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> Iterator[Session]:
     """The pipeline of a point, warm. Raises as `StreamSession` does."""
+    with_windows = f"{APPLICATION}.type" in settings
     with TemporaryDirectory(prefix="forebay-interplay-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, Events())
         stream = StreamOptions(
             pipeline=point_pipeline(url, model, options, settings),
             engine=(url,),
-            load=EventLoad(events=options.events, data=warm, seed=options.seed),
+            load=EventLoad(
+                # Windows need their time; else it is enough that calls were made.
+                schedule=Constant(options.rate_per_s or WARM_PER_S if with_windows else WARM_PER_S),
+                events=options.events,
+                data=warm,
+                seed=options.seed,
+            ),
             warm_events=max(LEAST_WARM_EVENTS, options.events // WARM_SHARE),
             patience_s=300.0,
         )

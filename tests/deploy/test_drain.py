@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from forebay.deploy.kubernetes.drain import LOOK_S, drain, held
+from forebay.deploy.drain import LOOK_S, drain, held
 from forebay.ports import free_port
 
 METRICS = """\
@@ -71,19 +71,19 @@ def test_what_runs_and_waits_is_counted_once(vllm: Vllm) -> None:
 
 def test_it_waits_until_nothing_is_left(vllm: Vllm) -> None:
     time = Time()
-    assert drain(300, vllm.port, 0.0, time.clock, time.sleep) == 2 * LOOK_S
+    assert drain(300, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 2 * LOOK_S
     assert vllm.looks == 3
 
 
 def test_it_waits_for_those_who_have_not_noticed_yet(vllm: Vllm) -> None:
     time = Time()
-    assert drain(300, vllm.port, 15.0, time.clock, time.sleep) >= 15.0
+    assert drain(300, vllm.port, 15.0, clock=time.clock, sleep=time.sleep) >= 15.0
 
 
 def test_it_ends_when_its_time_is_over(vllm: Vllm) -> None:
     vllm.counts = [(1.0, 0.0)]
     time = Time()
-    assert drain(20, vllm.port, 0.0, time.clock, time.sleep) == 20
+    assert drain(20, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 20
 
 
 def test_a_server_that_is_gone_holds_nothing() -> None:

@@ -1,8 +1,8 @@
-"""What a vLLM container runs before it is stopped: wait until no request is left in it.
+"""What runs before a vLLM is stopped: wait until no request is left in it.
 
-Mounted into the container, so it needs Python's standard library only. Kubernetes takes the pod out of its
-Services and calls this at the same moment; those who still have the address may send for some seconds more.
-Arguments: how many seconds it may take at most, and vLLM's port.
+Mounted into the container on Kubernetes, so it needs Python's standard library only. Kubernetes takes the pod
+out of its Services and calls this at the same moment; those who still have the address may send for some
+seconds more. Arguments: how many seconds it may take at most, and vLLM's port.
 """
 
 import re
@@ -12,15 +12,16 @@ import urllib.request
 from collections.abc import Callable
 
 NOTICE_S = 15.0
-"""Until everybody has noticed that the pod is leaving: routers look up its Service's addresses every 10 s."""
+"""Until everybody has noticed that the pod is leaving. Forebay's routers do at once; whoever looks up
+the name of its Service may take 10 s."""
 LOOK_S = 1.0
 HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
 
 
-def held(port: int) -> float:
+def held(port: int, host: str = "127.0.0.1") -> float:
     """Requests that run or wait; 0 where the server does not answer any more."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
             text = answer.read(16 << 20).decode("utf-8", "replace")
     except (OSError, ValueError):
         return 0.0
@@ -31,12 +32,14 @@ def drain(
     most_s: float,
     port: int,
     notice_s: float = NOTICE_S,
+    *,
+    host: str = "127.0.0.1",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
     """Returns the seconds waited: at least `notice_s`, unless `most_s` is less."""
     begin_s = clock()
-    while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port) > 0):
+    while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) > 0):
         sleep(LOOK_S)
     return waited_s
 

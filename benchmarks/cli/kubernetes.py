@@ -1,0 +1,87 @@
+"""`python -m benchmarks kubernetes`: replicas that follow a burst on a real control plane of Kubernetes."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+
+QUICK_RESTARTS = 5
+
+
+def kubernetes(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Scripted replicas, and few restarts.")] = False,
+    restarts: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="Restarts of the API server; 100, or few if quick.")
+    ] = None,
+    json: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the burst's course, as PNG, SVG or PDF.")] = None,
+) -> None:
+    """Let a burst take a Deployment of vLLM from one replica to two and back, on pods that are processes of
+    this machine, and restart the API server again and again under controller and router: some minutes; status
+    1 where an event was lost, doubled or cut off, a number was wrong or something took too long."""
+    from benchmarks.kubernetes.measure import measure_kubernetes
+    from forebay.bench.provenance import provenance
+    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.runtime.scaling.picture import draw_course
+    from forebay.simulate.figures import check_drawing
+
+    check_json(json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    times = restarts if restarts is not None else QUICK_RESTARTS if quick else 100
+    console = errors_console()
+    with (
+        tempfile.TemporaryDirectory(prefix="forebay-kubernetes-") as folder,
+        console.status("the control plane starts") as status,
+    ):
+        found = measure_kubernetes(Path(folder), real=not quick, restarts=times, say=status.update)
+    origin = provenance(
+        command=("python", "-m", "benchmarks", *sys.argv[1:]),
+        model="scripted" if quick else DEFAULT_MODEL,
+        seed=1,
+    )
+    write_json(json, {"provenance": origin, **found})
+    if plot is not None:
+        what = "scripted replicas" if quick else "vLLM"
+        draw_course(plot, found["burst"]["course"], f"{found['burst']['events']} events, {what} in pods")
+    if shows_text(json):
+        say(results_console(), words(found))
+    if not all(part["passed"] for part in found.values()):
+        raise typer.Exit(1)
+
+
+def words(found: dict[str, Any]) -> str:
+    """What came of it."""
+    burst, drill = found["burst"], found.get("restarts")
+    scaled = ", ".join(f"{seconds:.1f} s" for seconds in burst["scaled_up_s"])
+    routed = ", ".join(f"{seconds:.1f} s" for seconds in burst["routed_s"])
+    lines = [
+        f"{burst['answered']} of {burst['events']} events answered, {burst['lost']} lost, {burst['doubled']} "
+        f"doubled, {burst['cut_off']} cut off; ready replicas {' → '.join(map(str, burst['levels']))}; "
+        f"signal to scale {scaled}; ready to first request {routed}; {burst['at_stop']:.0f} requests in "
+        f"the replica that was taken away, {burst['sent_late']:.0f} sent to it afterwards"
+    ]
+    if drill is not None:
+        lines.append(
+            f"{drill['restarts']} restarts of the API server: {len(drill['wrong'])} wrong numbers, "
+            f"{drill['conflicts']} conflicts, {drill['expired']} expired watches, {drill['strayed']} lists "
+            f"of replicas that stayed wrong; to the scale {drill['median_s']} s, at most {drill['most_s']} s"
+        )
+    return "\n".join(lines)

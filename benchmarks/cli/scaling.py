@@ -1,0 +1,64 @@
+"""`python -m benchmarks scaling`: a burst that takes real replicas from none to two and back."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+
+
+def scaling(
+    *,
+    burst: Annotated[int, typer.Option(min=1, max=100_000, help="Events in the burst.")] = 600,
+    json: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the course, as PNG, SVG or PDF.")] = None,
+) -> None:
+    """Let a burst take local vLLM from no replica to two and back to none: some minutes; status 1 where an
+    event was lost, doubled or cut off, or the replicas took another course."""
+    from benchmarks.scaling import BurstOptions, measure_scaling
+    from forebay.bench.provenance import provenance
+    from forebay.cli.live import LiveLine
+    from forebay.engine.launch import ConsoleProgress
+    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.runtime.scaling.picture import draw_course
+    from forebay.settings import load_settings
+    from forebay.simulate.figures import check_drawing
+
+    check_json(json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    console = errors_console()
+    with tempfile.TemporaryDirectory(prefix="forebay-scaling-") as folder, LiveLine(console) as line:
+        options = BurstOptions(burst=burst)
+        found = measure_scaling(
+            options, load_settings(), Path(folder), say=line.show, progress=ConsoleProgress(console)
+        )
+    origin = provenance(command=("python", "-m", "benchmarks", *sys.argv[1:]), model=DEFAULT_MODEL, seed=1)
+    write_json(json, {"provenance": origin, **found.document()})
+    if plot is not None:
+        draw_course(plot, found.course, f"{found.events} events, local vLLM, policy deadline")
+    if shows_text(json):
+        say(
+            results_console(),
+            f"{found.answered} of {found.events} events answered, {found.lost} lost, {found.doubled} "
+            f"doubled, {found.cut_off} cut off; ready replicas {' → '.join(map(str, found.levels))}; boots "
+            f"{', '.join(f'{boot:.0f} s' for boot in found.boots_s)}; first answer after "
+            f"{found.first_answer_s:.0f} s, burst done after {found.burst_done_s:.0f} s",
+        )
+    if not found.passed:
+        raise typer.Exit(1)

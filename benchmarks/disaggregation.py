@@ -1,0 +1,163 @@
+"""Is the planner's split of prefill and decode replicas the best one? And does the split follow requests that
+change? The simulator tries each.
+
+A workload must last much longer than an answer takes: a few hundred requests fill no decode replica, and then
+every rate looks possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from forebay.plan.recent_split import RecentSplit
+from forebay.plan.split import phase_work, split_of
+from forebay.simulate import Scenario
+from forebay.simulate.disaggregation import Split, Transfer, TwoPools, at_rate, most_rate
+from forebay.simulate.engine import EngineModel
+from forebay.simulate.figures import Slo
+from forebay.simulate.moving_split import MovingPools, PoolLoad
+from forebay.simulate.traces import Arrivals, TraceRequest, read_trace
+
+GOAL = 0.95
+KEEPS = 0.95
+"""Of the best fixed split's goodput, what a split that follows must have."""
+SWITCH = ("conversation", "code")
+LOAD = 0.8
+"""Of the rate that the best split takes."""
+CODE, CONVERSATION = "azure_llm_2023_code.csv", "mooncake_conversation.jsonl"
+
+
+def workloads(data: Path, requests: int) -> dict[str, list[TraceRequest]]:
+    """Four workloads of `requests` requests each, one a second. The lengths of the two traces are recorded,
+    their first ones; all arrive at random."""
+    made = {
+        "code": read_trace(data / CODE)[:requests],
+        "long conversation": read_trace(data / CONVERSATION)[:requests],
+        "conversation": Arrivals(requests, 1.0, 300, 600).make(),
+        "summaries": Arrivals(requests, 1.0, 3000, 200, seed=1).make(),
+    }
+    return {name: at_rate(lengths) for name, lengths in made.items()}
+
+
+def measure(
+    loads: dict[str, list[TraceRequest]],
+    engine: EngineModel,
+    replicas: int,
+    slo: Slo,
+    transfer: Transfer,
+    *,
+    tell: Callable[[str], None] = lambda part: None,
+) -> dict[str, Any]:
+    """For each workload: by split, the highest rate with `GOAL` of the requests within the SLO."""
+    found = {}
+    for name, load in loads.items():
+        tell(name)
+        found[name] = _measure_one(load, engine, replicas, slo, transfer)
+    return {
+        "engine": engine.name,
+        "replicas": replicas,
+        "goal": GOAL,
+        "slo": asdict(slo),
+        "transfer": asdict(transfer),
+        "workloads": found,
+        "passed": all(one["off_by"] <= 1 for one in found.values()),
+    }
+
+
+def _measure_one(
+    load: Sequence[TraceRequest], engine: EngineModel, replicas: int, slo: Slo, transfer: Transfer
+) -> dict[str, Any]:
+    pools, mixed = TwoPools(load, engine, slo, transfer), Scenario(load, engine, replicas, slo)
+    work = phase_work(load, engine, slo.tpot_s)
+    planned = split_of(replicas, work)
+    start = replicas / (work.prefill_s + work.decode_s)
+    rates = {}
+    for prefill in range(1, replicas):
+        split = Split(prefill, replicas - prefill)
+        rates[prefill] = most_rate(lambda rate, split=split: pools.goodput(split, 1 / rate), start, GOAL)  # type: ignore[misc]
+    best = max(rates, key=rates.__getitem__)
+    return {
+        "requests": len(load),
+        "planned_prefill": planned.prefill,
+        "best_prefill": best,
+        "off_by": abs(planned.prefill - best),
+        "planned_per_s": rates[planned.prefill],
+        "best_per_s": rates[best],
+        "mixed_per_s": most_rate(lambda rate: mixed.run("expected_ttft", 1 / rate).goodput, start, GOAL),
+        "rates_per_s": {str(prefill): rate for prefill, rate in rates.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A split that stays."""
+
+    def arrived(self, now_s: float, prompt_tokens: int) -> None:
+        pass
+
+    def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
+        return current
+
+
+def measure_switch(
+    loads: dict[str, list[TraceRequest]],
+    rates_per_s: dict[str, float],
+    half_s: float,
+    *,
+    engine: EngineModel,
+    replicas: int,
+    slo: Slo,
+    transfer: Transfer,
+    tell: Callable[[str], None] = lambda part: None,
+) -> dict[str, Any]:
+    """One workload for `half_s`, at this rate, and then another: the goodput of each half where `RecentSplit`
+    decides, from an even split on, and with the best of all fixed splits for that half alone."""
+    first, second = (
+        _lasting(loads[name], rates_per_s[name], half_s, seed) for seed, name in enumerate(SWITCH)
+    )
+    after = [replace(one, arrived_s=one.arrived_s + half_s) for one in second]
+
+    def serve(trace: Sequence[TraceRequest], start: Split, policy: Fixed | RecentSplit) -> Any:
+        return MovingPools(trace, engine, start, slo, transfer).serve(policy)
+
+    def goodput(answers: Sequence[Any]) -> float:
+        return sum(map(slo.met, answers)) / max(len(answers), 1)
+
+    tell("following the switch")
+    even = Split(replicas // 2, replicas - replicas // 2)
+    served = serve([*first, *after], even, RecentSplit(engine, slo.tpot_s))
+    followed = (goodput(served.answers[: len(first)]), goodput(served.answers[len(first) :]))
+    halves: dict[str, dict[str, Any]] = {}
+    for name, half, reached in zip(SWITCH, (first, second), followed, strict=True):
+        fixed = {}
+        for prefill in range(1, replicas):
+            tell(f"{name}: {prefill} of {replicas} prefill")
+            fixed[prefill] = goodput(serve(half, Split(prefill, replicas - prefill), Fixed()).answers)
+        best = max(fixed, key=fixed.__getitem__)
+        halves[name] = {
+            "requests": len(half),
+            "rate_per_s": rates_per_s[name],
+            "goodput": reached,
+            "best_fixed_prefill": best,
+            "best_fixed_goodput": fixed[best],
+            "fixed_goodput": {str(prefill): found for prefill, found in fixed.items()},
+        }
+    return {
+        "half_s": half_s,
+        "halves": halves,
+        "splits": [[at_s, split.prefill] for at_s, split in served.splits],
+        "passed": all(one["goodput"] >= KEEPS * one["best_fixed_goodput"] for one in halves.values()),
+    }
+
+
+def _lasting(
+    lengths: Sequence[TraceRequest], rate_per_s: float, seconds: float, seed: int
+) -> list[TraceRequest]:
+    """Requests with these lengths, over and over, that arrive at random for so long."""
+    count = max(1, round(rate_per_s * seconds))
+    repeated = [lengths[number % len(lengths)] for number in range(count)]
+    every = [replace(one, arrived_s=one.arrived_s / rate_per_s) for one in at_rate(repeated, seed)]
+    return [one for one in every if one.arrived_s < seconds]

@@ -1,0 +1,67 @@
+"""The measurement as a whole, from outside of its network."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.kubernetes.isolation import MISSING, isolated
+from benchmarks.kubernetes.plane import MISSING as NO_PLANE
+from benchmarks.kubernetes.plane import kubernetes_home
+from forebay.errors import LaunchError, SetupError
+from forebay.processes import parent_death_signal
+
+ROOT = Path(__file__).parents[2]
+
+
+def measure_kubernetes(
+    folder: Path,
+    *,
+    real: bool,
+    burst: bool = True,
+    restarts: int = 0,
+    say: Callable[[str], None] = lambda words: None,
+) -> dict[str, Any]:
+    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs. `say` hears
+    what goes on.
+
+    Raises `SetupError` where this machine cannot do it, and `LaunchError` where a part does not come to its
+    end.
+    """
+    way = isolated()
+    if way is None:
+        raise SetupError(MISSING)
+    if kubernetes_home() is None:
+        raise SetupError(NO_PLANE)
+    (folder / "options.json").write_bytes(orjson.dumps({"real": real, "burst": burst, "restarts": restarts}))
+    command = [*way, sys.executable, "-m", "benchmarks.kubernetes.worker", str(folder)]
+    errors = folder / "errors.txt"
+    with errors.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            preexec_fn=parent_death_signal(signal.SIGKILL),  # noqa: PLW1509
+        )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            say(line.strip())
+        status = process.wait()
+    finally:
+        # All that it has started ends with it.
+        process.kill()
+        process.wait()
+    if status:
+        said = errors.read_text(errors="replace").strip()
+        raise LaunchError(f"the measurement ended with status {status}: {said[-2000:]}")
+    found: dict[str, Any] = orjson.loads((folder / "report.json").read_bytes())
+    return found

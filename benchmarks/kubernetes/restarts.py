@@ -1,0 +1,337 @@
+"""The API server killed again and again under controller and router, with others who write the same objects.
+
+The controller makes rounds all the time, the router's watch is open, somebody else writes the Deployment, and
+what the pipeline wants changes while the server is away, or is not known. A number that was wanted neither
+before nor after is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import orjson
+
+from benchmarks.kubernetes.api import Api
+from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE
+from benchmarks.kubernetes.plane import ControlPlane
+from benchmarks.kubernetes.seen import summary
+from forebay.autoscale.base import Limits
+from forebay.clock import SystemClock
+from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.decision import DeploymentState
+from forebay.deploy.controller.loop import Controller, Scaling
+from forebay.deploy.kubernetes import Deployment, load_deployment, render
+from forebay.deploy.kubernetes.api import open_api
+from forebay.deploy.kubernetes.cluster import apply_all
+from forebay.deploy.kubernetes.deployment import ENGINE, PIPELINE
+from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.errors import DeployError, LaunchError, SettingError
+from forebay.fleet.endpoints import endpoint_urls
+from forebay.kube.connection import find_cluster, open_async_client, open_client
+from forebay.kube.watch import Collection, Trouble, follow
+
+NAME = NAMESPACE = "restarts"
+MOST = 4
+ROUND_S = 0.2
+LOOK_S = 0.02
+LONGEST_S = 60.0
+SEED = 1
+
+
+@dataclass(slots=True)
+class RestartReport:
+    """What came of it.
+
+    `wrong`: numbers of replicas that nobody wanted, with the restart. `conflicts`: patches of the controller
+    that the server refused because another one had written. `expired`: times that the
+    router had to list anew, because the server had forgotten where its watch was. `strayed`: restarts after
+    which the router's list was not that of the server. `scaled_s`: from the signal, or the server's being
+    back if that was later, to the scale."""
+
+    restarts: int = 0
+    changes: int = 0
+    conflicts: int = 0
+    expired: int = 0
+    strayed: int = 0
+    wrong: list[str] = field(default_factory=list)
+    scaled_s: list[float] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing went wrong, with what was to be survived."""
+        return (
+            not self.wrong
+            and not self.strayed
+            and self.conflicts > 0
+            and bool(self.scaled_s)
+            and max(self.scaled_s) <= 5
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"passed": self.passed, **asdict(self), **summary(self.scaled_s)}
+
+
+class CountedCalls(ClusterCalls):
+    """The controller's calls. Before every other patch somebody else writes; `conflicts` counts patches of an
+    old version."""
+
+    conflicts = 0
+    _patches = 0
+
+    def scale(self, state: DeploymentState, wanted: int) -> None:
+        self._patches += 1
+        if self._patches % 2:
+            path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{state.name}"
+            body = orjson.dumps({"metadata": {"annotations": {"between": str(self._patches)}}})
+            form = {"content-type": "application/merge-patch+json"}
+            self._ask("PATCH", path, "Deployment", content=body, headers=form)
+        try:
+            super().scale(state, wanted)
+        except Changed:
+            self.conflicts += 1
+            raise
+
+
+@dataclass(slots=True)
+class Signal:
+    """What the pipeline says; None: nothing."""
+
+    wanted: int | None = None
+
+    def __call__(self, url: str) -> str:
+        if self.wanted is None:
+            raise DeployError(f"{url} tells no metrics")
+        return f"{WANTED} {self.wanted}\n"
+
+
+def deployment_of(folder: Path) -> Deployment:
+    """An engine with a controller, and a pipeline that is only told of."""
+    document = {
+        "name": NAME,
+        "source": {"type": "generator", "rate": 1},
+        "prompt": "{{ text }}",
+        "sink": {"type": "jsonl", "path": str(folder / "results")},
+        "scaling": {"min": 1, "max": MOST},
+    }
+    settings = {
+        "namespace": NAMESPACE,
+        "pipeline": {
+            "image": PIPELINE_IMAGE,
+            "state": f"file://{folder}/state",
+            "volumes": [{"path": str(folder), "claim": "results"}],
+        },
+        "engine": {"image": ENGINE_IMAGE, "model": "fake", "cpu": "1", "memory": "1Gi"},
+        "scaling": {"by": "controller", "image": CONTROLLER_IMAGE, "min": 1, "max": MOST, "settle_s": 0},
+        "monitoring": {"pod_monitor": False},
+    }
+    (folder / "pipeline.yaml").write_bytes(orjson.dumps(document))
+    (folder / "deploy.yaml").write_bytes(orjson.dumps(settings))
+    return load_deployment(folder / "pipeline.yaml")
+
+
+class Restarts:
+    """The drill on a control plane with pods that are only told of."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, say: Callable[[str], None]) -> None:
+        self._plane = plane
+        self._deployment = deployment_of(folder)
+        self._say = say
+        self._signal = Signal()
+        self._report = RestartReport()
+        self._allowed = {1}
+        self._scale = 0
+        self._urls: tuple[str, ...] = ()
+        self._lists = 0
+        self._random = Random(SEED)
+        self._name = self._deployment.name(ENGINE)
+        self._slices = Collection(
+            f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices",
+            NAMESPACE,
+            f"kubernetes.io/service-name={self._name}",
+            "the endpoints",
+        )
+
+    async def run(self, times: int) -> RestartReport:
+        """Restart it so often; blocks. Raises `LaunchError` where a number does not come."""
+        self._prepare()
+        async with open_async_client(find_cluster()) as http:
+            self._api = Api(http)
+            await self._api.patch(
+                f"/api/v1/namespaces/{NAMESPACE}/pods/job/status",
+                {"status": {"phase": "Running", "podIP": "10.244.9.9", "podIPs": [{"ip": "10.244.9.9"}]}},
+            )
+            tasks = [asyncio.create_task(work) for work in (self._watch(), self._route(), self._disturb())]
+            try:
+                with self._controller():
+                    await self._until("the first replica", lambda: self._scale == 1)
+                    for number in range(times):
+                        await self._restart(number)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        self._report.expired = max(0, self._lists - 1)
+        return self._report
+
+    def _prepare(self) -> None:
+        plane = self._plane
+        plane.kubectl("create", "namespace", NAMESPACE)
+        room = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "fake"}}
+        plane.create("node", {**node, "status": {"capacity": room, "allocatable": room}})
+        with open_api(namespace=NAMESPACE) as api:
+            list(apply_all(api, [each for each in render(self._deployment) if each.part == "engine"]))
+        plane.kubectl("-n", NAMESPACE, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        # On no node: what it tells, the test says.
+        plane.create(
+            "job",
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": "job",
+                    "namespace": NAMESPACE,
+                    "labels": self._deployment.labels(PIPELINE),
+                },
+                "spec": {
+                    "nodeSelector": {"nowhere": "true"},
+                    "containers": [{"name": "job", "image": PIPELINE_IMAGE}],
+                },
+            },
+        )
+
+    @contextmanager
+    def _controller(self) -> Iterator[None]:
+        """A controller that makes rounds, in a thread."""
+        ended = threading.Event()
+        chosen = self._deployment.selector(PIPELINE)
+        pods = ",".join(f"{key}={value}" for key, value in chosen.items())
+        with open_client(find_cluster()) as http:
+            calls = CountedCalls(http, NAMESPACE)
+            controller = Controller(
+                Scaling((self._name,), pods, Limits(1, MOST), settle_s=0.0),
+                calls,
+                self._signal,
+                SystemClock(),
+                "here",
+            )
+
+            def rounds() -> None:
+                while not ended.wait(ROUND_S):
+                    controller.round()
+
+            thread = threading.Thread(target=rounds)
+            thread.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
+                self._report.conflicts = calls.conflicts
+
+    async def _restart(self, number: int) -> None:
+        before = self._scale
+        wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
+        # The wish changes before, while the server is away, or after it; or is unknown until it is back.
+        kind = number % 4
+        if kind == 0:
+            self._wish(wanted)
+        await asyncio.to_thread(self._plane.run, "kill", "kube-apiserver")
+        if kind == 1:
+            self._wish(wanted)
+        elif kind == 2:
+            self._signal.wanted = None
+        await asyncio.sleep(self._random.uniform(0, 1.5))
+        await asyncio.to_thread(self._plane.run, "start", "kube-apiserver")
+        await self._answers()
+        began_s = time.monotonic()
+        if kind > 1:
+            self._wish(wanted)
+        await self._until(f"{wanted} replicas after restart {number + 1}", lambda: self._scale == wanted)
+        self._report.scaled_s.append(round(time.monotonic() - began_s, 2))
+        self._allowed = {wanted}
+        self._report.restarts += 1
+        self._report.changes += 1
+        self._report.strayed += not await self._routed()
+        self._say(
+            f"restart {number + 1}: {before} -> {wanted} replicas after {self._report.scaled_s[-1]:.1f} s"
+        )
+
+    def _wish(self, wanted: int) -> None:
+        self._allowed |= {wanted}
+        self._signal.wanted = wanted
+
+    async def _answers(self) -> None:
+        """Until the server answers."""
+        await self._api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}")
+
+    async def _routed(self) -> bool:
+        """Whether the router's list is that of the server, or soon will be."""
+        ends_s = time.monotonic() + LONGEST_S
+        while time.monotonic() < ends_s:
+            listed = await self._api.get(self._slices.path)
+            mine = [
+                each
+                for each in listed["items"]
+                if each["metadata"]["labels"].get("kubernetes.io/service-name") == self._name
+            ]
+            if endpoint_urls(mine, "http", where="the server") == self._urls:
+                return True
+            await asyncio.sleep(ROUND_S)
+        return False
+
+    async def _until(self, what: str, done: Callable[[], bool]) -> None:
+        ends_s = time.monotonic() + LONGEST_S
+        while not done():
+            if time.monotonic() > ends_s:
+                raise LaunchError(f"not within {LONGEST_S:.0f} s: {what}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _watch(self) -> None:
+        """See every number that the Deployment is given."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+        every = Collection(path, NAMESPACE, "", "the deployments")
+        async with aclosing(follow(self._api.http, every)) as found:
+            async for each in found:
+                if isinstance(each, Trouble) or self._name not in each:
+                    continue
+                self._scale = int(each[self._name]["spec"]["replicas"])
+                if self._scale not in self._allowed:
+                    allowed = sorted(self._allowed)
+                    self._report.wrong.append(
+                        f"restart {self._report.restarts + 1}: {self._scale}, wanted {allowed}"
+                    )
+
+    async def _route(self) -> None:
+        """What a router knows, by its own watch."""
+
+        async def count(request: Any) -> None:
+            self._lists += "watch" not in dict(request.url.params)
+
+        async with open_async_client(find_cluster()) as http:
+            http.event_hooks = {"request": [count]}
+            async with aclosing(follow(http, self._slices)) as found:
+                async for each in found:
+                    if not isinstance(each, Trouble):
+                        with suppress(SettingError):
+                            self._urls = endpoint_urls(each.values(), "http", where="the endpoints")
+
+    async def _disturb(self) -> None:
+        """Somebody else writes the same Deployment."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}"
+        number = 0
+        while True:
+            number += 1
+            body: Mapping[str, Any] = {"metadata": {"annotations": {"beside": str(number)}}}
+            with suppress(DeployError):
+                await self._api.patch(path, body)
+            await asyncio.sleep(LOOK_S)

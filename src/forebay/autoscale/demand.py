@@ -1,0 +1,133 @@
+"""The demand of a whole stream from the reports of its subtasks, and the folder through which those come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from forebay.autoscale.base import Backlog, Tokens
+from forebay.autoscale.loop import Demand
+from forebay.autoscale.meter import DemandReport
+from forebay.autoscale.speed import LearnedSpeed
+from forebay.errors import SettingError
+from forebay.files import read_bytes
+
+FRESH_S = 10.0
+"""A report that is older is of a subtask that has ended, or hangs."""
+MOST_BYTES = 1 << 20
+SUFFIX = ".demand.json"
+CLASS = "default"
+_REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
+
+Reports = Mapping[str, DemandReport]
+"""The newest report of each subtask, by a name that is its own."""
+
+
+def encode_demand(report: DemandReport) -> bytes:
+    """The report as JSON."""
+    return orjson.dumps(report)
+
+
+def read_reports(folder: Path) -> dict[str, DemandReport]:
+    """The reports in a folder; blocks. What cannot be read is left out."""
+    found = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            found[path.name] = _REPORT.validate_json(read_bytes(path, MOST_BYTES, str(path)))
+        except (SettingError, ValidationError):
+            continue
+    return found
+
+
+class StreamDemand:
+    """The `DemandSource` of a stream whose subtasks report, all on the wall clock of one machine.
+
+    `reports` gives what there is of them, and `wall_ms` the time. What arrived is the growth of their totals;
+    a subtask that was not known begins with what it has. `speed` learns from what is done, given how many
+    replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic: they count as
+    due when the SLO is over, as nobody knows how long they have waited.
+    """
+
+    def __init__(
+        self,
+        reports: Callable[[], Reports],
+        wall_ms: Callable[[], int],
+        *,
+        slo_s: float,
+        speed: LearnedSpeed | None = None,
+        ready: Callable[[], int] = lambda: 0,
+        queued: Callable[[], Tokens] = Tokens,
+    ) -> None:
+        self._reports = reports
+        self._wall_ms = wall_ms
+        self._slo_s = slo_s
+        self._speed = speed
+        self._ready = ready
+        self._queued = queued
+        self._arrived: dict[str, Tokens] = {}
+        self._done: dict[str, Tokens] = {}
+        self._before_s: float | None = None
+        self._before: tuple[bool, int] = (False, 0)
+        self._queued_before = Tokens()
+        self._heard_ms: int | None = None
+
+    def take(self, now_s: float) -> Demand:
+        now_ms = self._wall_ms()
+        every = self._reports()
+        fresh = {name: one for name, one in every.items() if abs(now_ms - one.at_ms) <= FRESH_S * 1000}
+        if fresh:
+            self._heard_ms = max(one.at_ms for one in fresh.values())
+        arrived = _growth(self._arrived, {name: one.arrived for name, one in fresh.items()})
+        done = _growth(self._done, {name: one.done for name, one in fresh.items()})
+        backlog = [
+            Backlog((part.due_ms - now_ms) / 1000, part.tokens)
+            for one in fresh.values()
+            for part in one.waiting
+        ]
+        queued = self._queued()
+        if queued.requests > 0:
+            backlog.append(Backlog(self._slo_s, queued))
+        # What left the queue has arrived in a subtask, and counts there.
+        arrived = _minus(arrived + queued, self._queued_before)
+        self._queued_before = queued
+        self._learn(now_s, done, waits=bool(backlog))
+        kv = [one.kv_usage for one in fresh.values() if one.usable]
+        return Demand(
+            backlog=tuple(sorted(backlog, key=lambda part: part.due_in_s)),
+            arrived=((CLASS, arrived),),
+            running=sum(one.running for one in fresh.values()),
+            running_tokens=sum(one.running_tokens for one in fresh.values()),
+            kv_usage=min(max(kv, default=0.0), 1.0),
+            age_s=math.inf if self._heard_ms is None else max(now_ms - self._heard_ms, 0) / 1000,
+        )
+
+    def _learn(self, now_s: float, done: Tokens, *, waits: bool) -> None:
+        ready = self._ready()
+        if self._speed is not None and self._before_s is not None:
+            waited, was_ready = self._before
+            busy = waits and waited and ready == was_ready
+            self._speed.add(done, min(ready, was_ready) * (now_s - self._before_s), busy=busy)
+        self._before_s, self._before = now_s, (waits, ready)
+
+
+def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
+    grown = Tokens()
+    for name, total in now.items():
+        grown += _minus(total, before.get(name, Tokens()))
+        before[name] = total
+    for name in [name for name in before if name not in now]:
+        if len(before) > 2 * len(now) + 100:
+            del before[name]
+    return grown
+
+
+def _minus(more: Tokens, less: Tokens) -> Tokens:
+    return Tokens(
+        max(more.requests - less.requests, 0.0),
+        max(more.prompt - less.prompt, 0.0),
+        max(more.output - less.output, 0.0),
+    )

@@ -1,0 +1,163 @@
+"""What waits in one subtask and what it will cost: each event from its acceptance to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from forebay.autoscale.base import Tokens
+
+PARTS = 12
+"""What waits is told in so many parts per SLO."""
+MOST_PARTS = 64
+FADE = 0.02
+"""What one answer counts for in what is expected of the next ones."""
+CHARS_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Requests that wait and are due at about the same wall-clock moment."""
+
+    due_ms: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DemandReport:
+    """What one subtask knows at one moment, `at_ms` by the wall clock.
+
+    `arrived` and `done` are totals since it began; of `done`, prompts count without what was cached.
+    `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
+    replicas may get requests. `listing` is the version of the list of replicas that it goes by.
+    """
+
+    at_ms: int
+    waiting: tuple[Waiting, ...] = ()
+    running: int = 0
+    running_tokens: float = 0.0
+    kv_usage: float = 0.0
+    arrived: Tokens = field(default_factory=Tokens)
+    done: Tokens = field(default_factory=Tokens)
+    listing: int = 0
+    at_replicas: Mapping[str, int] = field(default_factory=dict)
+    usable: int = 0
+
+    @property
+    def backlog_tokens(self) -> float:
+        """Tokens of all that waits: prompts, and answers as far as can be expected."""
+        return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
+
+    def times(self, factor: int) -> DemandReport:
+        """That of `factor` subtasks which are all like this one."""
+        return replace(
+            self,
+            waiting=tuple(Waiting(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
+            running=self.running * factor,
+            running_tokens=self.running_tokens * factor,
+            arrived=self.arrived.times(factor),
+            done=self.done.times(factor),
+        )
+
+
+class AnswerLengths:
+    """Tokens of prompts and answers to come, learned from those that came: a prompt has a fixed part, the
+    template, and one that grows with the event."""
+
+    def __init__(self, answer_tokens: float) -> None:
+        self.output = answer_tokens
+        self._count = 0
+        self._x = self._y = self._xx = self._xy = 0.0
+
+    def prompt(self, chars: int) -> float:
+        """Tokens of the prompt of an event with so many characters."""
+        if not self._count:
+            return max(chars / CHARS_PER_TOKEN, 1.0)
+        spread = self._xx - self._x * self._x
+        slope = (self._xy - self._x * self._y) / spread if spread > 1.0 else 0.0
+        slope = min(max(slope, 0.0), 2.0)
+        return max(self._y + slope * (chars - self._x), 1.0)
+
+    def learn(self, chars: int, prompt_tokens: int, output_tokens: int) -> None:
+        """An event of so many characters had these."""
+        self._count += 1
+        share = max(FADE, 1 / self._count)
+        for name, value in (
+            ("_x", float(chars)),
+            ("_y", float(prompt_tokens)),
+            ("_xx", float(chars) * chars),
+            ("_xy", float(chars) * prompt_tokens),
+            ("output", float(output_tokens)),
+        ):
+            old = getattr(self, name)
+            setattr(self, name, old + share * (value - old))
+
+
+class DemandMeter:
+    """Follows the events of one subtask, each under a number that is its own while it is here.
+
+    `accept` may be called by another thread than all else. `answer_tokens` is what is expected of an answer
+    before one has come. Events that the restore of a checkpoint brings back wait, but have not arrived.
+    """
+
+    def __init__(self, slo_s: float, answer_tokens: float) -> None:
+        self._slo_ms = round(slo_s * 1000)
+        self.lengths = AnswerLengths(answer_tokens)
+        self._here: dict[int, tuple[int, int]] = {}
+        self._arrived = self._done = Tokens()
+
+    def accept(self, number: int, chars: int, read_ms: int, *, again: bool = False) -> None:
+        """An event was accepted."""
+        self._here[number] = chars, read_ms
+        if not again:
+            self._arrived += self._expected(chars)
+
+    def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0, cached: int = 0) -> None:
+        """It has its answer, or was given up; with the tokens that the engine counted, if it was asked."""
+        chars, _ = self._here.pop(number, (0, 0))
+        if prompt_tokens:
+            self.lengths.learn(chars, prompt_tokens, output_tokens)
+            self._done += Tokens(1, prompt_tokens - cached, output_tokens)
+
+    def report(
+        self,
+        now_ms: int,
+        *,
+        running: int,
+        kv_usage: float = 0.0,
+        listing: int = 0,
+        at_replicas: Mapping[str, int] | None = None,
+        usable: int = 0,
+    ) -> DemandReport:
+        """What is known at `now_ms`, of the wall clock. The `running` oldest events are at replicas, all
+        others wait."""
+        here = list(self._here.values())
+        each = self.lengths.prompt(round(sum(chars for chars, _ in here) / len(here))) if here else 0.0
+        return DemandReport(
+            at_ms=now_ms,
+            waiting=self._parts(here[running:]),
+            running=min(running, len(here)),
+            running_tokens=min(running, len(here)) * (each + self.lengths.output / 2),
+            kv_usage=kv_usage,
+            arrived=self._arrived,
+            done=self._done,
+            listing=listing,
+            at_replicas=dict(at_replicas or {}),
+            usable=usable,
+        )
+
+    def _parts(self, waiting: Iterable[tuple[int, int]]) -> tuple[Waiting, ...]:
+        step_ms = max(self._slo_ms // PARTS, 1)
+        parts: dict[int, Tokens] = {}
+        for chars, read_ms in waiting:
+            due = (read_ms + self._slo_ms) // step_ms
+            parts[due] = parts.get(due, Tokens()) + self._expected(chars)
+        found = sorted(parts.items())
+        if len(found) > MOST_PARTS:
+            # What is long late is all the same.
+            early = sum((tokens for _, tokens in found[:-MOST_PARTS]), Tokens())
+            found = [(found[-MOST_PARTS][0], found[-MOST_PARTS][1] + early), *found[1 - MOST_PARTS :]]
+        return tuple(Waiting(due * step_ms, tokens) for due, tokens in found)
+
+    def _expected(self, chars: int) -> Tokens:
+        return Tokens(1, self.lengths.prompt(chars), self.lengths.output)

@@ -1,0 +1,72 @@
+"""Scaling policies by name, Forebay's own and those of installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from forebay.autoscale.base import ScalingPolicy, ServiceClass, Speed, Timings
+from forebay.autoscale.batch import BatchedTokens
+from forebay.autoscale.capacity import PlannedCapacity
+from forebay.autoscale.deadline import Deadline
+from forebay.autoscale.kv_cache import KvCacheUse
+from forebay.autoscale.queue import QueueLength
+from forebay.documents import suggestion
+from forebay.errors import SettingError
+from forebay.registry import Registry, described
+
+DEFAULT_SCALING = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSetup:
+    """What a policy is made of: what a replica gets done, the classes of service, how long things take."""
+
+    speed: Speed
+    classes: Sequence[ServiceClass] = (ServiceClass(),)
+    timings: Timings = field(default_factory=Timings)
+
+
+MakeScaling = Callable[[ScalingSetup], ScalingPolicy]
+
+SCALING_POLICIES: Registry[MakeScaling] = Registry(
+    what="scaling policy",
+    group="forebay.scaling_policies",
+    own={
+        "queue": lambda _setup: QueueLength(),
+        "batch": lambda _setup: BatchedTokens(),
+        "kv_cache": lambda _setup: KvCacheUse(),
+        "capacity": lambda setup: PlannedCapacity(setup.speed),
+        "deadline": lambda setup: Deadline(setup.speed, setup.classes, setup.timings),
+    },
+    expected="a class or function that makes a policy of a ScalingSetup",
+    fits=callable,
+)
+"""Makes each policy at its defaults."""
+
+
+def make_scaling(name: str, setup: ScalingSetup) -> ScalingPolicy:
+    """The policy of this name. Raises `SettingError` for a name that there is not, and for a policy of
+    another package that cannot be loaded or made."""
+    make = SCALING_POLICIES.find(name)
+    if make is None:
+        names = SCALING_POLICIES.names()
+        raise SettingError(
+            f"scaling policy: expected one of {', '.join(names)}; "
+            f"found {name[:80]!r}{suggestion(name, names)}"
+        )
+    package = SCALING_POLICIES.origin(name)
+    if package is None:
+        return make(setup)
+    called = f"the scaling policy {name!r} of the package {package}"
+    try:
+        policy = make(setup)
+    except Exception as error:
+        raise SettingError(
+            f"{called} cannot be made: {type(error).__name__}: {error}; mend or uninstall the package"
+        ) from error
+    if not callable(getattr(policy, "decide", None)):
+        raise SettingError(
+            f"{called}: expected a policy with a method decide, found {described(policy)}; mend the package"
+        )
+    return policy

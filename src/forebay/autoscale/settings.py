@@ -1,0 +1,38 @@
+"""How a pipeline's replicas are scaled, as a value that can be pickled into a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from forebay.autoscale.base import Limits, ReplicaSpeed, Scaler, ServiceClass, Timings
+from forebay.autoscale.policies import DEFAULT_SCALING, ScalingSetup, make_scaling
+from forebay.autoscale.speed import LearnedSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSettings:
+    """`slo_s`: how long a record may wait until its answer begins. `speed` is what is assumed of a replica
+    until it is known better, `answer_tokens` what is expected of an answer until one has come."""
+
+    limits: Limits
+    policy: str = DEFAULT_SCALING
+    slo_s: float = 60.0
+    timings: Timings = field(default_factory=Timings)
+    speed: ReplicaSpeed = field(default_factory=lambda: ReplicaSpeed(1 / 5000, 1 / 500))
+    answer_tokens: float = 64.0
+
+    def scaler(self) -> tuple[Scaler, LearnedSpeed]:
+        """A fresh scaler, and the speed that it goes by. Raises `SettingError` as `make_scaling`."""
+        speed = LearnedSpeed(self.speed)
+        setup = ScalingSetup(speed, (ServiceClass(slo_s=self.slo_s),), self.timings)
+        return Scaler(make_scaling(self.policy, setup), speed, self.limits), speed
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingLink:
+    """How an operator takes part. It writes its demand to `folder`, where whoever owns the replicas reads it;
+    with None it decides by itself, and what it wants is a metric. `subtasks`: how many of it there are."""
+
+    settings: ScalingSettings
+    folder: str | None = None
+    subtasks: int = 1

@@ -1,0 +1,59 @@
+"""How fast replicas are, learned from what they get done while they have enough to do."""
+
+from __future__ import annotations
+
+from forebay.autoscale.base import ReplicaSpeed, Tokens
+
+ENOUGH_S = 20.0
+"""Seconds of replicas' time after which what was seen is believed."""
+MEMORY_S = 300.0
+"""Seconds of replicas' time after which what was seen counts for a third."""
+MOST = 1000.0
+"""A replica is at most so many times faster or slower than assumed."""
+
+
+class LearnedSpeed:
+    """A `Speed` that begins as assumed and is corrected by one factor: replicas' time over work done.
+
+    Time counts while requests wait, so that replicas are busy. Of other time is only known that replicas are
+    at least as fast: it counts where more was done than the present factor allows. The ratio of a prompt's
+    token to an answer's stays as assumed.
+    """
+
+    def __init__(self, assumed: ReplicaSpeed) -> None:
+        self._assumed = assumed
+        self._spent_s = self._work_s = 0.0
+        self._idle_s = self._idle_work_s = 0.0
+        self.factor = 1.0
+
+    @property
+    def requests(self) -> int:
+        return self._assumed.requests
+
+    def work_s(self, tokens: Tokens) -> float:
+        return self._assumed.work_s(tokens) * self.factor
+
+    def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
+        """So much was done in so many seconds of replicas' time; whether requests waited all the while."""
+        if not replicas_s > 0:
+            return
+        work_s = self._assumed.work_s(done)
+        if busy:
+            self._learn(replicas_s, work_s)
+            return
+        self._idle_s += replicas_s
+        self._idle_work_s += work_s
+        if self._idle_s >= ENOUGH_S:
+            if self._idle_work_s * self.factor > self._idle_s:
+                self._learn(self._idle_s, self._idle_work_s)
+            self._idle_s = self._idle_work_s = 0.0
+
+    def _learn(self, replicas_s: float, work_s: float) -> None:
+        if not self._work_s and not work_s:
+            # The first answers are still to come: their replicas have only begun.
+            return
+        kept = max(0.0, 1 - replicas_s / MEMORY_S)
+        self._spent_s = self._spent_s * kept + replicas_s
+        self._work_s = self._work_s * kept + work_s
+        if self._spent_s >= ENOUGH_S and self._work_s > 0:
+            self.factor = min(max(self._spent_s / self._work_s, 1 / MOST), MOST)

@@ -1,0 +1,121 @@
+"""What is compared of measured pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from forebay.bench.compare import Figure, Kind, LoadComparison, told
+from forebay.bench.metrics import Distribution
+from forebay.bench.report.loads import flattened, rate_per_s
+from forebay.bench.report.loads import kind as kind_of
+from forebay.bench.stream.document import MeasuredStream
+from forebay.bench.stream.figures import UNTIL, is_good, latency_s
+from forebay.bench.stream.options import Until
+from forebay.bench.stream.records import EventRecord
+
+LOAD = ("schedule", "events", "data")
+"""What of that which was asked for is the load; the pipeline's settings may be what is compared."""
+
+
+def load_of(measured: MeasuredStream) -> dict[str, Any]:
+    """What runs of one load have in common."""
+    asked = measured.run.asked
+    return {**{name: asked.get(name) for name in LOAD}, "kills": measured.run.planned_kills}
+
+
+def load_name(measured: MeasuredStream) -> str:
+    """What a load is called: its rate, else the kind of its schedule, and its kills."""
+    rate, kills = rate_per_s(measured.run.asked), measured.run.planned_kills
+    named = kind_of(measured.run.asked, "schedule") if rate is None else f"{rate:.4g} events/s"
+    return f"{named}, {kills} kills" if kills else named
+
+
+def stream_loads(found: Sequence[MeasuredStream]) -> list[tuple[str, list[MeasuredStream]]]:
+    """Runs by load, repeats together, in the order of the first of each."""
+    by_load: dict[str, list[MeasuredStream]] = {}
+    for measured in found:
+        by_load.setdefault(repr(sorted(flattened(load_of(measured)))), []).append(measured)
+    return [(load_name(runs[0]), runs) for runs in by_load.values()]
+
+
+def _settings(measured: MeasuredStream) -> Mapping[str, Any]:
+    return {"pipeline": measured.run.asked.get("pipeline", {}), **measured.run.provenance}
+
+
+def _unlike(before: Sequence[MeasuredStream], after: Sequence[MeasuredStream]) -> Iterator[str]:
+    nouns = [sorted({one.run.noun for one in runs}) for runs in (before, after)]
+    if nouns[0] != nouns[1]:
+        yield f"what is followed: {nouns[0][0]}s in A, {nouns[1][0]}s in B"
+
+
+def _by_due(measured: MeasuredStream) -> list[EventRecord]:
+    return sorted(measured.run.followed, key=lambda each: (each.due_s, each.index))
+
+
+def _statistic(found: Distribution | None, percent: float | None) -> float | None:
+    if found is None:
+        return None
+    return found.mean if percent is None else found.percentiles.get(percent)
+
+
+def _times(
+    name: str,
+    of_run: Callable[[MeasuredStream], Distribution | None],
+    samples: Callable[[MeasuredStream], Sequence[float]],
+) -> Iterator[Figure[MeasuredStream]]:
+    for percent in (None, 50, 90, 99):
+        words = f"{name} mean" if percent is None else f"{name} p{percent}"
+
+        def statistic(measured: MeasuredStream, percent: float | None) -> float | None:
+            return _statistic(of_run(measured), percent)
+
+        yield Figure(words, "s", False, partial(statistic, percent=percent), samples, percent)
+
+
+def latencies(until: Until, measured: MeasuredStream) -> list[float]:
+    """From each event's own time until it was answered, or committed, in the order of these times."""
+    return told(latency_s(event, until) for event in _by_due(measured))
+
+
+def _latency(until: Until) -> Iterator[Figure[MeasuredStream]]:
+    return _times(f"to {until}", lambda one: one.figures.latency.get(until), partial(latencies, until))
+
+
+def _good(measured: MeasuredStream) -> list[float]:
+    slo = measured.slo
+    return [] if slo is None else [float(is_good(event, slo)) for event in _by_due(measured)]
+
+
+STREAMS: Kind[MeasuredStream] = Kind(
+    stream_loads,
+    load_of,
+    load_name,
+    # A pipeline is at one place, wherever its engine is.
+    lambda one: "",
+    _settings,
+    (
+        Figure("answered/s", "/s", True, lambda one: one.figures.answered_per_s),
+        Figure("committed/s", "/s", True, lambda one: one.figures.committed_per_s),
+        *(figure for until in UNTIL for figure in _latency(until)),
+        Figure("goodput", "share", True, lambda one: one.figures.goodput, _good),
+        Figure("good/s", "/s", True, lambda one: one.figures.good_per_s),
+        *_times(
+            "checkpoint",
+            lambda one: one.figures.checkpoint.get("duration_s"),
+            lambda one: [each.duration_s for each in one.run.checkpoints if each.completed],
+        ),
+        Figure("lost", "", False, lambda one: float(one.figures.lost)),
+        Figure("doubled", "", False, lambda one: float(one.figures.doubled)),
+        Figure("dead letters", "", False, lambda one: float(one.figures.failed)),
+    ),
+    _unlike,
+)
+
+
+def all_latencies(load: LoadComparison[MeasuredStream]) -> Iterator[tuple[str, list[float], list[float]]]:
+    """The latencies to the answer and to the commit, of all events of A and of B."""
+    for until in UNTIL:
+        both = [[s for one in runs for s in latencies(until, one)] for runs in (load.before, load.after)]
+        yield f"event time to {until}", both[0], both[1]

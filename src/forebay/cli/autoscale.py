@@ -1,0 +1,140 @@
+"""`forebay autoscale`: what scales replicas on a platform that does not by itself."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forebay.cli.output import Command, Group
+from forebay.errors import SettingError
+from forebay.untrusted_text import PlainFormatter
+
+if TYPE_CHECKING:
+    from forebay.deploy.controller.decision import Decider
+
+autoscale = typer.Typer(cls=Group, help="Scale replicas as a pipeline wants.", no_args_is_help=True)
+
+
+@autoscale.callback()
+def _autoscale() -> None:
+    """Scale replicas as a pipeline wants."""
+
+
+@autoscale.command(cls=Command)
+def kubernetes(
+    deployments: Annotated[list[str], typer.Argument(help="Deployments to scale.", metavar="DEPLOYMENT...")],
+    *,
+    pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods, whose metrics are read.")],
+    max: Annotated[int, typer.Option(min=1, help="Most replicas of each Deployment.")],
+    min: Annotated[int, typer.Option(min=0, help="Fewest replicas of each Deployment.")] = 1,
+    requests_per_replica: Annotated[
+        int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
+    ] = 32,
+    settle_s: Annotated[
+        float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
+    ] = 60.0,
+    interval_s: Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")] = 2.0,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig; by default the current one, or this pod's.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace; by default that of the context.")
+    ] = None,
+) -> None:
+    """Scale Deployments to the number of replicas that a pipeline's metrics ask for, until Ctrl-C or SIGTERM.
+
+    For clusters with neither KEDA nor an adapter of metrics. What cannot be read changes nothing. Of several,
+    the one that holds a Deployment's Lease scales it.
+    """
+    from forebay.autoscale.base import Limits
+    from forebay.clock import SystemClock
+    from forebay.deploy.controller.cluster import ClusterCalls, scrape
+    from forebay.deploy.controller.loop import Controller, Scaling
+    from forebay.kube.connection import find_cluster, open_client
+
+    scaling = Scaling(deployments, pods, Limits(min, max), requests_per_replica, settle_s)
+    _log_to_stderr()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    config = find_cluster(context)
+    with open_client(config) as http:
+        calls = ClusterCalls(http, namespace or config.namespace)
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        controller = Controller(scaling, calls, scrape, SystemClock(), identity)
+        try:
+            while True:
+                controller.round()
+                time.sleep(interval_s)
+        finally:
+            controller.release()
+
+
+@autoscale.command(cls=Command)
+def ray(
+    fleet: Annotated[Path, typer.Argument(help="A fleet file (YAML).", metavar="FLEET")],
+    *,
+    metrics: Annotated[
+        list[str],
+        typer.Option(help="Where the pipeline tells its metrics, as Prometheus reads them; may be repeated."),
+    ],
+    max: Annotated[int, typer.Option(min=1, help="Most replicas.")],
+    min: Annotated[int, typer.Option(min=0, help="Fewest replicas.")] = 1,
+    requests_per_replica: Annotated[
+        int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
+    ] = 32,
+    settle_s: Annotated[
+        float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
+    ] = 60.0,
+    interval_s: Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")] = 2.0,
+    address: Annotated[
+        str | None, typer.Option(help="Address of the cluster's dashboard; by default that of the file.")
+    ] = None,
+) -> None:
+    """Scale a fleet on Ray to the number of replicas that a pipeline's metrics ask for, until Ctrl-C or
+    SIGTERM.
+
+    What cannot be read changes nothing. Run one for a fleet: Serve cannot tell two of them apart.
+    """
+    import asyncio
+
+    from forebay.autoscale.base import Limits
+    from forebay.deploy.controller.decision import Decider
+    from forebay.deploy.ray.load import load_fleet
+
+    decider = Decider(Limits(min, max), requests_per_replica, settle_s)
+    for url in metrics:
+        if not url.startswith(("http://", "https://")):
+            raise SettingError(f"--metrics: expected an http:// address, found {url[:200]!r}")
+    spec = load_fleet(fleet, (), address)
+    _log_to_stderr()
+    asyncio.run(_scale_on_ray(spec.address, spec.name, metrics, decider, interval_s))
+
+
+async def _scale_on_ray(
+    address: str, name: str, metrics: list[str], decider: Decider, interval_s: float
+) -> None:
+    import asyncio
+    from functools import partial
+
+    import aiohttp
+
+    from forebay.clock import SystemClock
+    from forebay.deploy.ray.autoscale import RayScaler, read_text
+    from forebay.ray_serve.rest import ServeRest
+
+    async with ServeRest(address) as rest, aiohttp.ClientSession() as http:
+        scaler = RayScaler(rest, name, metrics, decider, SystemClock(), partial(read_text, http))
+        while True:
+            await scaler.round()
+            await asyncio.sleep(interval_s)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

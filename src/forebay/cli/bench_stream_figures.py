@@ -1,0 +1,255 @@
+"""Measured pipelines on the terminal, in a document and on a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
+from forebay.cli.output import results_console, say, shows_text, write_json
+from forebay.errors import ForebayError, SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forebay.bench.metrics import Distribution
+    from forebay.bench.stream.book import Progress
+    from forebay.bench.stream.document import MeasuredStream
+    from forebay.bench.stream.rate_search import Trial
+
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+def trial_words(trial: Trial) -> str:
+    """What came of a rate that was tried."""
+    if trial.doubts:
+        return f"cannot be told: {'; '.join(trial.doubts)}"
+    return "sustained" if trial.sustained else f"not sustained: {trial.why}"
+
+
+def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
+    """What a search gave, in one line."""
+    if found_per_s is None:
+        return "no rate was found that is sustained each time"
+    above = "" if high_per_s is None else f"; {high_per_s:.4g} are not"
+    return f"{found_per_s:.4g} events/s are sustained{above}"
+
+
+Answer = Callable[[Sequence["MeasuredStream"], Mapping[str, Any], "Console"], None]
+"""Shows what a document of these runs says besides them."""
+
+
+def show_rate(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
+    """What a search for the highest sustained rate gave."""
+    say(console, "")
+    for words in document["invalid"]:
+        say(console, f"INVALID: {words}", style="red")
+    say(console, rate_words(document["sustained_per_s"], document["not_sustained_per_s"]), style="bold")
+
+
+@contextmanager
+def reported(
+    found: list[MeasuredStream],
+    json: str | None,
+    html: Path | None,
+    *,
+    command: str = "stream",
+    more: Callable[[], dict[str, Any]] = dict,
+    judged: bool = True,
+    answer: Answer | None = None,
+) -> Iterator[None]:
+    """Around what measures: at its end, also after an error or Ctrl-C, write and show the runs that are
+    there, and end the command with its exit status. The document has `more` besides. Not `judged`: a run that
+    is INVALID does not make it end with 1. `answer`: shows what the command was for, below the runs."""
+    from forebay.bench.stream.document import stream_document, write_stream
+
+    failure: BaseException | None = None
+    try:
+        yield
+    except (ForebayError, KeyboardInterrupt) as error:
+        if not found:
+            raise
+        failure = error
+    document = {**stream_document(found, command), **more()}
+    if json is not None and shows_text(json):
+        write_stream(Path(json), found, document)
+    else:
+        write_json(json, document)
+    if html is not None:
+        write_page(html, found, command)
+    if shows_text(json):
+        for measured in found:
+            show_stream(measured, results_console())
+        if answer is not None:
+            answer(found, document, results_console())
+    if isinstance(failure, ForebayError):
+        raise failure
+    last = found[-1].run
+    if last.failure is None and (failure is not None or not last.complete):
+        raise typer.Exit(INTERRUPTED_STATUS)
+    if judged and not all(measured.verdict.valid for measured in found):
+        raise typer.Exit(INVALID_STATUS)
+
+
+def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
+    """Write the runs as a page. Raises `SettingError` where it cannot be written."""
+    from forebay.bench.report.html_stream import stream_page
+    from forebay.files import write_atomic
+
+    try:
+        write_atomic(path, stream_page(found, command).encode())
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(
+        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("")
+
+        def tell(passed_s: float, progress: Progress) -> None:
+            lag = max(0, progress.due - progress.done)
+            failed = f", {progress.failed} dead letters" if progress.failed else ""
+            words = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"
+            bar.update(task, description=words, total=progress.total, completed=progress.done)
+            bar.refresh()
+
+        yield tell
+
+
+def show_stream(measured: MeasuredStream, console: Console) -> None:
+    """One run: its verdict, its rates, and where its events' time went."""
+    from rich.table import Table
+
+    from forebay.bench.stream.figures import stages_of
+
+    figures, verdict, run = measured.figures, measured.verdict, measured.run
+    say(console, "")
+    say(console, load_words(run.asked), style="bold")
+    say(console, verdict.word, style="green" if verdict.valid else "red")
+    for words in (*verdict.reasons, *verdict.notes):
+        say(console, f"  {words}")
+    for words in headlines(measured):
+        say(console, words)
+    table = Table("ms", "mean", *(f"p{percentile:g}" for percentile in PERCENTILES), "max", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, distribution in figures.latency.items():
+        table.add_row(f"event time to {name}", *_ms(distribution))
+    for name, (_, _, waited) in stages_of(run).items():
+        if name in figures.stages:
+            table.add_row(f"  {waited}", *_ms(figures.stages[name]))
+    if figures.watermark_delay is not None:
+        table.add_row("watermark behind the clock", *_ms(figures.watermark_delay))
+    if "duration_s" in figures.checkpoint:
+        table.add_row("checkpoint", *_ms(figures.checkpoint["duration_s"]))
+    console.print(table)
+
+
+def headlines(measured: MeasuredStream) -> Iterator[str]:
+    """What a run gave, in a few lines of text."""
+    figures = measured.figures
+    noun = measured.run.noun
+    counts = f"{figures.committed} of {figures.offered} {noun}s committed"
+    others = (
+        ("dead letters", figures.failed),
+        ("lost", figures.lost),
+        ("doubled", figures.doubled),
+        ("of other events", figures.miscounted),
+    )
+    yield ", ".join((counts, *(f"{count} {name}" for name, count in others if count)))
+    yield from causes(measured)
+    yield (
+        f"due {figures.offered_per_s:.2f}/s, answered {figures.answered_per_s:.2f}/s, committed "
+        f"{figures.committed_per_s:.2f}/s"
+    )
+    if measured.slo is not None and figures.goodput is not None and figures.good_per_s is not None:
+        yield (
+            f"goodput {figures.goodput:.1%}, {figures.good_per_s:.2f} {noun}s/s {measured.slo.until} within "
+            f"{measured.slo.within_s * 1000:g} ms"
+        )
+    for name, slope in figures.lag.items():
+        growth = (
+            ""
+            if slope is None
+            else f", grew by {slope.per_s:+.3f}/s (95 % interval {slope.low:+.3f} to {slope.high:+.3f})"
+        )
+        yield f"lag, {noun}s not {name}: at most {figures.most_lag[name]}{growth}"
+    failed = f", {figures.failed_checkpoints} failed" if figures.failed_checkpoints else ""
+    yield f"{figures.checkpoints} checkpoints{failed}"
+
+
+MOST_CAUSES = 3
+
+
+def causes(measured: MeasuredStream) -> Iterator[str]:
+    """Why there are dead letters: the most frequent causes, each with the words of its first one."""
+    run = measured.run
+    both = run.events if run.results is None else (*run.events, *run.results)
+    errors = [each.error for each in both if each.error is not None]
+    first = {error.partition(":")[0]: error for error in reversed(errors)}
+    counts = Counter(error.partition(":")[0] for error in errors)
+    for cause, count in counts.most_common(MOST_CAUSES):
+        yield f"{count} of {sum(counts.values())} dead letters: {first[cause]}"
+
+
+def load_words(asked: Mapping[str, Any]) -> str:
+    """What was asked for, in one line."""
+    schedule = dict(asked["schedule"])
+    kind = schedule.pop("kind")
+    settings = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in schedule.items()
+    )
+    pipeline = asked["pipeline"]
+    window = f"; {pipeline['window']} windows" if pipeline.get("window") else ""
+    spans = (f" {name} {value:g} s" for name, value in _spans(pipeline))
+    return f"{pipeline['name']}: {asked['events']} events, {kind} {settings}{window}{','.join(spans)}"
+
+
+def _spans(pipeline: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name in ("size", "step", "gap", "every"):
+        if (value := pipeline.get(f"window_{name}_s")) is not None:
+            yield name, value
+
+
+def _ms(found: Distribution) -> Iterator[str]:
+    values = [found.mean, *(found.percentiles.get(number) for number in PERCENTILES), found.maximum]
+    for value_s in values:
+        yield "–" if value_s is None else f"{value_s * 1000:.1f}"
+
+
+def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
+    """The runs beside each other, and how each kill was recovered from."""
+    say(console, "")
+    from rich.table import Table
+
+    from forebay.bench.stream.kills import next_result_s
+
+    table = Table("run", "goodput", "good events/s", "lost", "doubled", "dead letters", box=None)
+    for measured in found:
+        figures = measured.figures
+        table.add_row(
+            f"{len(measured.run.kills)} of {measured.run.planned_kills} kills",
+            "–" if figures.goodput is None else f"{figures.goodput:.1%}",
+            "–" if figures.good_per_s is None else f"{figures.good_per_s:.2f}",
+            *map(str, (figures.lost, figures.doubled, figures.failed)),
+        )
+    console.print(table)
+    for measured in found:
+        for killed in measured.run.kills:
+            after_s = next_result_s(killed, measured.run.followed)
+            back = "no result came after it" if after_s is None else f"next result {after_s:.1f} s later"
+            say(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")

@@ -1,0 +1,78 @@
+"""`forebay fleet status`: the replicas of runs that start and stop them, and why there are so many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forebay.cli.output import (
+    Command,
+    JsonFile,
+    check_json,
+    check_writable,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+fleet = typer.Typer(help="Replicas that runs start and stop by themselves.", no_args_is_help=True)
+
+
+@fleet.callback()
+def _fleet() -> None:
+    """Keep `status` a command of its own though it is the only one."""
+
+
+@fleet.command(cls=Command)
+def status(
+    *,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the course of the run to this PNG, SVG or PDF; needs the extra `plot`."),
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Show the runs on this machine that scale their replicas: state, load, and why the last decision."""
+    from forebay.runtime.scaling.picture import draw_course
+    from forebay.runtime.scaling.record import read_course, running_statuses
+    from forebay.simulate.figures import check_drawing
+
+    check_json(json)
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_drawing(plot)
+    found = list(running_statuses(load_settings()))
+    if plot is not None:
+        if len(found) != 1:
+            raise SettingError(f"--plot: expected one run whose replicas are scaled, found {len(found)}")
+        draw_course(plot, read_course(Path(found[0]["course"])), str(found[0]["pipeline"]))
+    write_json(json, {"runs": found})
+    if shows_text(json):
+        _show(found)
+
+
+def _show(runs: list[dict[str, Any]]) -> None:
+    from rich.table import Column, Table
+
+    console = results_console()
+    if not runs:
+        say(console, "No run scales its replicas. `forebay run PIPELINE --replicas 0..2` does.")
+    for run in runs:
+        decision = run["decision"]
+        say(
+            console,
+            f"{run['pipeline']} (process {run['pid']}): {decision['ready']} ready, {decision['wanted']} "
+            f"wanted; {decision['waiting']} records wait, {decision['running']:.0f} are at replicas",
+        )
+        say(console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else ""))
+        names = ("url", "state", "since_s", "in_flight", "cores", "log")
+        table = Table(*(Column(name, overflow="fold") for name in names), box=None)
+        for row in run["replicas"]:
+            table.add_row(*(str(row[name]) for name in names))
+        if run["replicas"]:
+            console.print(table)

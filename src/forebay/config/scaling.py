@@ -1,0 +1,89 @@
+"""How many replicas answer a pipeline, in its file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, Strict
+
+from forebay.autoscale.base import MOST_REPLICAS, Limits, ReplicaSpeed, Timings
+from forebay.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
+from forebay.autoscale.settings import ScalingSettings
+from forebay.documents import suggestion
+from forebay.documents.fields import Model, PositiveFloat, PositiveInt, wrong
+from forebay.errors import SettingError
+
+RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
+
+
+def _policy(name: str) -> str:
+    names = SCALING_POLICIES.names()
+    if name not in names:
+        raise wrong(f"expected one of {', '.join(names)}; found {name[:80]!r}{suggestion(name, names)}")
+    return name
+
+
+class ScalingSpec(Model):
+    """How many replicas answer, and by which policy."""
+
+    policy: Annotated[str, AfterValidator(_policy)] = Field(
+        DEFAULT_SCALING, description="Scaling policy; docs/autoscaling.md lists them."
+    )
+    min: Annotated[int, Strict(), Field(ge=0, le=MOST_REPLICAS)] = Field(
+        0, description="Fewest replicas. With 0, none runs while nothing waits."
+    )
+    max: Annotated[int, Strict(), Field(ge=1, le=MOST_REPLICAS)] = Field(description="Most replicas.")
+    slo_s: PositiveFloat = Field(
+        60.0, le=1e6, description="How long a record may wait until its answer begins."
+    )
+    boot_s: PositiveFloat = Field(
+        60.0, le=1e6, description="How long a replica takes to start; learned once one has started."
+    )
+    every_s: PositiveFloat = Field(5.0, ge=0.5, le=3600, description="Time from one decision to the next.")
+    prompt_tokens_per_s: PositiveFloat = Field(
+        5000.0,
+        description="Tokens of prompts that a busy replica takes in, if it does nothing else. Corrected by "
+        "what is seen, with `answer_tokens_per_s`, in the same ratio.",
+    )
+    answer_tokens_per_s: PositiveFloat = Field(
+        500.0, description="Tokens of answers that a busy replica gives, of all its requests together."
+    )
+    requests_per_replica: PositiveInt = Field(
+        128, le=100_000, description="Requests that one replica runs at once."
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the values together, each with its key."""
+        if self.min > self.max:
+            yield "scaling.min", f"expected at most scaling.max ({self.max}), found {self.min}"
+
+    def settings(self, answer_tokens: int) -> ScalingSettings:
+        """The same as a value; an answer is expected to have half of `answer_tokens`, its most, until one has
+        come."""
+        return ScalingSettings(
+            limits=Limits(self.min, self.max),
+            policy=self.policy,
+            slo_s=self.slo_s,
+            timings=Timings(self.boot_s, interval_s=self.every_s),
+            speed=ReplicaSpeed(
+                1 / self.prompt_tokens_per_s, 1 / self.answer_tokens_per_s, self.requests_per_replica
+            ),
+            answer_tokens=max(answer_tokens / 2, 1.0),
+        )
+
+
+def replicas_settings(text: str) -> list[str]:
+    """`--replicas 0..2`, or a fixed number, as `--set` would have it. Raises `SettingError`."""
+    found = RANGE.fullmatch(text.strip())
+    if found is None:
+        raise SettingError(f"--replicas: expected a number or a range such as 0..2, found {text[:80]!r}")
+    least, most = int(found[1]), int(found[2] or found[1])
+    if least > most:
+        raise SettingError(
+            f"--replicas: expected the smaller number first, found {text}: write {most}..{least}"
+        )
+    if most == 0:
+        raise SettingError("--replicas: expected at least one replica at most, found 0")
+    return [f"scaling.min={least}", f"scaling.max={most}"]

@@ -1,0 +1,165 @@
+"""What the controller asks of the API server and of the pipeline's pods: a few calls, each of which blocks
+for some seconds at most and raises `DeployError`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from forebay.deploy.controller.decision import DeploymentState
+from forebay.deploy.controller.exposition import MAX_CHARS
+from forebay.deploy.controller.lease import LeaseState
+from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT
+from forebay.errors import DeployError
+from forebay.kube.refusal import plain, refusal, unreachable
+
+if TYPE_CHECKING:
+    import httpx2
+
+MANAGER = "forebay-autoscale"
+TIMEOUT_S = 3.0
+MAX_PODS = 200
+Scrape = Callable[[str], str]
+"""The text at a URL. Raises `DeployError` where there is none."""
+
+
+class Changed(DeployError):
+    """Another one has written the object since it was read."""
+
+
+class Missing(DeployError):
+    """There is no such object."""
+
+
+class ClusterCalls:
+    """The API server, in one namespace."""
+
+    def __init__(self, http: httpx2.Client, namespace: str) -> None:
+        self._http = http
+        self.namespace = namespace
+
+    def deployment(self, name: str) -> DeploymentState:
+        """A Deployment as it is."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}"
+        return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
+
+    def scale(self, state: DeploymentState, wanted: int) -> None:
+        """Set the number of replicas, through the `scale` subresource. Raises `Changed` where the Deployment
+        is no longer as it was read."""
+        body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
+        self._ask(
+            "PATCH",
+            f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{state.name}/scale",
+            f"Deployment {state.name}",
+            params={"fieldManager": MANAGER},
+            headers={"content-type": "application/merge-patch+json"},
+            content=orjson.dumps(body),
+        )
+
+    def pod_addresses(self, selector: str) -> tuple[str, ...]:
+        """The addresses of the pods with these labels that run."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        listed = self._ask("GET", path, "pods", params={"labelSelector": selector, "limit": str(MAX_PODS)})
+        statuses = [each.get("status") or {} for each in listed.get("items") or ()]
+        return tuple(
+            str(each["podIP"]) for each in statuses if each.get("phase") == "Running" and each.get("podIP")
+        )
+
+    def tell(
+        self, state: DeploymentState, reason: str, message: str, at: str, *, warning: bool = False
+    ) -> None:
+        """Write an Event of the Deployment; `at` is the moment in RFC 3339."""
+        body = {
+            "metadata": {"name": f"{state.name}.{uuid.uuid4().hex[:16]}", "namespace": self.namespace},
+            "involvedObject": {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "name": state.name,
+                "namespace": self.namespace,
+                "uid": state.uid,
+            },
+            "reason": reason,
+            "message": message[:1024],
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": MANAGER},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        self._ask("POST", path, "Event", content=orjson.dumps(body))
+
+    def lease(self, name: str) -> LeaseState | None:
+        """A Lease as it is; None where there is none."""
+        try:
+            return LeaseState.parse(self._ask("GET", f"{self._leases}/{name}", f"Lease {name}"))
+        except Missing:
+            return None
+
+    def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
+        """Make a Lease, or replace the one that was `found`. Raises `Changed` where it is another one by
+        now."""
+        metadata = {"name": name, "namespace": self.namespace}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        if found is None:
+            self._ask("POST", self._leases, f"Lease {name}", content=orjson.dumps(body))
+        else:
+            metadata["resourceVersion"] = found.version
+            self._ask("PUT", f"{self._leases}/{name}", f"Lease {name}", content=orjson.dumps(body))
+
+    @property
+    def _leases(self) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+
+    def _ask(self, method: str, path: str, what: str, **arguments: Any) -> Mapping[str, Any]:
+        import httpx2
+        from lightkube.core.exceptions import ConfigError
+
+        try:
+            answer = self._http.request(method, path, timeout=TIMEOUT_S, **arguments)
+        except httpx2.HTTPError as error:
+            raise DeployError(f"{what}: {unreachable(str(self._http.base_url), error)}") from None
+        except (ConfigError, OSError) as error:
+            raise DeployError(f"{what}: the log-in failed: {plain(str(error))[:300]}") from None
+        if not answer.is_success:
+            found = refusal(answer.status_code, answer.reason_phrase, answer.content)
+            if found.code == 409:
+                raise Changed(f"{what}: {found.said}")
+            if found.code == 404 and "namespaces" not in found.said:
+                raise Missing(f"{what}: there is none in the namespace {self.namespace}: {found.said}")
+            raise DeployError(f"{what}: {found.text(self.namespace)}")
+        try:
+            body = orjson.loads(answer.content)
+        except orjson.JSONDecodeError:
+            body = None
+        if not isinstance(body, dict):
+            raise DeployError(f"{what}: the API server's answer is no object")
+        return body
+
+
+def metrics_url(address: str) -> str:
+    """Where a pod of the pipeline has its metrics."""
+    return f"http://{f'[{address}]' if ':' in address else address}:{FLINK_METRICS_PORT}/metrics"
+
+
+def scrape(url: str) -> str:
+    """The text at `url`, read without proxies and at most so long. Raises `DeployError`."""
+    import httpx2
+
+    try:
+        with (
+            httpx2.Client(trust_env=False, timeout=TIMEOUT_S) as http,
+            http.stream("GET", url) as answer,
+        ):
+            answer.raise_for_status()
+            found = bytearray()
+            for chunk in answer.iter_bytes():
+                found += chunk
+                if len(found) > MAX_CHARS:
+                    raise DeployError(f"{url}: more than {MAX_CHARS >> 20} MiB of metrics")
+            return found.decode("utf-8", "replace")
+    except httpx2.HTTPError as error:
+        raise DeployError(f"{url} tells no metrics: {str(error) or type(error).__name__}") from None

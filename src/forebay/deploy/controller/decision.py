@@ -1,0 +1,130 @@
+"""How many replicas a Deployment is to have. Pure: the moment is passed in, nothing is asked or written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
+from forebay.autoscale.proportional import Hold
+from forebay.deploy.controller.exposition import PipelineSays
+from forebay.errors import DeployError
+
+ANY_SPEED_S = 1.0
+"""The wanted number comes from the pipeline: no work is counted here."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """A Deployment as it was read. `version` is what a patch must name, so that it fails where another one
+    has written since. `trouble`: why replicas that it ought to have do not come; empty where they do."""
+
+    name: str
+    uid: str
+    version: str
+    replicas: int
+    ready: int
+    trouble: str = ""
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> DeploymentState:
+        """Of the object that the API server gives. Raises `DeployError` for another form."""
+        try:
+            metadata, status = body["metadata"], body.get("status") or {}
+            replicas, ready = body["spec"]["replicas"], status.get("readyReplicas", 0)
+            if type(replicas) is not int or type(ready) is not int:
+                raise TypeError("expected whole numbers of replicas")
+            conditions = {str(each["type"]): each for each in status.get("conditions") or ()}
+            return cls(
+                str(metadata["name"]),
+                str(metadata["uid"]),
+                str(metadata["resourceVersion"]),
+                replicas,
+                ready,
+                _trouble(conditions),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DeployError(f"the API server's Deployment is of an unknown form: {error}") from None
+
+
+def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
+    if failure.get("status") == "True":
+        return f"pods are refused: {str(failure.get('message', ''))[:500]}"
+    if progress.get("status") == "False":
+        return f"a replica does not get ready: {str(progress.get('message', ''))[:500]}"
+    return ""
+
+
+@dataclass(slots=True)
+class _AsSaid:
+    """The pipeline's own policy has decided; fewer replicas must have been enough for a while."""
+
+    hold: Hold
+    wanted: int = 0
+
+    def decide(self, signals: Signals) -> Decision:
+        held = self.hold.add(self.wanted, signals.now_s)
+        if held == self.wanted:
+            return Decision(held, f"the pipeline wants {self.wanted}")
+        return Decision(held, f"the pipeline wants {self.wanted}, and wanted {held} a while ago")
+
+
+@dataclass(slots=True)
+class Decider:
+    """Decides for one Deployment, and remembers what the pipeline wanted lately.
+
+    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then.
+    `limits` hold where anything changes; never are there fewer replicas than requests in flight need, at
+    `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
+    nothing. While pods are refused, or one does not get ready, no more are asked for.
+    """
+
+    limits: Limits
+    requests_per_replica: int = 32
+    settle_s: float = 60.0
+    _said: PipelineSays = field(default_factory=PipelineSays, init=False)
+    _heard_s: float = field(init=False)
+    _begun: bool = field(default=False, init=False)
+    _policy: _AsSaid = field(init=False)
+    _scaler: Scaler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._heard_s = -math.inf
+        self._policy = _AsSaid(Hold(self.settle_s))
+        speed = ReplicaSpeed(ANY_SPEED_S, ANY_SPEED_S, self.requests_per_replica)
+        self._scaler = Scaler(self._policy, speed, self.limits)
+
+    def hear(self, said: PipelineSays, now_s: float) -> None:
+        """Take over what the pipeline says; without a wanted number nothing was heard."""
+        if said.wanted is not None:
+            self._said, self._heard_s = said, now_s
+            self._policy.wanted = said.wanted
+
+    def decide(self, state: DeploymentState, now_s: float) -> Decision:
+        """The number of replicas, and why."""
+        age_s = now_s - self._heard_s
+        if age_s > self.limits.stale_after_s:
+            since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
+            why = f"the pipeline has told no wanted number {since}: nothing changes"
+            # What there is counts as wanted, so that the first number after it takes none away at once.
+            self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)
+            return Decision(state.replicas, why)
+        if not self._begun:
+            self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)
+        self._begun = True
+        ready = min(state.ready, state.replicas)
+        signals = Signals(
+            now_s,
+            ready=ready,
+            starting=(0.0,) * (state.replicas - ready),
+            running=self._said.in_flight,
+            age_s=age_s,
+        )
+        decision = self._scaler.decide(signals)
+        if state.trouble and decision.wanted > state.replicas:
+            why = f"{decision.reason}; no more than {state.replicas} are asked for: {state.trouble}"
+            return Decision(state.replicas, why)
+        return decision

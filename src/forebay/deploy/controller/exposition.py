@@ -1,0 +1,49 @@
+"""What the pipeline's pods tell: Prometheus' text format, of which only numbers by metric are read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+
+MAX_CHARS = 16 << 20
+MAX_WANTED = 10_000
+SAMPLE = re.compile(
+    r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*$',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSays:
+    """How many replicas are wanted, None where no pod says it, and the requests in flight in all pods."""
+
+    wanted: int | None = None
+    in_flight: float = 0.0
+
+
+def values(text: str, metric: str) -> tuple[float, ...]:
+    """The finite values of a metric, over all its labels."""
+    found = []
+    for match in SAMPLE.finditer(text):
+        if match[1] != metric:
+            continue
+        try:
+            value = float(match[2])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            found.append(value)
+    return tuple(found)
+
+
+def what_pipeline_says(texts: Iterable[str]) -> PipelineSays:
+    """What all pods of a pipeline say together. Every subtask that decides sees its own share of the stream:
+    the largest number counts."""
+    every = list(texts)
+    wanted = [value for text in every for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
+    in_flight = sum(max(0.0, value) for text in every for value in values(text, IN_FLIGHT))
+    return PipelineSays(math.ceil(max(wanted)) if wanted else None, in_flight)

@@ -1,0 +1,151 @@
+"""The controller's rounds: read, decide, patch, say why. Whatever fails changes nothing, and the next round
+begins anew from what the API server says then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from forebay.autoscale.base import Limits
+from forebay.clock import Clock
+from forebay.deploy.controller.cluster import Changed, ClusterCalls, Scrape, metrics_url
+from forebay.deploy.controller.decision import Decider, DeploymentState
+from forebay.deploy.controller.exposition import PipelineSays, what_pipeline_says
+from forebay.deploy.controller.lease import Leadership
+from forebay.errors import DeployError
+
+log = logging.getLogger(__name__)
+
+TRIES = 4
+"""How often one round reads a Deployment anew that others write at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What is scaled, by whose word, and within which bounds. `pods` selects the pipeline's pods."""
+
+    deployments: Sequence[str]
+    pods: str
+    limits: Limits
+    requests_per_replica: int = 32
+    settle_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Controller:
+    """Scales the Deployments; every Deployment gets the number that the pipeline wants.
+
+    Of several controllers the one that holds a Deployment's Lease scales it; `identity` is this one's, which
+    no other has. Each patch names the version that was read, so that none overwrites what it has not seen.
+    """
+
+    scaling: Scaling
+    calls: ClusterCalls
+    scrape: Scrape
+    clock: Clock
+    identity: str
+    _deciders: dict[str, Decider] = field(init=False)
+    _leases: dict[str, Leadership] = field(init=False)
+    _told: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        names = self.scaling.deployments
+        self._deciders = {name: self._decider() for name in names}
+        self._leases = {
+            name: Leadership(self.calls, f"{name}-autoscale", self.identity, self.clock) for name in names
+        }
+
+    def _decider(self) -> Decider:
+        scaling = self.scaling
+        return Decider(scaling.limits, scaling.requests_per_replica, scaling.settle_s)
+
+    def round(self) -> None:
+        """Look once at everything, and scale what has to be. Raises nothing for what clusters do."""
+        said = self._heard()
+        for name, lease in self._leases.items():
+            try:
+                if not lease.held():
+                    # What this one remembers is old when it is its turn.
+                    self._deciders[name] = self._decider()
+                    self._warn(name, f"{name}: another controller scales it: {lease.holder}")
+                    continue
+                self._deciders[name].hear(said, self.clock.monotonic_s())
+                self._scale(name, self._deciders[name])
+            except DeployError as error:
+                self._warn(name, str(error))
+            else:
+                self._told.pop(name, None)
+
+    def release(self) -> None:
+        """Let another controller take over at once. Raises nothing."""
+        for lease in self._leases.values():
+            try:
+                lease.release()
+            except DeployError as error:
+                self._warn("release", str(error))
+
+    def _heard(self) -> PipelineSays:
+        texts, problems = [], []
+        try:
+            addresses = self.calls.pod_addresses(self.scaling.pods)
+        except DeployError as error:
+            self._warn("metrics", str(error))
+            return PipelineSays()
+        for address in addresses:
+            try:
+                texts.append(self.scrape(metrics_url(address)))
+            except DeployError as error:
+                problems.append(str(error))
+        said = what_pipeline_says(texts)
+        if said.wanted is not None:
+            self._told.pop("metrics", None)
+            return said
+        why = "; ".join(problems[:4]) or f"{len(addresses)} pods with {self.scaling.pods} tell it not"
+        self._warn("metrics", f"the wanted number of replicas is not known: {why}")
+        return said
+
+    def _scale(self, name: str, decider: Decider) -> None:
+        for left in reversed(range(TRIES)):
+            state = self.calls.deployment(name)
+            decision = decider.decide(state, self.clock.monotonic_s())
+            if decision.wanted == state.replicas:
+                self._trouble(state, decision.reason)
+                return
+            try:
+                self.calls.scale(state, decision.wanted)
+            except Changed:
+                if not left:
+                    raise
+                continue
+            message = f"{state.replicas} -> {decision.wanted} replicas: {decision.reason}"
+            log.info("%s: %s", name, message)
+            self._event(state, "Scaled", message)
+            return
+
+    def _trouble(self, state: DeploymentState, reason: str) -> None:
+        """Say once why replicas that are wanted do not come."""
+        key = f"trouble of {state.name}"
+        if not state.trouble:
+            self._told.pop(key, None)
+        elif self._told.get(key) != state.trouble:
+            self._told[key] = state.trouble
+            log.warning("%s: %s; %s", state.name, reason, state.trouble)
+            self._event(state, "ReplicasMissing", state.trouble, warning=True)
+
+    def _event(self, state: DeploymentState, reason: str, message: str, *, warning: bool = False) -> None:
+        at = datetime.fromtimestamp(self.clock.wall_ms() / 1000, timezone.utc)
+        try:
+            self.calls.tell(state, reason, message, at.strftime("%Y-%m-%dT%H:%M:%SZ"), warning=warning)
+        except DeployError as error:
+            # The scale is right all the same.
+            self._warn("events", str(error))
+
+    def _warn(self, key: str, text: str) -> bool:
+        """Log what is new; whether it is."""
+        if self._told.get(key) == text:
+            return False
+        self._told[key] = text
+        log.warning("%s", text)
+        return True

@@ -1,0 +1,106 @@
+"""The controller that scales the replicas where there is neither KEDA nor an adapter of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.deploy.kubernetes.deployment import PIPELINE, Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.pods import container_security, pod_security, scratch, with_volumes
+from forebay.deploy.kubernetes.rbac import Rule, role
+from forebay.deploy.kubernetes.settings import ScalingSpec
+
+AUTOSCALER = "autoscaler"
+INTERVAL_S = 2
+
+
+def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
+    """All that the controller needs, in the order in which it is applied."""
+    name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
+    yield manifest(
+        AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels
+    )
+    why = (
+        "It reads the replicas, patches their number, finds the pipeline's pods, and writes down why. Its "
+        "Leases say which of two controllers scales."
+    )
+    yield from role(deployment, AUTOSCALER, _rules(deployment), why)
+    yield _deployment(deployment, scaling)
+
+
+def _rules(deployment: Deployment) -> list[Rule]:
+    names = [pool.name for pool in deployment.pools()]
+    return [
+        {"apiGroups": ["apps"], "resources": ["deployments"], "resourceNames": names, "verbs": ["get"]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments/scale"],
+            "resourceNames": names,
+            "verbs": ["patch"],
+        },
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [f"{name}-autoscale" for name in names],
+            "verbs": ["get", "update"],
+        },
+        # Before an object is there, its name is no reason to allow or to refuse it.
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    ]
+
+
+def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
+    chosen = deployment.selector(AUTOSCALER)
+    pods = ",".join(f"{key}={value}" for key, value in deployment.selector(PIPELINE).items())
+    volumes, mounts = with_volumes([scratch("tmp", "/tmp", "64Mi")])
+    container: dict[str, Any] = {
+        "name": AUTOSCALER,
+        "image": scaling.image,
+        "args": [
+            "autoscale",
+            "kubernetes",
+            *(pool.name for pool in deployment.pools()),
+            f"--pods={pods}",
+            f"--min={scaling.min}",
+            f"--max={scaling.max}",
+            f"--requests-per-replica={scaling.requests_per_replica}",
+            f"--settle-s={scaling.settle_s}",
+            f"--interval-s={INTERVAL_S}",
+        ],
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    content = {
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": chosen},
+            "template": {
+                "metadata": {"labels": deployment.labels(AUTOSCALER)},
+                "spec": {
+                    "serviceAccountName": deployment.name(AUTOSCALER),
+                    "automountServiceAccountToken": True,
+                    "enableServiceLinks": False,
+                    "securityContext": pod_security(),
+                    "containers": [container],
+                    "volumes": volumes,
+                },
+            },
+        }
+    }
+    return manifest(
+        AUTOSCALER,
+        "apps/v1",
+        "Deployment",
+        deployment.name(AUTOSCALER),
+        content,
+        labels=deployment.labels(AUTOSCALER),
+        notes={
+            ("spec", "strategy"): "One at a time: a second one would only wait for the first one's Lease."
+        },
+    )

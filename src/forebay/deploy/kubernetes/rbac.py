@@ -1,0 +1,32 @@
+"""What a component may ask of the API server, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from forebay.deploy.kubernetes.deployment import Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+
+GROUP = "rbac.authorization.k8s.io"
+Rule = dict[str, Any]
+ENDPOINTS: Rule = {
+    "apiGroups": ["discovery.k8s.io"],
+    "resources": ["endpointslices"],
+    "verbs": ["list", "watch"],
+}
+"""What a router needs."""
+
+
+def role(deployment: Deployment, component: str, rules: Sequence[Rule], why: str) -> Iterator[Manifest]:
+    """A Role with these rules, and what gives it to the component's service account."""
+    name, labels = deployment.name(component), deployment.labels(component)
+    version = f"{GROUP}/v1"
+    yield manifest(
+        component, version, "Role", name, {"rules": list(rules)}, labels=labels, notes={("rules",): why}
+    )
+    binding = {
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name}],
+    }
+    yield manifest(component, version, "RoleBinding", name, binding, labels=labels)

@@ -1,0 +1,1 @@
+"""A fleet on a Ray cluster: each replica of Ray Serve owns one engine."""

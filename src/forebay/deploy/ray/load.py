@@ -1,0 +1,38 @@
+"""From a fleet file to a checked `RayFleetSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from forebay.config import set_values
+from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.documents import Where, check_document, known_paths, read_document
+from forebay.errors import SettingError
+from forebay.secret_text import secrets_written_in
+
+WHAT = "Ray fleet"
+
+
+def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
+    """The fleet in the file at `path`; blocks on the file system.
+
+    `settings` are `key=value`, which win, and so does `address`. Raises `SettingError` with one line per
+    mistake, also for what looks like a secret: who may look at the cluster can read it there.
+    """
+    value, lines = read_document(path, WHAT)
+    given: list[Where] = []
+    if isinstance(value, dict):
+        given = set_values(value, settings, known_paths(RayFleetSpec, value))
+        if address is not None:
+            value["address"] = address
+            given.append(("address",))
+    spec = check_document(RayFleetSpec, value, what=WHAT, name=str(path), lines=lines, given=given)
+    problems = [
+        f"{path}: {key}: it looks like a secret, and everybody who sees the cluster could read it: set the "
+        f"variable on the nodes, whose environment the engines have"
+        for key in secrets_written_in(value)
+    ]
+    if problems:
+        raise SettingError("\n".join(problems))
+    return spec

@@ -1,0 +1,169 @@
+"""What runs on the Ray cluster: a deployment of Ray Serve of which each replica owns one engine.
+
+It needs Ray and the standard library, and Forebay of the same version beside it. Requests do not come this
+way: routers call the engine's own address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray import serve
+
+from forebay.deploy.drain import drain
+from forebay.ray_serve.ports import DEPLOYMENT, Ports
+
+PR_SET_PDEATHSIG = 1
+NOTICE_S = 3.0
+"""Routers look twice a second: after this, none sends to a replica that leaves."""
+LOOK_S = 0.2
+HEALTH_TIMEOUT_S = 5.0
+END_S = 5.0
+LINES = 20
+MAX_SAID = 1500
+
+
+class Engine:
+    """One replica: it starts the engine, is ready once that is healthy, ends at once if it ends, and lets it
+    finish before it is taken away."""
+
+    def __init__(
+        self, command: Sequence[str], first_port: int, ports: int, startup_s: float, drain_s: float
+    ) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ends = False
+        self._drain_s = drain_s
+        self.host = ray.util.get_node_ip_address()
+        self.port = Ports(first_port, ports).of(os.getpid())
+        places = {"{host}": self.host, "{port}": str(self.port)}
+        self._last: deque[str] = deque(maxlen=LINES)
+        try:
+            self._process = subprocess.Popen(
+                [_placed(word, places) for word in command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_end_with_parent(),  # noqa: PLW1509 (nothing but one system call)
+            )
+        except OSError as error:
+            raise RuntimeError(f"the engine cannot be started: {command[0]}: {error.strerror}") from None
+        printing = threading.Thread(target=self._print, name="engine-output", daemon=True)
+        printing.start()
+        try:
+            self._wait_until_healthy(startup_s, printing)
+        except BaseException:
+            self._stop()
+            raise
+        threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
+
+    def url(self) -> str:
+        """The engine's address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def check_health(self) -> None:
+        """Called by Serve; raises where the engine does not answer that it is healthy."""
+        if not self._healthy():
+            raise RuntimeError(f"the engine at {self.url()} is not healthy")
+
+    def __del__(self) -> None:
+        """Called by Serve when the replica is taken away; it may block."""
+        if getattr(self, "_process", None) is not None and not self._ends:
+            self._ends = True
+            drain(self._drain_s, self.port, NOTICE_S, host=self.host)
+            self._stop()
+
+    def _wait_until_healthy(self, startup_s: float, printing: threading.Thread) -> None:
+        assert self._process is not None
+        end_s = time.monotonic() + startup_s
+        while True:
+            code = self._process.poll()
+            if code is not None:
+                printing.join(END_S)
+                raise RuntimeError(f"the engine ended with {code} before it was healthy: {self._said()}")
+            if self._healthy():
+                return
+            if time.monotonic() > end_s:
+                raise RuntimeError(
+                    f"the engine was not healthy after {startup_s:g} s (startup_s): {self._said()}"
+                )
+            time.sleep(LOOK_S)
+
+    def _said(self) -> str:
+        return " | ".join(self._last)[-MAX_SAID:] or "it has printed nothing"
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url()}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except (OSError, ValueError):
+            return False
+
+    def _print(self) -> None:
+        """What the engine prints goes to the replica's log; the last lines are kept for a message."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline(65_536):
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+            self._last.append(line.decode("utf-8", "replace").rstrip()[:500])
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        code = self._process.wait()
+        if not self._ends:
+            print(f"the engine at {self.url()} ended with {code}: the replica ends with it", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _stop(self) -> None:
+        self._ends = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def application(args: Mapping[str, Any]) -> serve.Application:
+    """The application of these arguments, which `forebay deploy ray` submits."""
+    return serve.deployment(name=DEPLOYMENT)(Engine).bind(
+        list(args["command"]),
+        int(args["first_port"]),
+        int(args["ports"]),
+        float(args["startup_s"]),
+        float(args["drain_s"]),
+    )
+
+
+def _placed(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _end_with_parent() -> Any:
+    """The kernel ends the engine when the thread that started it ends: with the replica, killed or not. The
+    thread is that of Serve's user code, which lives as long as the replica."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask

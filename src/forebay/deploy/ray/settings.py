@@ -1,0 +1,74 @@
+"""A fleet on Ray as a person writes it: where the cluster is, what a replica starts, how many there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from forebay.deploy.kubernetes.fields import Label, ResourceName, Seconds, Text, Variable
+from forebay.documents.fields import HttpUrl, Model, NotNegativeFloat, wrong
+from forebay.ray_serve.ports import MAX_PORTS
+
+MAX_ENTRIES = 100
+PLACES = ("{host}", "{port}")
+
+Words = Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)]
+
+
+class RayFleetSpec(Model):
+    """vLLM replicas as an application of Ray Serve."""
+
+    address: HttpUrl = Field(
+        "http://127.0.0.1:8265", description="Address of the cluster's dashboard; `--address` wins."
+    )
+    name: Label = Field(description="Name of the application; no other one on the cluster may have it.")
+    model: Text = Field(description="Model to serve: its name on the hub, or a folder on every node.")
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_ENTRIES)] = Field(
+        ("vllm", "serve", "{model}", "--host", "{host}", "--port", "{port}"),
+        description="What starts one engine. `{host}` and `{port}` are where it has to listen and must be "
+        "there; `{model}` is the model. What it prints is in the replica's log.",
+    )
+    args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
+    env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
+        {},
+        description="Environment variables of the replicas that are no secrets: these are set on the nodes.",
+    )
+    replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
+        1, description="Replicas to begin with; a fleet that is there keeps as many as it has."
+    )
+    cpu: NotNegativeFloat = Field(1.0, description="Processor cores that each replica takes from Ray.")
+    gpu: NotNegativeFloat = Field(0.0, description="Accelerators that each replica takes from Ray.")
+    resources: Annotated[dict[ResourceName | Label, NotNegativeFloat], Field(max_length=MAX_ENTRIES)] = Field(
+        {}, description="Further resources of Ray that each replica takes."
+    )
+    first_port: Annotated[int, Strict(), Field(ge=1024, le=65_535)] = Field(
+        20_000, description="First of the ports that engines listen on."
+    )
+    ports: Annotated[int, Strict(), Field(ge=100, le=MAX_PORTS)] = Field(
+        10_000,
+        description="How many ports there are. A replica's is the first one plus its process id modulo this "
+        "number, so that whoever knows the replica knows the engine's address.",
+    )
+    startup_s: Seconds = Field(1800, description="How long an engine may take until it is healthy.")
+    drain_s: Seconds = Field(
+        300, description="How long a replica that is taken away may take to finish what it has begun."
+    )
+    health_period_s: Annotated[int, Strict(), Field(ge=1, le=600)] = Field(
+        2, description="Pause between two looks at an engine; one that has ended is noticed at once."
+    )
+    proxies: Literal["Disabled", "HeadOnly", "EveryNode"] = Field(
+        "Disabled",
+        description="Where Ray Serve runs HTTP proxies, if it does not run yet; the engines need none. "
+        "Without a restart of Serve it cannot be changed.",
+    )
+
+    def model_post_init(self, context: object, /) -> None:
+        given = " ".join((*self.command, *self.args))
+        missing = [place for place in PLACES if place not in given]
+        if missing:
+            raise wrong(f"expected {' and '.join(missing)} in 'command', where the engine has to listen")
+        if self.first_port + self.ports > 65_536:
+            raise wrong(
+                f"expected ports up to 65535, found {self.ports} from {self.first_port}: lower 'ports'"
+            )

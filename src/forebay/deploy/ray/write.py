@@ -1,0 +1,24 @@
+"""The config of Ray Serve as a file that is kept with the code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forebay.config.plan import to_yaml
+from forebay.errors import SettingError
+
+FILE = "serve.yaml"
+HEAD = "# Made by `forebay deploy ray`: change the fleet file, and make it anew.\n"
+
+
+def write_config(config: Mapping[str, Any], folder: Path) -> Path:
+    """Write `serve.yaml`; returns its path. Raises `SettingError` where the folder cannot be written."""
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + to_yaml(dict(config)), encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"--out: {folder} cannot be written: {error.strerror}") from None
+    return path

@@ -1,0 +1,135 @@
+"""What jsonschema does not do in time linear in the answer: patterns, and items that must differ.
+
+An answer is text of others. With Python's own expressions, which backtrack, forty characters of it can keep a
+pattern like `^(x+)+$` busy for hours; with RE2 they cannot. Items that cannot be sorted the library compares
+each with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsonschema import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+from forebay.errors import SettingError
+
+MAX_QUOTE_CHARS = 100
+DIALECT = "$schema"
+VALUES = ("const", "default", "enum", "examples")
+"""What stands in them is no schema."""
+NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+"""What they hold are schemas by names, which are no keywords."""
+
+
+def search(pattern: str, text: str) -> bool:
+    """Whether `pattern`, as RE2 reads it, is anywhere in `text`. Raises `ValueError` where RE2 does not know
+    it: look-around and references to groups cannot be searched for in linear time."""
+    from pyarrow import compute  # takes a third of a second, and few schemas have patterns
+
+    return bool(compute.match_substring_regex(text, pattern=pattern).as_py())
+
+
+def check_linear(schema: Mapping[str, Any], path: str) -> None:
+    """Raises `SettingError` for a pattern that RE2 does not know, and for what jsonschema would check with
+    patterns of its own. `path` names the setting that the schema is."""
+    parts = dict(_subschemas(schema, path))
+    for at, part in parts.items():
+        if part is not schema and isinstance(part.get(DIALECT), str):
+            # It would be checked as that dialect does it.
+            raise SettingError(f"{at} has a {DIALECT} of its own; only the whole schema may name one")
+        if isinstance(pattern := part.get("pattern"), str):
+            _check(pattern, f"{at}.pattern")
+        for pattern in part.get("patternProperties") or ():
+            _check(pattern, f"{at}.patternProperties")
+    unevaluated = next((at for at, part in parts.items() if "unevaluatedProperties" in part), None)
+    if unevaluated and any("patternProperties" in part for part in parts.values()):
+        raise SettingError(
+            f"{unevaluated} has unevaluatedProperties, and {path} patternProperties; "
+            "write additionalProperties for the former"
+        )
+
+
+def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schema and all within it, with their paths. Also what an unknown keyword has counts: a reference
+    can lead there."""
+    if isinstance(schema, list):
+        for i, item in enumerate(schema):
+            yield from _subschemas(item, f"{path}[{i}]")
+    elif isinstance(schema, dict):
+        yield path, schema
+        for key, value in schema.items():
+            if key in NAMED and isinstance(value, dict):
+                for name, part in value.items():
+                    yield from _subschemas(part, f"{path}.{key}.{name}")
+            elif key not in VALUES:
+                yield from _subschemas(value, f"{path}.{key}")
+
+
+def _check(pattern: str, path: str) -> None:
+    try:
+        search(pattern, "")
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            f"{path} is {pattern[:MAX_QUOTE_CHARS]!r}, which RE2 does not know "
+            f"({str(error)[:MAX_QUOTE_CHARS]}); write it without look-around and references to groups"
+        ) from None
+
+
+def linear(dialect: type[Validator]) -> type[Validator]:
+    """A validator like `dialect` whose patterns are searched for by `search`, and which compares items that
+    must differ by their hashes."""
+    own = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
+    }
+    changed = {name: keyword for name, keyword in own.items() if name in dialect.VALIDATORS}
+    made: type[Validator] = extend(dialect, changed)  # type: ignore[no-untyped-call]
+    return made
+
+
+Errors = Iterator[ValidationError]
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    if validator.is_type(instance, "string") and not search(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, parts: Any, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    if validator.is_type(instance, "object"):
+        for pattern, part in parts.items():
+            for name, value in instance.items():
+                if search(pattern, name):
+                    yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    names = [name for name in instance if name not in known and not any(search(p, name) for p in patterns)]
+    if validator.is_type(rest, "object"):
+        for name in names:
+            yield from validator.descend(instance[name], rest, path=name)
+    elif not rest and names:
+        listed = ", ".join(map(repr, names))
+        yield ValidationError(f"Additional properties are not allowed ({listed})")
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    if wanted and validator.is_type(instance, "array") and len(set(map(_hashable, instance))) < len(instance):
+        yield ValidationError("it has non-unique elements")
+
+
+def _hashable(value: Any) -> Any:
+    """The same for what is the same in JSON: 1 is 1.0 there, and not true."""
+    if isinstance(value, dict):
+        return "object", frozenset((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return "array", tuple(map(_hashable, value))
+    return ("boolean", value) if isinstance(value, bool) else value

@@ -1,0 +1,71 @@
+"""The replicas of a fleet on Ray, as the cluster tells them.
+
+The dashboard is asked twice a second: a replica joins when its engine is healthy, and leaves when Serve
+begins to stop it, which lets it finish what it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from forebay.engine.client import replica_url
+from forebay.errors import DeployError, SettingError
+from forebay.fleet.discovery import MAX_REPLICAS, polled
+from forebay.ray_serve.engines import engine_urls, fleet_application
+from forebay.ray_serve.rest import ServeRest
+
+FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RayPlace:
+    """The dashboard of a Ray cluster, and an application there."""
+
+    address: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> RayPlace:
+        """Of `http://HEAD:8265/NAME`. Raises `SettingError` for another form."""
+        found = FORM.fullmatch(text)
+        if found is None:
+            # Not quoted where it may hold a password.
+            shown = "" if "@" in text else f", found {text[:200]!r}"
+            raise SettingError(f"ray: expected http://HEAD:8265/NAME{shown}")
+        try:
+            return cls(replica_url(found["address"]), found["name"])
+        except SettingError as error:
+            raise SettingError(f"ray: expected http://HEAD:8265/NAME: {error}") from None
+
+
+@dataclass(frozen=True)
+class RayReplicas:
+    """Every replica of the fleet that runs: `place` is `http://HEAD:8265/NAME`, asked every `every_s`.
+
+    There may be none: then none has started yet, or none is wanted. Raises `SettingError` at construction for
+    another form.
+    """
+
+    place: str
+    every_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        RayPlace.parse(self.place)
+
+    async def urls(self) -> tuple[str, ...]:
+        place = RayPlace.parse(self.place)
+        try:
+            async with ServeRest(place.address, timeout_s=TIMEOUT_S) as rest:
+                found = fleet_application(await rest.instance(), place.name, place.address)
+            urls = engine_urls(found)
+        except DeployError as error:
+            raise SettingError(f"ray: {error}") from None
+        if len(urls) > MAX_REPLICAS:
+            raise SettingError(f"ray: {place.name} has more than {MAX_REPLICAS} replicas")
+        return urls
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, self.every_s)

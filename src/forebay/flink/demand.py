@@ -1,0 +1,156 @@
+"""Tells whoever scales the replicas what waits in a subtask: a handler around the one that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forebay.autoscale.demand import SUFFIX, StreamDemand, encode_demand
+from forebay.autoscale.loop import ScalingLoop
+from forebay.autoscale.meter import DemandMeter, DemandReport
+from forebay.autoscale.published import PublishedReplicas
+from forebay.autoscale.settings import ScalingLink
+from forebay.clock import Clock
+from forebay.fleet.client import FleetClient
+from forebay.flink.metrics import ScalingGauges
+from forebay.flink.request_pool import Answer, Handler
+from forebay.records import KeyedEvent, Result
+from forebay.stateful.outputs import ProgramRequest
+
+log = logging.getLogger(__name__)
+
+REPORT_S = 1.0
+
+
+def prompt_chars(item: KeyedEvent) -> int:
+    """How long what is asked about is: a program's messages, or the event."""
+    if isinstance(item, ProgramRequest):
+        return sum(len(message.content) for message in item.ask.messages)
+    return len(item.event.raw)
+
+
+@dataclass(slots=True)
+class Sight:
+    """The report of the moment, for a loop in this process."""
+
+    newest: DemandReport | None = None
+
+    def __call__(self) -> dict[str, DemandReport]:
+        return {} if self.newest is None else {"": self.newest}
+
+
+class MeteredHandler:
+    """Answers as `handler` does, and reports what waits each second. Belongs to the event loop that it was
+    made on, but for `accept`.
+
+    With a folder, the report goes there as a file of its own, which is gone after `close`. Without one, a
+    scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
+    them by a hash. What it wants, what waits and when it is due go to `gauges`.
+    """
+
+    def __init__(
+        self, handler: Handler, client: FleetClient, link: ScalingLink, gauges: ScalingGauges, clock: Clock
+    ) -> None:
+        self._handler = handler
+        self._client = client
+        self._link = link
+        self._gauges = gauges
+        self._clock = clock
+        self._meter = DemandMeter(link.settings.slo_s, link.settings.answer_tokens)
+        self._sight = Sight()
+        self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
+        name = f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        self._path = None if link.folder is None else Path(link.folder, name)
+        self._task = asyncio.get_running_loop().create_task(self._report_on())
+
+    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+        self._meter.accept(id(item), prompt_chars(item), item.read_ms, again=again)
+
+    async def answer(self, item: KeyedEvent) -> Answer:
+        try:
+            answer = await self._handler.answer(item)
+        except BaseException:
+            self._meter.finish(id(item))
+            raise
+        if isinstance(answer, Result) and not answer.journaled:
+            usage = answer.usage
+            self._meter.finish(id(item), usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        else:
+            self._meter.finish(id(item))
+        return answer
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        await self._handler.close()
+
+    async def _report_on(self) -> None:
+        while True:
+            try:
+                await self._report()
+            except OSError as error:
+                # Whoever reads it goes by its age.
+                log.warning("the demand cannot be reported: %s", error)
+            except Exception:
+                log.exception("the demand cannot be told")
+            await asyncio.sleep(REPORT_S)
+
+    async def _report(self) -> None:
+        client, now_ms = self._client, self._clock.wall_ms()
+        report = self._meter.report(
+            now_ms,
+            running=client.in_flight,
+            kv_usage=client.kv_usage,
+            listing=client.listing,
+            at_replicas=client.at_replicas(),
+            usable=client.usable,
+        )
+        wanted = client.wanted
+        if self._loop is not None and client.listed:
+            # Before, there seem to be no replicas, and none would seem to be needed.
+            self._sight.newest = report.times(self._link.subtasks)
+            self._loop.tick(self._clock.monotonic_s())
+            wanted = self._gauges.wanted_replicas
+        due_s = None if not report.waiting else (report.waiting[0].due_ms - now_ms) // 1000
+        self._gauges.set(wanted, math.ceil(report.backlog_tokens), due_s)
+        if self._path is not None:
+            data = encode_demand(report)
+            await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace the file; not made to last, as `write_atomic` does: it is of this second."""
+    beside = path.with_suffix(".new")
+    beside.write_bytes(data)
+    beside.replace(path)
+
+
+def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
+    """What sets the wanted number, and has it told where it has changed."""
+    return lambda wanted: gauges.set(wanted, gauges.backlog_tokens, gauges.due_s)
+
+
+def _loop_here(
+    link: ScalingLink,
+    client: FleetClient,
+    reports: Callable[[], dict[str, DemandReport]],
+    gauges: ScalingGauges,
+    clock: Clock,
+) -> ScalingLoop:
+    settings = link.settings
+    scaler, speed = settings.scaler()
+
+    def ready() -> int:
+        return client.usable
+
+    demand = StreamDemand(reports, clock.wall_ms, slo_s=settings.slo_s, speed=speed, ready=ready)
+    owner = PublishedReplicas(ready, publisher(gauges))
+    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s)

@@ -1,0 +1,1 @@
+"""The API server of Kubernetes: the connection, what it refuses and why, collections that are watched."""

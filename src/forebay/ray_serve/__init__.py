@@ -1,0 +1,1 @@
+"""Ray Serve as its REST interface shows it. Nothing here imports Ray."""

@@ -1,0 +1,62 @@
+"""The engines of a fleet on Ray, found in what the cluster tells of its applications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.errors import DeployError
+from forebay.ray_serve.instance import ServeApplication, ServeInstance
+from forebay.ray_serve.ports import DEPLOYMENT, IMPORT_PATH, MAX_PORTS, Ports
+
+
+def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:
+    """The application `name` that Forebay has submitted. Raises `DeployError`, naming `where`, where there is
+    none, or another's."""
+    found = instance.applications.get(name)
+    if found is None:
+        there = ", ".join(sorted(instance.applications)) or "none"
+        raise DeployError(
+            f"{where} has no application {name}; there are: {there}. `forebay deploy ray` puts it there"
+        )
+    if not is_fleet(found.config):
+        raise DeployError(f"{where}: the application {name} is no fleet of Forebay's; name another one")
+    return found
+
+
+def is_fleet(config: Mapping[str, Any] | None) -> bool:
+    """Whether an application with this config is a fleet of Forebay's."""
+    return config is not None and config.get("import_path") == IMPORT_PATH
+
+
+def engine_urls(application: ServeApplication) -> tuple[str, ...]:
+    """The addresses of the engines whose replicas run, sorted. Raises `DeployError` for a config that Forebay
+    did not write."""
+    ports = _ports(application)
+    deployment = application.deployments.get(DEPLOYMENT)
+    running = () if deployment is None else deployment.running()
+    return tuple(
+        sorted(
+            f"http://{_host(each.node_ip)}:{ports.of(each.pid)}"
+            for each in running
+            if each.node_ip is not None and each.pid is not None
+        )
+    )
+
+
+def _ports(application: ServeApplication) -> Ports:
+    try:
+        arguments = (application.config or {})["args"]
+        first, many = arguments["first_port"], arguments["ports"]
+        if not (type(first) is int and type(many) is int and first > 0 and 0 < many <= MAX_PORTS):
+            raise TypeError
+        return Ports(first, many)
+    except (KeyError, TypeError):
+        raise DeployError(
+            f"the application {application.name} does not say on which ports its engines listen; deploy it "
+            f"anew with `forebay deploy ray`"
+        ) from None
+
+
+def _host(address: str | None) -> str:
+    return f"[{address}]" if address is not None and ":" in address else str(address)

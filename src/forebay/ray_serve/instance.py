@@ -1,0 +1,111 @@
+"""What runs on a Ray cluster, as the REST interface of Ray Serve tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.errors import DeployError
+from forebay.untrusted_text import replace_controls
+
+RUNNING = "RUNNING"
+MAX_SAID = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ServeReplica:
+    """A replica of a deployment: the address of its node, and the id of its process there. Both are None
+    until it has started."""
+
+    name: str
+    state: str
+    node_ip: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeDeployment:
+    """A deployment: how many replicas it is to have, and those that it has in any state."""
+
+    status: str
+    message: str
+    target: int
+    replicas: tuple[ServeReplica, ...]
+
+    def running(self) -> tuple[ServeReplica, ...]:
+        """The replicas that take requests."""
+        return tuple(each for each in self.replicas if each.state == RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeApplication:
+    """An application. `config` is what was submitted for it, None where it came from a program; `deployed_s`
+    is when, in seconds of the cluster's clock."""
+
+    name: str
+    status: str
+    message: str
+    deployed_s: float
+    config: Mapping[str, Any] | None
+    deployments: Mapping[str, ServeDeployment]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeInstance:
+    """All applications, by name, and what is set for all of them together. `settings` is what a submission
+    has to repeat so that it stays as it is; empty where Serve does not run yet."""
+
+    applications: Mapping[str, ServeApplication]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, body: Any) -> ServeInstance:
+        """Of the body of `GET /api/serve/applications/`. Raises `DeployError` for another form."""
+        try:
+            applications = {
+                str(name): _application(str(name), found) for name, found in body["applications"].items()
+            }
+            kept = ("proxy_location", "http_options", "grpc_options", "target_capacity")
+            settings = {name: body[name] for name in kept if body.get(name) is not None}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DeployError(
+                f"what Ray Serve tells of its applications is of an unknown form: {type(error).__name__}: "
+                f"{error}"
+            ) from None
+        return cls(applications, settings)
+
+
+def _application(name: str, body: Mapping[str, Any]) -> ServeApplication:
+    config = body.get("deployed_app_config")
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError("expected the config of an application to be a mapping")
+    return ServeApplication(
+        name,
+        str(body["status"]),
+        plain(body.get("message")),
+        float(body.get("last_deployed_time_s") or 0.0),
+        config,
+        {str(key): _deployment(found) for key, found in body["deployments"].items()},
+    )
+
+
+def _deployment(body: Mapping[str, Any]) -> ServeDeployment:
+    replicas = tuple(
+        ServeReplica(
+            str(each["replica_id"]),
+            str(each["state"]),
+            None if each.get("node_ip") is None else str(each["node_ip"]),
+            None if each.get("pid") is None else int(each["pid"]),
+        )
+        for each in body["replicas"]
+    )
+    return ServeDeployment(
+        str(body["status"]), plain(body.get("message")), int(body["target_num_replicas"]), replicas
+    )
+
+
+def plain(text: object) -> str:
+    """What the cluster says, on one line and not too long: the end of it, where a traceback has its error."""
+    words = " ".join(replace_controls(str(text or "")).split())
+    return words if len(words) <= MAX_SAID else f"…{words[-MAX_SAID:]}"

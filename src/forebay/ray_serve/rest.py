@@ -1,0 +1,107 @@
+"""The REST interface of Ray Serve, which the dashboard of a Ray cluster has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+
+from forebay.errors import DeployError
+from forebay.ray_serve.instance import ServeInstance, plain
+
+APPLICATIONS = "/api/serve/applications/"
+TIMEOUT_S = 30.0
+MAX_BYTES = 32 << 20
+DASHBOARD = "Serve's REST interface is part of Ray's dashboard: ray start --head --include-dashboard=true"
+
+
+class ServeRest:
+    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take
+    `timeout_s` at most and raise `DeployError`, which says what to do."""
+
+    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> ServeRest:
+        self._session = aiohttp.ClientSession(timeout=self._timeout, headers={"User-Agent": "forebay"})
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def instance(self) -> ServeInstance:
+        """What runs now."""
+        status, body = await self._ask("GET", APPLICATIONS)
+        if status != 200:
+            raise self._refused(status, body)
+        try:
+            return ServeInstance.parse(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            raise DeployError(f"{self.address}: expected JSON from Ray Serve, found something else") from None
+
+    async def submit(self, config: Mapping[str, Any]) -> None:
+        """Have these applications run, and no others that were submitted before. Returns when Serve has taken
+        them over; they are started meanwhile."""
+        status, body = await self._ask("PUT", APPLICATIONS, config)
+        if status != 200:
+            raise self._refused(status, body)
+
+    async def scale(self, application: str, deployment: str, replicas: int) -> None:
+        """Have a deployment get this number of replicas. Returns when Serve has noted it."""
+        path = f"/api/v1/applications/{quote(application, '')}/deployments/{quote(deployment, '')}/scale"
+        status, body = await self._ask("POST", path, {"target_num_replicas": replicas})
+        if status == 404:
+            raise DeployError(f"{application}: {self.address} has no such application with a {deployment!r}")
+        if status == 412:
+            raise DeployError(f"{application}: it cannot be scaled: {plain(body.decode('utf-8', 'replace'))}")
+        if status != 200:
+            raise self._refused(status, body)
+
+    async def _ask(self, method: str, path: str, content: Any = None) -> tuple[int, bytes]:
+        if self._session is None:
+            raise RuntimeError("ServeRest is used outside of `async with`")
+        data = None if content is None else orjson.dumps(content)
+        headers = {"Content-Type": "application/json"} if data is not None else {}
+        try:
+            async with self._session.request(
+                method, self.address + path, data=data, headers=headers, allow_redirects=False
+            ) as answer:
+                found = bytearray()
+                async for chunk in answer.content.iter_chunked(1 << 16):
+                    found += chunk
+                    if len(found) > MAX_BYTES:
+                        raise DeployError(f"{self.address}: an answer of more than {MAX_BYTES >> 20} MiB")
+                return answer.status, bytes(found)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise DeployError(
+                f"{self.address}: the Ray cluster does not answer within {self._timeout.total:g} s; "
+                f"look whether its head runs"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise DeployError(
+                f"{self.address}: there is no Ray cluster: {plain(error) or type(error).__name__}; name the "
+                f"dashboard's address by --address, or start a cluster. {DASHBOARD}"
+            ) from None
+
+    def _refused(self, status: int, body: bytes) -> DeployError:
+        said = plain(body[-8192:].decode("utf-8", "replace"))
+        if status in (401, 403):
+            return DeployError(
+                f"{self.address}: the cluster refuses the call ({status}): {said}; Forebay sends no token: "
+                f"name an address that asks for none"
+            )
+        if status == 404:
+            return DeployError(f"{self.address}: no Ray Serve is there (404). {DASHBOARD}")
+        if status == 503:
+            return DeployError(f"{self.address}: Ray Serve is not available for now: {said}; try again")
+        return DeployError(f"{self.address}: Ray Serve refuses it ({status}): {said}")

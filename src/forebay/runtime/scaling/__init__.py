@@ -1,0 +1,1 @@
+"""The replicas of a run that grow and shrink with its stream."""

@@ -1,0 +1,198 @@
+"""The engine of a run whose replicas grow and shrink: local processes, and the loop that decides how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from forebay.autoscale.base import Tokens
+from forebay.autoscale.demand import SUFFIX, StreamDemand, read_reports
+from forebay.autoscale.loop import ScalingLoop, ScalingStep
+from forebay.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.clock import Clock, SystemClock
+from forebay.config.spec import PipelineSpec
+from forebay.engine.launch import EngineOptions, LocalPlaces, Replica, is_healthy, local_places
+from forebay.engine.launch.local import resolve_model
+from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.spec import usable_cores
+from forebay.errors import SettingError
+from forebay.files import private_folder
+from forebay.fleet.listing import ScaledReplicas
+from forebay.runtime.inference import Served
+from forebay.runtime.scaling.drain import has_drained, is_idle
+from forebay.runtime.scaling.processes import LocalReplicas
+from forebay.runtime.scaling.record import LISTING, ReplicaStatus, ScalingRecord, scaling_folder
+from forebay.runtime.snapshot import Backlog, Scaling
+from forebay.settings import Settings
+
+LOOK_S = 0.5
+
+
+class ScaledEngine:
+    """Local replicas of one run, started and drained as its stream asks.
+
+    `tick` is to be called several times a second, from one thread; it waits for no replica. The subtasks of
+    the job tell their demand in `folder`, and read there which replicas they may send to.
+    """
+
+    def __init__(
+        self,
+        places: LocalPlaces,
+        settings: ScalingSettings,
+        folder: Path,
+        *,
+        name: str,
+        model: str,
+        port_base: int,
+        clock: Clock | None = None,
+        healthy: Callable[[Replica], bool] = is_healthy,
+    ) -> None:
+        self._folder = private_folder(folder)
+        # Of subtasks that were killed.
+        for old in [*folder.glob(f"*{SUFFIX}"), *folder.glob("*.demand.new")]:
+            old.unlink(missing_ok=True)
+        self._clock = clock or SystemClock()
+        self._record = ScalingRecord(folder, name)
+        self._say: Callable[[str], None] = lambda words: None
+        self._queued = Tokens()
+        self._looked_s = float("-inf")
+        self._reason = self._failure = ""
+        self.scaling = Scaling()
+        """How it stands, for people."""
+        self.replicas = LocalReplicas(
+            places.replicas,
+            places.shares,
+            folder / LISTING,
+            healthy=healthy,
+            drained=self._drained,
+            port_base=port_base,
+            say=self._failed,
+        )
+        scaler, speed = settings.scaler()
+        self._reports = {**read_reports(folder)}
+        demand = StreamDemand(
+            lambda: self._reports,
+            self._clock.wall_ms,
+            slo_s=settings.slo_s,
+            speed=speed,
+            ready=lambda: self.replicas.ready,
+            queued=lambda: self._queued,
+        )
+        self._loop = ScalingLoop(
+            scaler, self.replicas, demand, settings.timings.interval_s, on_step=self._stepped
+        )
+        link = ScalingLink(settings, str(folder))
+        self.served = Served(ScaledReplicas(str(folder / LISTING)), model, link)
+        self._record.begin(self._clock.wall_ms())
+
+    @property
+    def serves(self) -> bool:
+        """Whether a replica takes requests."""
+        return self.replicas.ready > 0
+
+    def heard(self, backlog: Backlog | None) -> None:
+        """So much waits in the source's topics."""
+        if backlog is not None:
+            prompt, output = backlog.prompt_tokens or 0, backlog.completion_tokens or 0
+            self._queued = Tokens(backlog.records, prompt, output)
+
+    def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
+        """Look at the replicas and make the decision that is due; `say` is told of those that fail. Raises
+        `PipelineFailed` as `LocalReplicas.look`."""
+        self._say = say
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        self._reports = read_reports(self._folder)
+        self.replicas.look(now_s)
+        if self._loop.tick(now_s) is not None:
+            self._tell(now_s)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._record.end()
+
+    def _failed(self, words: str) -> None:
+        self._say(words)
+
+    def _drained(self, replica: Replica, left: int) -> bool:
+        return has_drained(self._reports, self._clock.wall_ms(), replica.url, left, lambda: is_idle(replica))
+
+    def _stepped(self, step: ScalingStep) -> None:
+        with suppress(OSError):
+            # A full disk ends no run.
+            self._record.step(step, self._clock.wall_ms())
+        self._reason = step.decision.reason
+        if step.failure and step.failure != self._failure:
+            self._say(f"the replicas could not be scaled: {step.failure}")
+        self._failure = step.failure
+
+    def _tell(self, now_s: float) -> None:
+        states = [kept.state for kept in self.replicas.kept]
+        step = self._loop.last
+        wanted = 0 if step is None else step.decision.wanted
+        self.scaling = Scaling(
+            ready=states.count("ready"),
+            starting=states.count("starting"),
+            draining=states.count("draining") + states.count("ending"),
+            wanted=wanted,
+            # The reason that goes with the number stays until the number changes.
+            reason=self._reason if wanted != self.scaling.wanted else self.scaling.reason or self._reason,
+        )
+        held: dict[str, int] = {}
+        for report in self._reports.values():
+            for url, count in report.at_replicas.items():
+                held[url] = held.get(url, 0) + count
+        rows = [
+            ReplicaStatus(
+                url=kept.replica.url,
+                state=kept.state,
+                since_s=round(now_s - kept.since_s, 1),
+                cores=kept.replica.cores,
+                in_flight=held.get(kept.replica.url, 0),
+                log=str(kept.replica.log),
+            )
+            for kept in self.replicas.kept
+        ]
+        with suppress(OSError):
+            self._record.status(rows, self._clock.wall_ms())
+
+
+@contextmanager
+def scaled_engine(
+    spec: PipelineSpec,
+    options: EngineOptions,
+    settings: Settings,
+    progress: Progress | None = None,
+) -> Iterator[ScaledEngine]:
+    """The local replicas of `spec`, which has a `scaling`, for the length of the block; none is started by
+    entering. Raises `SettingError` where this machine has not the cores or the memory for the most of them,
+    and `SetupError` where vLLM cannot be installed."""
+    assert spec.scaling is not None
+    most, cores = spec.scaling.max, len(usable_cores())
+    if most > cores:
+        raise SettingError(
+            f"scaling.max: expected at most {cores} local replicas, one for each core that can be used here, "
+            f"found {most}"
+        )
+    named = spec.engine.model
+    if named not in (None, resolve_model(options.model, settings)[1]):
+        raise SettingError(
+            f"engine.model: {named!r} is not served: the local engine serves the default model"
+        )
+    folder = scaling_folder(settings, spec.name, str(spec.checkpoint.dir))
+    with local_places(most, options, settings=settings, progress=progress) as places:
+        engine = ScaledEngine(
+            places,
+            spec.scaling.settings(spec.sampling.max_tokens),
+            folder,
+            name=spec.name,
+            model=places.replicas.model,
+            port_base=options.port_base,
+        )
+        try:
+            yield engine
+        finally:
+            engine.close()

@@ -1,0 +1,188 @@
+"""What waits, what it will cost, and how fast it goes: from events to a policy's signals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.autoscale.base import Backlog, ReplicaSpeed, Tokens
+from forebay.autoscale.demand import SUFFIX, StreamDemand, encode_demand, read_reports
+from forebay.autoscale.loop import ReplicaCounts
+from forebay.autoscale.meter import MOST_PARTS, AnswerLengths, DemandMeter, DemandReport, Waiting
+from forebay.autoscale.published import PublishedReplicas
+from forebay.autoscale.speed import LearnedSpeed
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
+    meter = DemandMeter(slo_s=60.0, answer_tokens=100.0)
+    for number in range(10):
+        meter.accept(number, 400, NOW_MS + number * 1000)
+    found = meter.report(NOW_MS + 10_000, running=4)
+    assert found.running == 4
+    assert sum(part.tokens.requests for part in found.waiting) == 6
+    assert found.arrived == Tokens(10, 1000.0, 1000.0)
+    # The oldest four are at replicas: the first that waits was read at 4 s.
+    assert abs(found.waiting[0].due_ms - (NOW_MS + 64_000)) <= 5000
+    meter.finish(0, prompt_tokens=300, output_tokens=20, cached=100)
+    meter.finish(1)
+    after = meter.report(NOW_MS + 11_000, running=0)
+    assert after.done == Tokens(1, 200, 20)
+    assert sum(part.tokens.requests for part in after.waiting) == 8
+    # One answer was seen: what waits is expected to be like it.
+    assert after.waiting[0].tokens.output / after.waiting[0].tokens.requests == pytest.approx(20)
+    assert after.waiting[0].tokens.prompt / after.waiting[0].tokens.requests == pytest.approx(300)
+
+
+def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
+    meter = DemandMeter(60.0, 10.0)
+    meter.accept(1, 40, NOW_MS - 3_600_000, again=True)
+    meter.accept(2, 40, NOW_MS)
+    found = meter.report(NOW_MS, running=0)
+    assert found.arrived.requests == 1
+    assert [part.tokens.requests for part in found.waiting] == [1, 1]
+    assert found.waiting[0].due_ms < NOW_MS < found.waiting[1].due_ms
+
+
+@given(read_s=st.lists(st.integers(-10_000_000, 60), max_size=300), running=st.integers(0, 400))
+def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
+    read_s: list[int], running: int
+) -> None:
+    meter = DemandMeter(60.0, 10.0)
+    for number, second in enumerate(read_s):
+        meter.accept(number, 40, NOW_MS + second * 1000)
+    found = meter.report(NOW_MS, running=running)
+    assert len(found.waiting) <= MOST_PARTS
+    assert sum(part.tokens.requests for part in found.waiting) == max(len(read_s) - running, 0)
+    assert found.running == min(running, len(read_s))
+
+
+def test_a_prompt_has_a_fixed_part_and_one_that_grows_with_the_event() -> None:
+    lengths = AnswerLengths(50.0)
+    assert lengths.prompt(400) == 100
+    for number in range(600):
+        chars = 100 + (number * 37) % 900
+        lengths.learn(chars, 200 + chars // 5, 30)
+    assert lengths.prompt(100) == pytest.approx(220, rel=0.03)
+    assert lengths.prompt(1000) == pytest.approx(400, rel=0.03)
+    assert lengths.output == pytest.approx(30)
+
+
+@given(samples=st.lists(st.tuples(*[st.integers(0, 10**6)] * 3), max_size=50), chars=st.integers(0, 10**7))
+def test_expected_tokens_are_always_a_number(samples: list[tuple[int, int, int]], chars: int) -> None:
+    lengths = AnswerLengths(50.0)
+    for sample in samples:
+        lengths.learn(*sample)
+    assert 1 <= lengths.prompt(chars) < math.inf
+    assert 0 <= lengths.output < math.inf
+
+
+class Wall:
+    now_ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: int) -> DemandReport:
+    waiting = (Waiting(at_ms + 30_000, Tokens(waits, waits, waits)),) if waits else ()
+    return DemandReport(at_ms, waiting, arrived=Tokens(arrived, arrived, arrived), **more)
+
+
+def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> None:
+    reports, wall = {"a": report(arrived=5, waits=2, running=1), "b": report(arrived=7, running=2)}, Wall()
+    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    first = stream.take(0.0)
+    assert (first.running, first.backlog) == (3, (Backlog(30.0, Tokens(2, 2, 2)),))
+    assert dict(first.arrived)["default"].requests == 12
+    assert dict(stream.take(1.0).arrived)["default"].requests == 0
+    # A subtask that was started anew counts from nothing; the other goes on.
+    reports = {"c": report(arrived=1), "b": report(arrived=9)}
+    assert dict(stream.take(2.0).arrived)["default"].requests == 3
+
+
+def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
+    reports, wall = {"a": report(arrived=5, waits=2)}, Wall()
+    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    assert stream.take(0.0).age_s == 0
+    wall.now_ms += 60_000
+    found = stream.take(60.0)
+    assert (found.age_s, found.backlog) == (60.0, ())
+    assert StreamDemand(dict, wall, slo_s=60.0).take(0.0).age_s == math.inf
+
+
+def test_what_waits_in_a_topic_counts_once_and_is_due_when_the_slo_is_over() -> None:
+    queued, reports = Tokens(100, 1000, 500), {"a": report()}
+    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+    first = stream.take(0.0)
+    assert first.backlog == (Backlog(60.0, queued),)
+    assert dict(first.arrived)["default"].requests == 100
+    # Ten of them are read: nothing new has come.
+    queued, reports = Tokens(90, 900, 450), {"a": DemandReport(NOW_MS, arrived=Tokens(10, 100, 50))}
+    assert dict(stream.take(1.0).arrived)["default"] == Tokens(0, 0, 0)
+
+
+def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:
+    whole = DemandReport(
+        NOW_MS, (Waiting(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8), Tokens(9, 9, 9), 3,
+        {"http://a:1": 2}, 1,
+    )  # fmt: skip
+    (tmp_path / f"a{SUFFIX}").write_bytes(encode_demand(whole))
+    for number, wrong in enumerate((b"", b"{", b"[]", b'{"at_ms": "x"}', b" " * (2 << 20))):
+        (tmp_path / f"{number}{SUFFIX}").write_bytes(wrong)
+    assert read_reports(tmp_path) == {f"a{SUFFIX}": whole}
+
+
+def test_a_speed_is_learned_while_requests_wait() -> None:
+    speed = LearnedSpeed(ReplicaSpeed(0.001, 0.01))
+    tokens = Tokens(1, 100, 90)
+    assert speed.work_s(tokens) == pytest.approx(1.0)
+    # Two replicas that boot a batch: no answers yet.
+    speed.add(Tokens(), 30.0, busy=True)
+    for _ in range(30):
+        speed.add(Tokens(4, 400, 360), 2.0, busy=True)
+    assert speed.work_s(tokens) == pytest.approx(0.5)
+    # Idle replicas say nothing of how fast they are, unless they do more than was thought.
+    for _ in range(30):
+        speed.add(Tokens(1, 100, 90), 2.0, busy=False)
+    assert speed.work_s(tokens) == pytest.approx(0.5)
+    for _ in range(300):
+        speed.add(Tokens(8, 800, 720), 2.0, busy=False)
+    assert speed.work_s(tokens) == pytest.approx(0.25, rel=0.1)
+
+
+@given(
+    samples=st.lists(
+        st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e4), st.booleans()), max_size=60
+    )
+)
+def test_a_learned_speed_is_always_within_its_bounds(
+    samples: list[tuple[float, float, float, bool]],
+) -> None:
+    speed = LearnedSpeed(ReplicaSpeed(0.001, 0.01))
+    for prompt, output, replicas_s, busy in samples:
+        speed.add(Tokens(1, prompt, output), replicas_s, busy=busy)
+        assert 1e-3 <= speed.factor <= 1e3
+
+
+def test_published_replicas_count_as_starting_until_they_are_there() -> None:
+    ready, published = [0], list[int]()
+    owner = PublishedReplicas(lambda: ready[0], published.append)
+    assert owner.counts(0.0) == ReplicaCounts()
+    owner.scale(2, 0.0)
+    assert owner.counts(5.0).starting == (5.0, 5.0)
+    owner.scale(3, 5.0)
+    ready[0] = 1
+    assert owner.counts(40.0) == ReplicaCounts(1, (40.0, 35.0), booted_s=(40.0,))
+    # One fewer is wanted: the last that was asked for is not awaited any more.
+    owner.scale(2, 40.0)
+    assert owner.counts(41.0).starting == (41.0,)
+    owner.scale(0, 41.0)
+    ready[0] = 0
+    assert owner.counts(50.0) == ReplicaCounts()
+    assert published == [2, 3, 2, 0]

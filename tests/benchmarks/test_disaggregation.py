@@ -1,0 +1,48 @@
+"""Every split of a small fleet is tried, and the planned one held against the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.disaggregation import KEEPS, measure, measure_switch
+
+from forebay.simulate.disaggregation import Transfer, at_rate
+from forebay.simulate.engine import LLAMA_8B
+from forebay.simulate.figures import Slo
+from forebay.simulate.traces import Arrivals
+
+
+def test_the_planned_split_is_beside_the_best() -> None:
+    # Few sequences at once, so that a short workload fills the decode pool, too.
+    engine = replace(LLAMA_8B, max_num_seqs=4)
+    loads = {
+        "conversation": at_rate(Arrivals(100, 1.0, 200, 100).make()),
+        "code": at_rate(Arrivals(100, 1.0, 3000, 4).make()),
+    }
+    found = measure(loads, engine, 3, Slo(1.0, 1.0, 0.05), Transfer())
+    conversation, code = found["workloads"]["conversation"], found["workloads"]["code"]
+    assert (conversation["planned_prefill"], conversation["best_prefill"]) == (1, 1)
+    assert (code["planned_prefill"], code["best_prefill"]) == (2, 2)
+    assert set(conversation["rates_per_s"]) == {"1", "2"}
+    assert conversation["best_per_s"] == max(conversation["rates_per_s"].values())
+    assert found["passed"]
+
+
+def test_a_split_that_follows_is_held_against_the_best_fixed_one_of_each_half() -> None:
+    engine = replace(LLAMA_8B, max_num_seqs=4)
+    loads = {
+        "conversation": at_rate(Arrivals(100, 1.0, 200, 100).make()),
+        "code": at_rate(Arrivals(100, 1.0, 3000, 4).make()),
+    }
+    rates = {"conversation": 4.0, "code": 4.0}
+    found = measure_switch(
+        loads, rates, 60.0, engine=engine, replicas=4, slo=Slo(1.0, 1.0, 0.05), transfer=Transfer()
+    )
+    conversation, code = found["halves"]["conversation"], found["halves"]["code"]
+    assert conversation["best_fixed_prefill"] < code["best_fixed_prefill"]
+    assert set(code["fixed_goodput"]) == {"1", "2", "3"}
+    assert code["best_fixed_goodput"] == max(code["fixed_goodput"].values())
+    at_s, prefill = (list(each) for each in zip(*found["splits"], strict=True))
+    assert (at_s[0], prefill[0]) == (0.0, 2)
+    assert code["fixed_goodput"][str(prefill[-1])] >= KEEPS * code["best_fixed_goodput"]
+    assert min(conversation["goodput"], code["goodput"]) > 0.5

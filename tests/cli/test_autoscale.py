@@ -1,0 +1,41 @@
+"""`forebay autoscale`, where it cannot begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import application
+from forebay.errors import DeployError, SettingError
+
+
+def refused(*words: str) -> BaseException:
+    command = ["autoscale", "kubernetes", "engine", "--pods=a=b", *words]
+    error = CliRunner().invoke(application(), command).exception
+    assert error is not None
+    return error
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    error = refused("--min=5", "--max=2")
+    assert isinstance(error, SettingError)
+    assert "the least number, 5, is above the most, 2; lower one of them" in str(error)
+
+
+def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    error = refused("--max=2")
+    assert isinstance(error, DeployError)
+    assert "no cluster: the kubeconfig cannot be used" in str(error)
+    assert "name another one by KUBECONFIG" in str(error)
+
+
+def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
+    words = ["autoscale", "ray", str(tmp_path / "fleet.yaml"), "--metrics", "job:9249", "--max", "2"]
+    done = CliRunner().invoke(application(), words)
+    assert isinstance(done.exception, SettingError)
+    assert "--metrics: expected an http:// address, found 'job:9249'" in str(done.exception)

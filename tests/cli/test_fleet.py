@@ -1,0 +1,103 @@
+"""`forebay fleet status`, and the ranges that `forebay run` takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.autoscale.base import Backlog, Decision, Signals, Tokens
+from forebay.autoscale.loop import ScalingStep
+from forebay.cli import application
+from forebay.errors import SettingError
+from forebay.runtime.scaling.picture import draw_course
+from forebay.runtime.scaling.record import ReplicaStatus, ScalingRecord, read_course
+
+STEP = ScalingStep(
+    Signals(10.0, ready=1, starting=(3.0,), backlog=(Backlog(-2.0, Tokens(4, 40, 80)),), running=3.0),
+    Decision(2, "60 s of work wait"),
+    "no memory",
+)
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScalingRecord:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    made = ScalingRecord(tmp_path / "home" / "run" / "scaling" / "triage-1", "triage")
+    made.begin(0)
+    made.step(STEP, 1000)
+    made.status([ReplicaStatus("http://127.0.0.1:8100", "ready", 12.0, (0,), 3, "a.log")], 1000)
+    return made
+
+
+def test_it_shows_state_load_and_why(record: ScalingRecord, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(application(), ["fleet", "status"]).stdout
+    for words in (
+        f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records wait, 3 are at",
+        "no memory",
+    ):
+        assert words in " ".join(shown.split())
+    assert "http://127.0.0.1:8100" in shown
+    (run,) = json.loads(CliRunner().invoke(application(), ["fleet", "status", "--json"]).stdout)["runs"]
+    assert (run["decision"]["late"], run["decision"]["backlog_tokens"]) == (4, 120)
+    assert (run["replicas"][0]["in_flight"], run["replicas"][0]["state"]) == (3, "ready")
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "course.svg"
+    done = CliRunner().invoke(application(), ["fleet", "status", "--plot", str(picture)])
+    assert done.exit_code == 0
+    assert "records that wait" in picture.read_text()
+
+
+def test_a_run_that_was_killed_or_has_ended_is_not_shown(record: ScalingRecord, tmp_path: Path) -> None:
+    path = next((tmp_path / "home" / "run" / "scaling").glob("*/status.json"))
+    status = json.loads(path.read_text())
+    path.write_text(json.dumps({**status, "born_s": status["born_s"] - 500.0}))
+    assert json.loads(CliRunner().invoke(application(), ["fleet", "status", "--json"]).stdout) == {"runs": []}
+    record.end()
+    assert "No run scales" in CliRunner().invoke(application(), ["fleet", "status"]).stdout
+
+
+def test_the_course_is_that_of_the_last_run_without_a_line_that_was_cut_off(
+    record: ScalingRecord, tmp_path: Path
+) -> None:
+    path = next((tmp_path / "home").rglob("course.jsonl"))
+    record.begin(5000)
+    record.step(STEP, 6000)
+    with path.open("ab") as file:
+        file.write(b'{"at_ms": 70')
+    assert [line["at_ms"] for line in read_course(path)] == [6000]
+    pytest.importorskip("matplotlib")
+    draw_course(tmp_path / "one.png", [], "nothing")
+
+
+PIPELINE = """
+name: p
+source: {type: jsonl, path: in.jsonl}
+prompt: "{{ text }}"
+sink: {type: jsonl, path: out}
+"""
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--replicas", "3..1"], "write 1..3"),
+        (["--replicas", "0..2", "--engine", "http://127.0.0.1:1"], "--replicas: expected the local engine"),
+        (["--replicas", "0..9999"], "scaling.max: expected at most"),
+        (["--replicas", "0..2", "--cluster", "127.0.0.1:1"], "scaling: expected replicas that run already"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
+    (tmp_path / "p.yaml").write_text(PIPELINE)
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(SettingError, match=words):
+        CliRunner().invoke(
+            application(), ["run", str(tmp_path / "p.yaml"), *arguments], catch_exceptions=False
+        )

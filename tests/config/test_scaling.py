@@ -1,0 +1,95 @@
+"""How many replicas answer, as a pipeline file and a command line say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.autoscale.deadline import Deadline
+from forebay.autoscale.queue import QueueLength
+from forebay.config import load_spec
+from forebay.config.scaling import replicas_settings
+from forebay.errors import SettingError
+from forebay.fleet.discovery import FixedReplicas
+from forebay.runtime.inference import call_of, published_scaling
+
+FILE = """
+name: p
+source: {type: jsonl, path: in.jsonl}
+prompt: "{{ text }}"
+sink: {type: jsonl, path: out}
+parallelism: 2
+"""
+
+
+def spec(folder: Path, scaling: str = "", *settings: str) -> Any:
+    (folder / "p.yaml").write_text(FILE + (f"scaling: {scaling}\n" if scaling else ""))
+    return load_spec(folder / "p.yaml", settings)
+
+
+def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
+    assert spec(tmp_path).scaling is None
+    scaler, _ = spec(tmp_path, "{max: 2}").scaling.settings(128).scaler()
+    assert isinstance(scaler.policy, Deadline)
+    assert (scaler.limits.least, scaler.limits.most) == (0, 2)
+    scaler, _ = spec(tmp_path, "{policy: queue, min: 1, max: 3}").scaling.settings(128).scaler()
+    assert isinstance(scaler.policy, QueueLength)
+    over = spec(tmp_path, "{max: 2}", *replicas_settings("1..4"))
+    assert (over.scaling.min, over.scaling.max) == (1, 4)
+    assert spec(tmp_path, "", *replicas_settings("3")).scaling.min == 3
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ("{min: 3, max: 1}", r"p.yaml:7: scaling.min: expected at most scaling.max \(1\), found 3"),
+        ("{max: 0}", "scaling.max"),
+        ("{min: 1}", "scaling.max: "),
+        ("{policy: dedline, max: 2}", "expected one of queue, .*found 'dedline'; did you mean 'deadline'"),
+        ("{max: 2, slo_s: 0}", "scaling.slo_s"),
+    ],
+)
+def test_what_contradicts_itself_is_named_with_its_key(tmp_path: Path, scaling: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        spec(tmp_path, scaling)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3..1", r"found 3\.\.1: write 1\.\.3"),
+        ("0..0", "at least one replica"),
+        ("0", "at least one replica"),
+        ("many", "a number or a range"),
+        ("-1..2", "a number or a range"),
+        ("1..2..3", "a number or a range"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(text: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        replicas_settings(text)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_range_or_refused(text: str) -> None:
+    try:
+        least, most = (int(each.partition("=")[2]) for each in replicas_settings(text))
+    except SettingError as error:
+        assert str(error).startswith("--replicas: expected")  # noqa: PT017
+    else:
+        assert 0 <= least <= most > 0
+
+
+def test_a_job_whose_replicas_are_others_decides_by_itself(tmp_path: Path) -> None:
+    pipeline = spec(tmp_path, "{max: 2, slo_s: 30}")
+    link = published_scaling(pipeline)
+    assert link is not None
+    assert (link.folder, link.subtasks, link.settings.slo_s) == (None, 2, 30.0)
+    call = call_of(pipeline, replicas=FixedReplicas(("http://a:1",)), model="m", scaling=link)
+    assert call.scaling is link
+    assert call.engine.config.scaled  # type: ignore[attr-defined]
+    assert published_scaling(spec(tmp_path)) is None

@@ -1,0 +1,108 @@
+"""What the API server may answer at its worst: nothing is scaled then, and the next round goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.autoscale.base import Limits
+from forebay.deploy.controller.cluster import ClusterCalls, metrics_url
+from forebay.deploy.controller.loop import TRIES, Controller, Scaling
+from forebay.deploy.kubernetes.metrics import WANTED
+
+httpx2 = pytest.importorskip("httpx2", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
+
+POD = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
+
+
+class Server:
+    """An API server with one Deployment, and a Lease that is free; `wrong` is what it answers to a method
+    instead."""
+
+    def __init__(self) -> None:
+        self.replicas = 1
+        self.patches: list[Any] = []
+        self.events: list[Any] = []
+        self.wrong: dict[str, Any] = {}
+
+    def __call__(self, request: Any) -> Any:
+        if "leases" in request.url.path:
+            return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "spec": {}})
+        wrong = self.wrong.get(request.method)
+        if request.method == "PATCH":
+            self.patches.append(orjson.loads(request.content))
+        if isinstance(wrong, Exception):
+            raise wrong
+        if isinstance(wrong, int):
+            return httpx2.Response(wrong, json={"message": f"said {wrong}"})
+        if isinstance(wrong, bytes):
+            return httpx2.Response(200, content=wrong)
+        if request.method == "PATCH":
+            self.replicas = self.patches[-1]["spec"]["replicas"]
+        if request.method == "POST":
+            self.events.append(orjson.loads(request.content))
+        if request.url.path.endswith("/pods"):
+            return httpx2.Response(200, json={"items": [POD, {"status": {"phase": "Pending"}}]})
+        metadata = {"name": "engine", "uid": "u", "resourceVersion": str(len(self.patches))}
+        return httpx2.Response(200, json={"metadata": metadata, "spec": {"replicas": self.replicas}})
+
+
+def controller_of(server: Server, wanted: float = 3) -> Controller:
+    http = httpx2.Client(transport=httpx2.MockTransport(server), base_url="http://api.invalid")
+    scaling = Scaling(("engine",), "a=b", Limits(0, 9), settle_s=0.0)
+    calls = ClusterCalls(http, "n")
+    return Controller(scaling, calls, lambda _url: f"{WANTED} {wanted}\n", ManualClock(), "me")
+
+
+WRONG = [429, 500, 503, 403, 404, b"<html>", b"[]", b"{}", httpx2.ConnectError("refused")]
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "POST"])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_whatever_it_answers_the_next_round_goes_on(method: str, wrong: Any) -> None:
+    server = Server()
+    controller = controller_of(server)
+    server.wrong[method] = wrong
+    controller.round()
+    if method == "GET":
+        assert server.patches == []
+    server.wrong.clear()
+    controller.round()
+    assert server.replicas == 3
+    assert all(patch["spec"]["replicas"] == 3 for patch in server.patches)
+
+
+def test_each_patch_names_the_version_and_conflicts_are_tried_a_few_times() -> None:
+    server = Server()
+    server.wrong["PATCH"] = 409
+    controller_of(server).round()
+    assert [patch["metadata"]["resourceVersion"] for patch in server.patches] == [
+        str(at) for at in range(TRIES)
+    ]
+    assert server.replicas == 1
+
+
+def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    controller = controller_of(server)
+    server.wrong["PATCH"] = 403
+    for _ in range(3):
+        controller.round()
+    assert caplog.text.count("you may not: said 403") == 1
+
+
+def test_an_event_names_the_deployment_and_the_reason() -> None:
+    server = Server()
+    controller_of(server).round()
+    (event,) = server.events
+    assert event["involvedObject"]["name"] == "engine"
+    assert event["message"] == "1 -> 3 replicas: the pipeline wants 3"
+    assert event["lastTimestamp"] == "2023-11-14T22:13:20Z"
+
+
+def test_an_address_of_either_family_is_a_url() -> None:
+    assert metrics_url("10.0.0.1") == "http://10.0.0.1:9249/metrics"
+    assert metrics_url("fd00::1") == "http://[fd00::1]:9249/metrics"

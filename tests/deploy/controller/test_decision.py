@@ -1,0 +1,156 @@
+"""What the controller reads of metrics, and how many replicas follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.autoscale.base import Limits
+from forebay.deploy.controller.decision import Decider, DeploymentState
+from forebay.deploy.controller.exposition import PipelineSays, values, what_pipeline_says
+from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.errors import DeployError
+
+STATE = DeploymentState("engine", "u", "7", replicas=2, ready=2)
+
+
+def exposition(wanted: float, in_flight: float = 0.0) -> str:
+    labels = '{operator_name="a b",host="x{\\"y\\"}",subtask_index="0",}'
+    return (
+        f"# HELP {WANTED} x\n# TYPE {WANTED} gauge\n{WANTED}{labels} {wanted}\n"
+        f"{WANTED}_other 99\n{IN_FLIGHT}{labels} {in_flight}\n"
+    )
+
+
+def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() -> None:
+    texts = [exposition(2, 10), exposition(3.0, 5), "", f"{WANTED} NaN\n{WANTED} 1e300\n{WANTED} -4\n"]
+    assert what_pipeline_says(texts) == PipelineSays(3, 15.0)
+    assert what_pipeline_says(["", f"{WANTED} NaN\n"]) == PipelineSays(None, 0.0)
+
+
+@given(st.text())
+def test_any_text_is_numbers_or_nothing(text: str) -> None:
+    assert all(isinstance(value, float) for value in values(text + f"\n{WANTED} x y z\n", WANTED))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.none() | st.integers(0, 20), st.integers(0, 500)), max_size=30),
+    st.integers(0, 3),
+    st.integers(3, 9),
+)
+def test_the_number_is_within_the_limits_or_as_it_was(
+    said: list[tuple[int, int | None, int]], least: int, most: int
+) -> None:
+    decider, state, now_s, heard_s = Decider(Limits(least, most), 32, 20.0), STATE, 0.0, -1e9
+    for after_s, wanted, in_flight in said:
+        now_s += after_s
+        decider.hear(PipelineSays(wanted, in_flight), now_s)
+        heard_s = now_s if wanted is not None else heard_s
+        decision = decider.decide(state, now_s)
+        if now_s - heard_s > 30:
+            assert decision.wanted == state.replicas
+        else:
+            assert least <= decision.wanted <= most
+        state = replace(state, replicas=decision.wanted, ready=decision.wanted)
+
+
+def test_it_adds_at_once_and_takes_away_when_fewer_were_enough_for_a_while() -> None:
+    decider, found = Decider(Limits(0, 9), settle_s=60.0), []
+    for now_s, wanted in ((0, 5), (10, 2), (60, 2), (71, 2), (80, 8)):
+        decider.hear(PipelineSays(wanted), now_s)
+        found.append(decider.decide(STATE, now_s).wanted)
+    assert found == [5, 5, 5, 2, 8]
+
+
+def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_away_at_once() -> None:
+    decider = Decider(Limits(0, 9), 32, 300.0)
+    eight = replace(STATE, replicas=8, ready=8)
+    decider.hear(PipelineSays(1, 0.0), 0.0)
+    assert decider.decide(eight, 0.0).wanted == 8
+    assert decider.decide(eight, 301.0).wanted == 8
+    for now_s in range(305, 700, 5):
+        assert decider.decide(eight, float(now_s)).wanted == 8
+    decider.hear(PipelineSays(0, 0.0), 700.0)
+    assert decider.decide(eight, 700.0).wanted == 8
+    decider.hear(PipelineSays(0, 0.0), 1000.0)
+    assert decider.decide(eight, 1000.0).wanted == 0
+
+
+@pytest.mark.timeout(30)
+def test_text_of_any_form_takes_time_linear_in_its_length() -> None:
+    assert values("a{\n" * 100_000, "a") == ()
+    assert values('a{"\n' * 100_000, "a") == ()
+
+
+def test_requests_in_flight_keep_their_replicas() -> None:
+    decider = Decider(Limits(0, 9), requests_per_replica=10, settle_s=0.0)
+    decider.hear(PipelineSays(0, 15.0), 0.0)
+    four = replace(STATE, replicas=4, ready=4)
+    assert decider.decide(four, 0.0).wanted == 4
+    decision = decider.decide(four, 1.0)
+    assert decision.wanted == 2
+    assert "work in flight needs them" in decision.reason
+
+
+def test_metrics_that_stop_change_nothing_and_the_reason_says_so() -> None:
+    decider = Decider(Limits(0, 9))
+    assert "no wanted number yet: nothing changes" in decider.decide(STATE, 0.0).reason
+    decider.hear(PipelineSays(7), 0.0)
+    assert decider.decide(STATE, 30.0).wanted == 7
+    decider.hear(PipelineSays(None, 3.0), 31.0)
+    late = decider.decide(STATE, 31.0)
+    assert (late.wanted, "for 31 s: nothing changes" in late.reason) == (2, True)
+
+
+def body(**status: Any) -> dict[str, Any]:
+    metadata = {"name": "engine", "uid": "u", "resourceVersion": "7"}
+    return {"metadata": metadata, "spec": {"replicas": 2}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("condition", "trouble"),
+    [
+        (
+            {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
+            "pods are refused: exceeded",
+        ),
+        ({"type": "Progressing", "status": "False", "message": "too long"}, "does not get ready: too long"),
+    ],
+)
+def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, str], trouble: str) -> None:
+    state = DeploymentState.parse(body(readyReplicas=1, conditions=[condition]))
+    decider = Decider(Limits(0, 9), settle_s=0.0)
+    decider.hear(PipelineSays(5), 0.0)
+    decision = decider.decide(state, 0.0)
+    assert decision.wanted == 2
+    assert trouble in decision.reason
+    decider.hear(PipelineSays(1), 1.0)
+    assert decider.decide(state, 1.0).wanted == 1
+
+
+def test_replicas_whose_node_goes_away_keep_their_number_and_are_not_ordered_twice() -> None:
+    decider, found = Decider(Limits(0, 9), settle_s=0.0), []
+    four = replace(STATE, replicas=4, ready=4)
+    for now_s, ready in ((0, 4), (10, 1), (400, 0), (500, 4)):
+        # What was running is asked for again, and the pipeline wants as many as before.
+        decider.hear(PipelineSays(4, 64.0), float(now_s))
+        found.append(decider.decide(replace(four, ready=ready), float(now_s)).wanted)
+    assert found == [4, 4, 4, 4]
+
+
+def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
+    decider = Decider(Limits(0, 9), settle_s=0.0)
+    booting = replace(STATE, replicas=3, ready=1)
+    for now_s in range(0, 1800, 2):
+        decider.hear(PipelineSays(3, 32.0), float(now_s))
+        assert decider.decide(booting, float(now_s)).wanted == 3
+
+
+@pytest.mark.parametrize("wrong", [{}, {"metadata": {}}, {**body(), "spec": {"replicas": "2"}}])
+def test_what_is_no_deployment_is_one_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeployError, match="of an unknown form"):
+        DeploymentState.parse(wrong)

@@ -1,0 +1,285 @@
+"""The controller on the real API server, with the rights that the manifests give it and no more."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benchmarks.kubernetes.plane import ControlPlane
+from tests.harness.deployments import variant
+
+from forebay.autoscale.base import Limits
+from forebay.clock import SystemClock
+from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.decision import DeploymentState
+from forebay.deploy.controller.loop import Controller, Scaling
+from forebay.deploy.kubernetes import render
+from forebay.deploy.kubernetes.api import open_api
+from forebay.deploy.kubernetes.cluster import apply_all
+from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.errors import DeployError
+from forebay.kube.connection import find_cluster, open_client
+from forebay.testing import wait_until
+
+PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline"
+PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
+
+
+class Cluster:
+    """A namespace with the engine's Deployments, the controller's rights, and a pipeline's pod."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.plane = plane
+        self.namespace = f"n-{uuid.uuid4().hex[:8]}"
+        plane.kubectl("create", "namespace", self.namespace)
+        patch.setenv("KUBECONFIG", str(plane.kubeconfig))
+        deployment = variant("controller")
+        parts = [each for each in render(deployment) if each.part in ("engine", "autoscaler")]
+        with open_api(namespace=self.namespace) as api:
+            list(apply_all(api, parts))
+        token = self.kubectl("create", "token", "triage-autoscaler").strip()
+        config = orjson.loads(plane.kubeconfig.read_bytes())
+        config["users"][0]["user"] = {"token": token}
+        config["contexts"][0]["context"]["namespace"] = self.namespace
+        (folder / "kubeconfig").write_bytes(orjson.dumps(config))
+        patch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+        self.wanted: float | None = None
+        self.http = open_client(find_cluster())
+        self.calls = ClusterCalls(self.http, self.namespace)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "job", "labels": dict(each.split("=") for each in PODS.split(","))},
+            "spec": {"containers": [{"name": "flink", "image": "flink"}]},
+        }
+        (folder / "pod.json").write_bytes(orjson.dumps(pod))
+        # Kubernetes makes the account of a new namespace's pods a moment later.
+        self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        self.kubectl("create", "-f", str(folder / "pod.json"))
+        # As a kubelet would say it.
+        status = {"status": {"phase": "Running", "podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}
+        self.kubectl("patch", "pod", "job", "--subresource=status", "--type=merge", "-p", _text(status))
+
+    def kubectl(self, *words: str) -> str:
+        return self.plane.kubectl("-n", self.namespace, *words)
+
+    def scrape(self, url: str) -> str:
+        assert url == "http://10.9.9.9:9249/metrics"
+        if self.wanted is None:
+            raise DeployError(f"{url} tells no metrics: connection refused")
+        return f'{WANTED}{{host="a"}} {self.wanted}\n'
+
+    def controller(self, settle_s: float = 0.0, identity: str = "one", **limits: Any) -> Controller:
+        scaling = Scaling((PREFILL, DECODE), PODS, Limits(**{"most": 4, **limits}), settle_s=settle_s)
+        return Controller(scaling, self.calls, self.scrape, SystemClock(), identity)
+
+    def replicas(self, name: str = DECODE) -> int:
+        found = self.kubectl("get", "deployment", name, "-o", "jsonpath={.spec.replicas}")
+        return int(found)
+
+    def scaled(self, controller: Controller, expected: int) -> None:
+        """Make rounds until every pool has so many: one may meet others who write, as Kubernetes does."""
+
+        def reached() -> bool:
+            controller.round()
+            return self.replicas(PREFILL) == self.replicas(DECODE) == expected
+
+        wait_until(reached)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The controller's events in the order in which they were written; they are listed by their names."""
+        found = orjson.loads(self.kubectl("get", "events", "-o", "json"))["items"]
+        own = [each for each in found if each.get("source", {}).get("component") == "forebay-autoscale"]
+        return sorted(own, key=lambda each: int(each["metadata"]["resourceVersion"]))
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+@pytest.fixture
+def cluster(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    made = Cluster(control_plane, tmp_path, monkeypatch)
+    with made.http:
+        yield made
+
+
+def test_it_scales_every_pool_says_why_and_stays_within_its_limits(cluster: Cluster) -> None:
+    controller = cluster.controller()
+    controller.round()
+    assert cluster.replicas() == 1
+    cluster.wanted = 3.0
+    cluster.scaled(controller, 3)
+    cluster.wanted = 9.0
+    cluster.scaled(controller, 4)
+    cluster.wanted = 0.0
+    cluster.scaled(controller, 0)
+    messages = [each["message"] for each in cluster.events() if each["involvedObject"]["name"] == DECODE]
+    first, second, third = messages
+    assert first == "1 -> 3 replicas: the pipeline wants 3"
+    assert second == "3 -> 4 replicas: the pipeline wants 9; 4 in place of 9: the limits"
+    assert third.startswith("4 -> 0 replicas")
+
+
+def test_what_another_one_writes_in_between_is_read_before_it_is_changed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = cluster.controller()
+    seen: list[int] = []
+    scale = cluster.calls.scale
+
+    def beside(state: DeploymentState, wanted: int) -> None:
+        seen.append(state.replicas)
+        if len(seen) < 3:
+            cluster.kubectl("scale", f"deployment/{state.name}", f"--replicas={len(seen) + 1}")
+        scale(state, wanted)
+
+    cluster.wanted = 4.0
+    monkeypatch.setattr(ClusterCalls, "scale", lambda _self, state, wanted: beside(state, wanted))
+    cluster.scaled(controller, 4)
+    assert seen[:3] == [1, 2, 3]
+
+
+def test_of_two_controllers_the_one_that_holds_the_lease_scales(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = cluster.controller(identity="one"), cluster.controller(identity="two")
+    cluster.wanted = 2.0
+    cluster.scaled(one, 2)
+    # Were it its turn, it would change the number: for this one, replicas need not settle.
+    cluster.wanted = 4.0
+    two.round()
+    assert cluster.replicas() == 2
+    assert f"{DECODE}: another controller scales it: one" in caplog.text
+    cluster.scaled(one, 4)
+    one.release()
+    cluster.wanted = 1.0
+    cluster.scaled(two, 1)
+    one.round()
+    holder = ("get", "lease", f"{DECODE}-autoscale", "-o", "jsonpath={.spec.holderIdentity}")
+    assert cluster.kubectl(*holder) == "two"
+
+
+def test_a_patch_of_an_old_version_is_refused(cluster: Cluster) -> None:
+    state = cluster.calls.deployment(DECODE)
+    cluster.kubectl("scale", f"deployment/{DECODE}", "--replicas=2")
+    with pytest.raises(Changed):
+        cluster.calls.scale(state, 4)
+    assert cluster.replicas() == 2
+
+
+def test_rights_and_deployments_that_are_missing_are_named_and_the_others_scaled(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.wanted = 2.0
+    scaling = Scaling(("nothing", PREFILL, DECODE), PODS, Limits())
+    first = Controller(scaling, cluster.calls, cluster.scrape, SystemClock(), "one")
+    cluster.scaled(first, 2)
+    assert "the verb get on the resource leases of coordination.k8s.io" in caplog.text
+    with pytest.raises(DeployError, match=r"the verb get on the resource deployments of apps"):
+        cluster.calls.deployment("nothing")
+    cluster.kubectl("delete", "deployment", DECODE)
+    caplog.clear()
+    cluster.controller().round()
+    assert f"Deployment {DECODE}: there is none in the namespace {cluster.namespace}" in caplog.text
+    cluster.kubectl("delete", "rolebinding", "triage-autoscaler")
+    wait_until(lambda: _refused(cluster))
+    caplog.clear()
+    cluster.controller().round()
+    assert "the verb list on the resource pods in the namespace" in caplog.text
+
+
+def _refused(cluster: Cluster) -> bool:
+    try:
+        cluster.calls.pod_addresses(PODS)
+    except DeployError:
+        return True
+    return False
+
+
+def test_a_quota_that_refuses_pods_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
+    cluster.kubectl("create", "quota", "none", "--hard=pods=1")
+    controller = cluster.controller()
+    cluster.wanted = 2.0
+    cluster.scaled(controller, 2)
+    wait_until(lambda: "quota" in cluster.calls.deployment(DECODE).trouble)
+    cluster.wanted = 4.0
+    controller.round()
+    controller.round()
+    assert cluster.replicas() == 2
+    told = [each for each in cluster.events() if each["reason"] == "ReplicasMissing"]
+    assert {each["type"] for each in told} == {"Warning"}
+    assert sum(each["involvedObject"]["name"] == DECODE for each in told) == 1
+
+
+def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
+    nowhere = {"spec": {"nodeSelector": {"nowhere": "true"}}}
+    patch = {"spec": {"progressDeadlineSeconds": 1, "template": nowhere}}
+    cluster.kubectl("patch", f"deployment/{DECODE}", "--type=merge", "-p", _text(patch))
+
+    def stuck() -> bool:
+        """Whether it is in trouble for good: the new pod, once made, counts as progress for a second."""
+        found = orjson.loads(cluster.kubectl("get", "deployment", DECODE, "-o", "json"))
+        made = found.get("status", {}).get("updatedReplicas") == 1
+        return made and "does not get ready" in DeploymentState.parse(found).trouble
+
+    wait_until(stuck)
+    controller = cluster.controller()
+    cluster.wanted = 4.0
+
+    def others_scaled() -> bool:
+        controller.round()
+        return cluster.replicas(PREFILL) == 4
+
+    wait_until(others_scaled)
+    controller.round()
+    assert cluster.replicas(DECODE) == 1
+    (told,) = (each for each in cluster.events() if each["reason"] == "ReplicasMissing")
+    assert told["involvedObject"]["name"] == DECODE
+    assert told["message"].startswith("a replica does not get ready: ReplicaSet")
+
+
+def drill(cluster: Cluster, rounds: int) -> list[float]:
+    """Restart the API server so often, with rounds while it is away, others who write, and metrics that
+    stop. Returns how long each change took, from the signal to the patched scale, the server being up."""
+    controller, clock, took_s, before = cluster.controller(), SystemClock(), [], 1
+    for at in range(rounds):
+        cluster.plane.run("kill", "kube-apiserver")
+        cluster.wanted = None if at % 3 == 0 else float(1 + (at + 1) % 4)
+        controller.round()
+        cluster.plane.run("start", "kube-apiserver")
+        wait_until(lambda: _answers(cluster))
+        assert cluster.replicas() == before
+        cluster.wanted = float(1 + at % 4)
+        cluster.kubectl("annotate", "--overwrite", f"deployment/{DECODE}", f"beside={at}")
+        began_s = clock.monotonic_s()
+
+        def scaled(before: int = before, wanted: int = int(cluster.wanted)) -> bool:
+            controller.round()
+            # In between, only the last number and this one may be seen.
+            found = cluster.replicas()
+            assert found in (before, wanted), (found, before, wanted)
+            return found == wanted
+
+        wait_until(scaled)
+        took_s.append(clock.monotonic_s() - began_s)
+        before = int(cluster.wanted)
+    return took_s
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        return cluster.calls.deployment(DECODE).replicas >= 0
+    except DeployError:
+        return False
+
+
+@pytest.mark.slow
+def test_restarts_of_the_api_server_never_lead_to_a_wrong_number(cluster: Cluster) -> None:
+    assert len(drill(cluster, 3)) == 3

@@ -1,0 +1,57 @@
+"""The controller's manifests: what it is told, and the least that it may do."""
+
+from __future__ import annotations
+
+import pytest
+from tests.harness.deployments import ENGINE, JOB, deployment_of, variant
+
+from forebay.deploy.kubernetes import render
+from forebay.errors import SettingError
+
+FOUND = {(each.kind, each.name): each.body for each in render(variant("controller"))}
+NAMES = ["triage-engine-prefill", "triage-engine-decode"]
+
+
+def test_it_is_told_what_to_scale_and_its_limits() -> None:
+    spec = FOUND["Deployment", "triage-autoscaler"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    args = spec["template"]["spec"]["containers"][0]["args"]
+    assert args[:4] == ["autoscale", "kubernetes", *NAMES]
+    assert {"--min=0", "--max=4"} < set(args)
+    assert "--pods=app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline" in args
+
+
+def test_it_may_patch_the_scale_of_these_deployments_and_little_else() -> None:
+    rules = FOUND["Role", "triage-autoscaler"]["rules"]
+    assert {(each["resources"][0], *each["verbs"]) for each in rules} == {
+        ("deployments", "get"),
+        ("deployments/scale", "patch"),
+        ("leases", "get", "update"),
+        ("leases", "create"),
+        ("pods", "list"),
+        ("events", "create"),
+    }
+    leases = [f"{name}-autoscale" for name in NAMES]
+    assert [each.get("resourceNames") for each in rules] == [NAMES, NAMES, leases, None, None, None]
+
+
+def test_only_it_and_prometheus_read_the_pipelines_metrics() -> None:
+    ingress = FOUND["NetworkPolicy", "triage"]["spec"]["ingress"]
+    (readers,) = [each["from"] for each in ingress if each.get("ports", [{}])[0].get("port") == 9249]
+    assert {
+        each["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for each in readers
+        if "podSelector" in each
+    } == {"autoscaler"}
+    policy = FOUND["NetworkPolicy", "triage-autoscaler"]["spec"]
+    assert policy["ingress"] == []
+
+
+def test_deployments_that_it_scales_have_no_number_of_their_own() -> None:
+    assert all("replicas" not in FOUND["Deployment", name]["spec"] for name in NAMES)
+
+
+def test_it_needs_an_image() -> None:
+    settings = {"pipeline": JOB, "engine": ENGINE, "scaling": {"by": "controller", "max": 2}}
+    with pytest.raises(SettingError, match=r"scaling\.image: missing; the controller needs one"):
+        deployment_of(settings)

@@ -1,0 +1,114 @@
+"""A fleet is put on a cluster, waited for, shown, scaled and taken away."""
+
+from __future__ import annotations
+
+import pytest
+from tests.harness.clock import ManualClock
+from tests.harness.ray_serve import ScriptedServe, application, body
+
+from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet, scale_fleet
+from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.errors import DeployError
+from forebay.ray_serve.rest import ServeRest
+
+SPEC = RayFleetSpec(name="fleet", model="m", replicas=2, startup_s=100, drain_s=20)
+OLD = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=5.0)
+WEB = application("web", import_path="web:app")
+
+
+class Time:
+    """A clock that sleeping moves on."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+async def test_it_is_there_when_all_of_its_replicas_run() -> None:
+    starting = application("fleet", status="DEPLOYING", states=("RUNNING", "STARTING"), deployed_s=6.0)
+    early = application("fleet", states=("RUNNING",), target=2, deployed_s=6.0)
+    done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
+    answers = [body(WEB, OLD), body(WEB, OLD), body(starting), body(early), body(done)]
+    said: list[str] = []
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        found = await apply_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
+        assert len(serve.answers) == 1
+    assert found.deployed_s == 6.0
+    assert len(found.deployments["engine"].running()) == 2
+    assert [each["name"] for each in serve.submitted[0]["applications"]] == ["web", "fleet"]
+    assert "fleet: deploying: 2 replicas wanted, 1 running, 1 starting" in said
+
+
+async def test_why_it_does_not_start() -> None:
+    failed = application("fleet", status="DEPLOY_FAILED", message="no module engine", deployed_s=6.0)
+    async with (
+        ScriptedServe([body(), body(), body(failed)]).served() as serve,
+        ServeRest(serve.address) as rest,
+    ):
+        with pytest.raises(DeployError, match="fleet: it does not start: no module engine"):
+            await apply_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)
+
+
+async def test_an_older_failure_is_not_this_one() -> None:
+    failed = application("fleet", status="DEPLOY_FAILED", deployed_s=5.0)
+    done = application("fleet", states=("RUNNING",), deployed_s=6.0)
+    answers = [body(failed), body(failed), body(done)]
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        assert (await apply_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)).status == "RUNNING"
+
+
+async def test_a_replica_that_never_gets_ready() -> None:
+    stuck = application(
+        "fleet", status="DEPLOYING", states=("STARTING",), target=2, message="no GPU is free", deployed_s=6.0
+    )
+    time = Time()
+    async with ScriptedServe([body(), body(stuck)]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=r"not all replicas run 100 s \(startup_s\).*no GPU is free"):
+            await apply_fleet(rest, SPEC, clock=time.clock, sleep=time.sleep)
+    assert 160 <= time.clock.monotonic_s() - ManualClock().monotonic_s() <= 170
+
+
+async def test_nothing_is_submitted_over_anothers_application() -> None:
+    taken = body(application("fleet", import_path="web:app"))
+    async with ScriptedServe([taken]).served() as serve, ServeRest(serve.address) as rest:
+        for action in (apply_fleet, remove_fleet):
+            with pytest.raises(DeployError, match="fleet"):
+                await action(rest, SPEC)
+        with pytest.raises(DeployError, match="fleet"):
+            await scale_fleet(rest, SPEC, 3)
+    assert serve.submitted == []
+    assert serve.scaled == []
+
+
+async def test_taken_away_once_it_has_ended() -> None:
+    ending = application("fleet", status="DELETING", states=("STOPPING",))
+    answers = [body(WEB, OLD), body(WEB, ending), body(WEB)]
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        assert await remove_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)
+        assert [each["name"] for each in serve.submitted[0]["applications"]] == ["web"]
+        assert not await remove_fleet(rest, SPEC)
+        assert len(serve.submitted) == 1
+
+
+async def test_replicas_that_do_not_end() -> None:
+    time = Time()
+    async with ScriptedServe([body(OLD)]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=r"fleet: it has not ended 20 s \(drain_s\) later"):
+            await remove_fleet(rest, SPEC, clock=time.clock, sleep=time.sleep)
+
+
+async def test_status_as_a_document() -> None:
+    async with ScriptedServe([body(OLD), body()]).served() as serve, ServeRest(serve.address) as rest:
+        found = await fleet_status(rest, SPEC)
+        assert found is not None
+        assert (found["status"], found["wanted"], found["replicas"]) == ("RUNNING", 2, {"RUNNING": 2})
+        assert found["engines"] == ["http://127.0.0.2:20100", "http://127.0.0.2:20101"]
+        assert await fleet_status(rest, SPEC) is None
+
+
+async def test_scaled_by_number() -> None:
+    async with ScriptedServe([body(OLD)]).served() as serve, ServeRest(serve.address) as rest:
+        await scale_fleet(rest, SPEC, 0)
+        assert [each for _, each in serve.scaled] == [{"target_num_replicas": 0}]

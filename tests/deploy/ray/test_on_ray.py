@@ -1,0 +1,113 @@
+"""A fleet on a real Ray cluster, whose engines are scripted replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+from tests.harness.ray_cluster import RayCluster
+from typer.testing import CliRunner, Result
+
+from forebay.cli import application
+from forebay.errors import DeployError
+from forebay.fleet.ray_replicas import RayReplicas
+from forebay.testing.waiting import wait_until
+
+OTHER = {"name": "other", "route_prefix": None, "import_path": "other_application:app"}
+
+
+def put(address: str, *applications: object) -> None:
+    data = orjson.dumps({"proxy_location": "Disabled", "applications": applications})
+    url = f"{address}/api/serve/applications/"
+    headers = {"content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method="PUT"), timeout=60):
+        pass
+
+
+def look(address: str) -> dict[str, str]:
+    """The status of each application."""
+    with urllib.request.urlopen(f"{address}/api/serve/applications/", timeout=60) as answer:
+        found = orjson.loads(answer.read())["applications"]
+    return {name: str(each["status"]) for name, each in found.items()}
+
+
+def engine_process(url: str) -> psutil.Process:
+    """The process that listens at `url`."""
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    (pid,) = {
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and tuple(each.laddr) == (host, int(port))
+    }
+    return psutil.Process(pid)
+
+
+@pytest.mark.slow
+def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_bytes(orjson.dumps(ray_cluster.fleet("fleet")))
+
+    def run(*words: str) -> Result:
+        command = ["deploy", "ray", str(path), "--address", ray_cluster.address, *words]
+        return CliRunner().invoke(application(), command)
+
+    def urls() -> tuple[str, ...]:
+        return asyncio.run(RayReplicas(f"{ray_cluster.address}/fleet").urls())
+
+    put(ray_cluster.address, OTHER)
+    wait_until(lambda: look(ray_cluster.address).get("other") == "RUNNING")
+    done = run("--apply", "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    fleet = json.loads(done.stdout)["fleet"]
+    assert fleet["replicas"] == {"RUNNING": 1}
+    assert look(ray_cluster.address) == {"other": "RUNNING", "fleet": "RUNNING"}
+    (first,) = urls()
+    assert (first,) == tuple(fleet["engines"])
+
+    # It grows, and keeps its number when it is submitted anew, without a new start.
+    assert run("--replicas", "2").exit_code == 0
+    wait_until(lambda: len(urls()) == 2)
+    assert first in urls()
+    before = urls()
+    assert run("--apply").exit_code == 0
+    assert urls() == before
+
+    # An engine that is killed takes its replica with it, and another one comes.
+    engine_process(first).kill()
+    wait_until(lambda: len(urls()) == 2 and first not in urls())
+
+    # A replica that is killed takes its engine with it.
+    victim = urls()[0]
+    engine = engine_process(victim)
+    replica = engine.parent()
+    assert replica is not None
+    os.kill(replica.pid, signal.SIGKILL)
+    engine.wait(30)
+    wait_until(lambda: len(urls()) == 2 and victim not in urls())
+
+    engines = [engine_process(each) for each in urls()]
+    done = run("--remove", "--json")
+    assert json.loads(done.stdout)["removed"] is True
+    assert look(ray_cluster.address) == {"other": "RUNNING"}
+    assert not any(each.is_running() for each in engines)
+    assert "there is none" in run("--status").stdout
+
+
+@pytest.mark.slow
+def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    fleet = ray_cluster.fleet("broken")
+    fleet["command"] = ["sh", "-c", "echo no such model: {host} {port}; exit 3"]
+    path.write_bytes(orjson.dumps(fleet))
+    command = ["deploy", "ray", str(path), "--address", ray_cluster.address]
+    done = CliRunner().invoke(application(), [*command, "--apply"])
+    assert isinstance(done.exception, DeployError)
+    assert "the engine ended with 3 before it was healthy: no such model" in str(done.exception)
+    assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0

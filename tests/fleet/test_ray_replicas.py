@@ -1,0 +1,69 @@
+"""The replicas of a fleet on Ray."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+from tests.harness.ray_serve import ScriptedServe, application, body
+
+from forebay.config.inference import EngineSpec
+from forebay.errors import SettingError
+from forebay.fleet.ray_replicas import RayPlace, RayReplicas
+from forebay.gateway.spec import EngineSpec as GatewayEngine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fleet",
+        "http://head:8265",
+        "http://head:8265/",
+        "head:8265/fleet",
+        "http://head:8265/a/b",
+        "http://h/A",
+    ],
+)
+def test_another_form_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match=r"ray: expected http://HEAD:8265/NAME"):
+        RayReplicas(text)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(SettingError) as caught:
+        RayReplicas("http://me:geheim@head:8265/fleet")
+    assert "geheim" not in str(caught.value)
+
+
+def test_its_parts() -> None:
+    assert RayPlace.parse("http://head:8265/fleet") == RayPlace("http://head:8265", "fleet")
+
+
+async def test_replicas_come_and_go_with_what_the_cluster_says() -> None:
+    two, one = ("RUNNING", "RUNNING"), ("STOPPING", "RUNNING")
+    answers = [body(application("fleet", states=states)) for states in (two, one, ())]
+    async with (
+        ScriptedServe([*answers, body()]).served() as serve,
+        aclosing(RayReplicas(f"{serve.address}/fleet", 0.0).updates()) as updates,
+    ):
+        found = [await anext(updates) for _ in range(4)]
+    assert found[:3] == [
+        ("http://127.0.0.2:20100", "http://127.0.0.2:20101"),
+        ("http://127.0.0.2:20101",),
+        (),
+    ]
+    assert isinstance(found[3], SettingError)
+    assert "ray: " in str(found[3])
+
+
+@pytest.mark.parametrize("kind", [EngineSpec, GatewayEngine])
+def test_settings_name_a_fleet(kind: type[EngineSpec] | type[GatewayEngine]) -> None:
+    assert kind(ray="http://head:8265/fleet").replicas() == RayReplicas("http://head:8265/fleet")
+    with pytest.raises(ValueError, match="expected http://HEAD:8265/NAME"):
+        kind(ray="fleet")
+
+
+def test_a_pipeline_has_one_place_only() -> None:
+    with pytest.raises(ValueError, match="found several"):
+        EngineSpec(ray="http://head:8265/fleet", dns="http://name:80")

@@ -1,0 +1,120 @@
+"""What a subtask tells of what waits in it, with the fleet that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.autoscale.base import Limits, Timings
+from forebay.autoscale.demand import read_reports
+from forebay.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.engine.prompt import PromptTemplate
+from forebay.errors import SettingError
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.listing import Listing, ScaledReplicas, write_listing
+from forebay.flink import demand
+from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
+from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
+from forebay.records import Event, KeyedEvent, Result
+from forebay.testing import ScriptedEngineFactory
+from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Fixed
+
+SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.05))
+SETTINGS = ScalingSettings(Limits(0, 4), slo_s=30.0, timings=Timings(boot_s=5.0, interval_s=0.01))
+
+
+def item(number: int) -> KeyedEvent:
+    fields = {"text": f"event {number}"}
+    return KeyedEvent(f"id-{number}", "", Event(b"x" * 40, fields), read_ms=1_000 * number)
+
+
+def spec(replicas: FixedReplicas | ScaledReplicas, link: ScalingLink) -> InferenceSpec:
+    fleet = FleetConfig(replicas, model="m", check_s=0.05, scaled=True)
+    return InferenceSpec(FleetEngineFactory(fleet), "m", PromptTemplate("{{ text }}"), scaling=link)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def test_the_demand_is_a_file_while_the_subtask_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
+    folder.mkdir()
+    write_listing(listed, Listing((), 3, 1))
+    counts = InferenceCounters()
+    call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, str(folder)))
+
+    def told() -> float:
+        return sum(part.tokens.requests for one in read_reports(folder).values() for part in one.waiting)
+
+    async with FakeReplica(SCRIPT) as replica:
+        handler = await OpenRequestHandler(call)(counts)
+        items = [item(number) for number in range(5)]
+        for each in items:
+            handler.accept(each, again=False)
+        answers = [asyncio.ensure_future(handler.answer(each)) for each in items[:3]]
+        await until(lambda: told() == 5)
+        assert counts.scaling is not None
+        assert counts.scaling.backlog_tokens > 0
+        # Read in 1970, due 30 s later.
+        assert counts.scaling.next_deadline_s < -1_000_000_000
+        write_listing(listed, Listing((replica.url,), 4, 2))
+        assert all(isinstance(each, Result) for each in await asyncio.gather(*answers))
+        await until(lambda: [one.done.requests for one in read_reports(folder).values()] == [3])
+        await until(lambda: counts.scaling is not None and counts.scaling.wanted_replicas == 2)
+        (report,) = read_reports(folder).values()
+        assert told() == 2
+        assert (report.arrived.requests, report.done.requests) == (5, 3)
+        assert report.done.output > 0
+        assert (report.listing, report.usable, report.at_replicas) == (4, 1, {replica.url: 0})
+        await handler.close()
+    assert list(folder.iterdir()) == []
+
+
+async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    counts = InferenceCounters()
+    async with FakeReplica(SCRIPT) as replica:
+        call = spec(FixedReplicas((replica.url,)), ScalingLink(SETTINGS, subtasks=2))
+        handler = await OpenRequestHandler(call)(counts)
+        gauges = counts.scaling
+        assert gauges is not None
+        assert (gauges.backlog_tokens, gauges.next_deadline_s) == (0, NOTHING_DUE_S)
+        one = item(1)
+        handler.accept(one, again=True)
+        await until(lambda: gauges.backlog_tokens > 0)
+        # The list of replicas was not read yet: that there seem to be none decides nothing.
+        assert gauges.wanted_replicas is None
+        assert isinstance(await handler.answer(one), Result)
+        await until(lambda: (gauges.wanted_replicas or 0) >= 1)
+        await handler.close()
+
+
+def test_a_wanted_number_that_changes_alone_is_told() -> None:
+    """Nothing else flushes the metrics of a stream without events."""
+    gauges, told = ScalingGauges(), list[int | None]()
+    gauges.tell = lambda: told.append(gauges.wanted_replicas)
+    for wanted in (1, 1, 0):
+        demand.publisher(gauges)(wanted)
+        gauges.set(gauges.wanted_replicas, 0, None)
+    assert told == [1, 0]
+
+
+async def test_scaling_needs_a_fleet() -> None:
+    call = InferenceSpec(
+        ScriptedEngineFactory(), "m", PromptTemplate("{{ text }}"), scaling=ScalingLink(SETTINGS)
+    )
+    with pytest.raises(SettingError, match="expected a fleet"):
+        await OpenRequestHandler(call)(InferenceCounters())

@@ -1,0 +1,113 @@
+"""A Ray cluster of one node on this machine, which only this machine reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from forebay.errors import LaunchError
+from forebay.ports import free_port
+from forebay.testing.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = "127.0.0.2"
+"""Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
+OTHER = """
+from ray import serve
+
+
+@serve.deployment(ray_actor_options={"num_cpus": 0})
+class Other:
+    pass
+
+
+app = Other.bind()
+"""
+
+
+class RayCluster:
+    """A cluster that `ray`, a program in an environment with Ray Serve, starts: a context manager."""
+
+    def __init__(self, ray: Path, cpus: int = 8) -> None:
+        self._ray = ray
+        self._cpus = cpus
+        self._process: subprocess.Popen[bytes] | None = None
+        # Short: Ray puts sockets there.
+        self._folder = Path(tempfile.mkdtemp(prefix="fr"))
+        self.address = f"http://127.0.0.1:{free_port()}"
+
+    def fleet(self, name: str) -> dict[str, Any]:
+        """A fleet file with one scripted replica."""
+        module = [sys.executable, "-m", "forebay.testing.replica", "--model", "{model}"]
+        return {
+            "name": name,
+            "model": "small",
+            "command": [*module, "--host", "{host}", "--port", "{port}"],
+            "cpu": 0.1,
+            "startup_s": 60,
+            "drain_s": 20,
+            "health_period_s": 1,
+        }
+
+    def __enter__(self) -> RayCluster:
+        (self._folder / "other_application.py").write_text(OTHER)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(self._folder))),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+        }
+        environment.pop("RAY_ADDRESS", None)
+        names = ("port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
+        ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
+        command = [str(self._ray), "start", "--head", "--block", "--include-dashboard=true", *ports]
+        command += [f"--node-ip-address={LOOPBACK}", "--dashboard-host=127.0.0.1"]
+        command += [f"--dashboard-port={self.address.rsplit(':', 1)[1]}", f"--num-cpus={self._cpus}"]
+        command += [f"--temp-dir={self._folder}/t", f"--object-store-memory={100 << 20}"]
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, cwd=self._folder
+            )
+        try:
+            wait_until(self._is_up, tell=self._log)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process = self._process
+        if process is not None:
+            # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
+            found = psutil.Process(process.pid)
+            for each in [*found.children(recursive=True), found]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise LaunchError(f"the Ray cluster has ended: {self._log()}")
+        try:
+            with urllib.request.urlopen(f"{self.address}/api/serve/applications/", timeout=30):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def _log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")[-2000:]

@@ -1,0 +1,93 @@
+"""What Ray Serve's REST interface tells, and a server that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from forebay.ray_serve.ports import IMPORT_PATH
+
+FIRST_PID = 30_100
+
+
+def application(
+    name: str,
+    *,
+    status: str = "RUNNING",
+    states: Sequence[str] = (),
+    target: int | None = None,
+    import_path: str | None = IMPORT_PATH,
+    message: str = "",
+    deployed_s: float = 1.0,
+) -> dict[str, Any]:
+    """An application as the interface tells it; without an import path it is one that a program started."""
+    replicas = [
+        {"replica_id": f"r{at}", "state": state, "node_ip": "127.0.0.2", "pid": FIRST_PID + at}
+        for at, state in enumerate(states)
+    ]
+    arguments = {"first_port": 20_000, "ports": 10_000}
+    config = {"name": name, "import_path": import_path, "args": arguments}
+    return {
+        "name": name,
+        "status": status,
+        "message": message,
+        "last_deployed_time_s": deployed_s,
+        "source": "declarative" if import_path else "imperative",
+        "deployed_app_config": config if import_path else None,
+        "deployments": {
+            "engine": {
+                "status": "HEALTHY",
+                "message": message,
+                "target_num_replicas": len(states) if target is None else target,
+                "replicas": replicas,
+            }
+        },
+    }
+
+
+def body(*applications: dict[str, Any]) -> dict[str, Any]:
+    """The answer with these applications."""
+    return {"applications": {each["name"]: each for each in applications}, "target_capacity": None}
+
+
+@dataclass
+class ScriptedServe:
+    """A Ray cluster: each look at it gives the next of `answers`, the last one for ever."""
+
+    answers: list[Any]
+    status: int = 200
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+    scaled: list[tuple[str, Any]] = field(default_factory=list)
+    on_submit: Callable[[], None] = lambda: None
+    address: str = ""
+
+    async def look(self, request: web.Request) -> web.Response:
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        data = answer if isinstance(answer, bytes) else orjson.dumps(answer)
+        return web.Response(status=self.status, body=data)
+
+    async def submit(self, request: web.Request) -> web.Response:
+        self.submitted.append(await request.json())
+        self.on_submit()
+        return web.Response(status=self.status)
+
+    async def scale(self, request: web.Request) -> web.Response:
+        self.scaled.append((request.path, await request.json()))
+        return web.json_response({"error": "external_scaler_enabled=false"}, status=self.status)
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[ScriptedServe]:
+        made = web.Application()
+        made.router.add_get("/api/serve/applications/", self.look)
+        made.router.add_put("/api/serve/applications/", self.submit)
+        made.router.add_post("/api/v1/applications/{a}/deployments/{d}/scale", self.scale)
+        server = TestServer(made, host="127.0.0.1")
+        async with server:
+            self.address = str(server.make_url("")).rstrip("/")
+            yield self

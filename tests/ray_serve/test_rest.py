@@ -1,0 +1,75 @@
+"""Calls of Ray Serve's REST interface, and what is said where it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.harness.ray_serve import ScriptedServe, application, body
+
+from forebay.errors import DeployError
+from forebay.ports import free_port
+from forebay.ray_serve.rest import ServeRest
+
+
+async def test_what_runs() -> None:
+    made = ScriptedServe([body(application("web"))])
+    async with made.served() as serve, ServeRest(f"{serve.address}/") as rest:
+        assert list((await rest.instance()).applications) == ["web"]
+
+
+async def test_scaling_names_application_deployment_and_number() -> None:
+    async with ScriptedServe([body()]).served() as serve, ServeRest(serve.address) as rest:
+        await rest.scale("fleet", "engine", 3)
+        assert serve.scaled == [
+            ("/api/v1/applications/fleet/deployments/engine/scale", {"target_num_replicas": 3})
+        ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "Forebay sends no token"),
+        (403, "Forebay sends no token"),
+        (404, "no Ray Serve is there"),
+        (503, "not available for now"),
+        (400, r"Ray Serve refuses it \(400\)"),
+        (302, r"Ray Serve refuses it \(302\)"),
+    ],
+)
+async def test_what_the_cluster_refuses(status: int, said: str) -> None:
+    async with ScriptedServe([b"why"], status).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=said):
+            await rest.instance()
+        with pytest.raises(DeployError, match=said):
+            await rest.submit({"applications": []})
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(404, "no such application with a 'engine'"), (412, "external_scaler_enabled=false"), (503, "for now")],
+)
+async def test_what_cannot_be_scaled(status: int, said: str) -> None:
+    async with ScriptedServe([body()], status).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=said):
+            await rest.scale("fleet", "engine", 3)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", [], {"applications": []}])
+async def test_what_is_no_ray_cluster(answer: Any) -> None:
+    async with ScriptedServe([answer]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=r"expected JSON|unknown form"):
+            await rest.instance()
+
+
+async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.ray_serve.rest.MAX_BYTES", 1000)
+    async with ScriptedServe([b"x" * 100_000]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match="an answer of more than"):
+            await rest.instance()
+
+
+async def test_nobody_listens() -> None:
+    async with ServeRest(f"http://127.0.0.1:{free_port()}") as rest:
+        with pytest.raises(DeployError, match=r"there is no Ray cluster: .*--address.*--include-dashboard"):
+            await rest.instance()

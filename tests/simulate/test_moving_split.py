@@ -1,0 +1,68 @@
+"""Replicas that change from prefill to decode and back: every request is answered, and none is cut off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.simulate.disaggregation import Split, Transfer, at_rate
+from forebay.simulate.engine import LLAMA_8B
+from forebay.simulate.moving_split import DECIDE_EVERY_S, MovingPools, PoolLoad
+from forebay.simulate.traces import Arrivals
+
+ENGINE = replace(LLAMA_8B, max_num_seqs=4)
+TRANSFER = Transfer(latency_s=0.005)
+
+
+@dataclass
+class Scripted:
+    """Decides what it is told to, by turns."""
+
+    turns: list[int]
+    came: list[tuple[float, int]] = field(default_factory=list)
+    loads: list[PoolLoad] = field(default_factory=list)
+
+    def arrived(self, now_s: float, prompt_tokens: int) -> None:
+        self.came.append((now_s, prompt_tokens))
+
+    def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
+        replicas = current.prefill + current.decode
+        self.loads.append(load)
+        prefill = self.turns[(len(self.loads) - 1) % len(self.turns)]
+        return Split(prefill, replicas - prefill)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 3))
+def test_whatever_is_decided_every_request_is_answered(turns: list[int], start: int, seed: int) -> None:
+    trace = at_rate(Arrivals(60, 1.0, 1500, 60, seed=seed).make(), seed)
+    policy = Scripted(turns)
+    served = MovingPools(trace, ENGINE, Split(start, 5 - start), transfer=TRANSFER).serve(policy)
+    assert [answer.index for answer in served.answers] == list(range(len(trace)))
+    for asked, answer in zip(trace, served.answers, strict=True):
+        assert asked.arrived_s + TRANSFER.seconds(asked.prompt_tokens) < answer.arrived_s
+        assert answer.arrived_s < answer.first_token_s <= answer.finished_s
+        assert answer.output_tokens == asked.output_tokens
+    assert policy.came == [(one.arrived_s, one.prompt_tokens) for one in trace]
+    assert served.splits[0] == (0.0, Split(start, 5 - start))
+    assert all(at_s % DECIDE_EVERY_S == 0 for at_s, _ in served.splits)
+
+
+def test_a_policy_is_told_what_the_pools_have() -> None:
+    trace = at_rate(Arrivals(60, 1.0, 1500, 400).make())
+    policy = Scripted([1])
+    MovingPools(trace, ENGINE, Split(1, 1), transfer=TRANSFER).serve(policy)
+    assert policy.loads[0] == PoolLoad(0, 0, 0.0) or policy.loads[0].decoding > 0
+    assert max(load.decoding for load in policy.loads) > 4, "more than the batch holds"
+    assert max(load.context_tokens for load in policy.loads) > 1500
+
+
+def test_one_that_keeps_its_split_is_never_idle_for_a_change() -> None:
+    trace = at_rate(Arrivals(60, 1.0, 1500, 60).make())
+    kept = MovingPools(trace, ENGINE, Split(1, 2), transfer=TRANSFER).serve(Scripted([1]))
+    moved = MovingPools(trace, ENGINE, Split(1, 2), transfer=TRANSFER).serve(Scripted([2, 1]))
+    assert kept.splits == [(0.0, Split(1, 2))]
+    assert len(moved.splits) > 2
+    assert max(a.finished_s for a in kept.answers) <= max(a.finished_s for a in moved.answers)
