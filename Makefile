@@ -2,6 +2,7 @@
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
 # make test    the same with all tests; WORKERS=4 is how many run side by side
+# make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test does it, too
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make reference   the pages and tables of the documentation that are made from the code
@@ -46,10 +47,11 @@ WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # What needs neither Flink nor Kafka nor Kubernetes nor vLLM, and is quick.
 QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow"
+RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist reference flink-options setup demo check test coverage test-faults test-attacks lint docs lock sbom \
-	audit clean
+.PHONY: dist reference flink-options setup demo ray check test coverage test-faults test-attacks lint docs lock \
+	sbom audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -60,7 +62,13 @@ demo: setup
 check: $(READY) lint
 	$(PYTEST) --hypothesis-profile=check -m $(QUICK)
 
-test: setup lint
+# Real Ray, for tests: an environment of its own beside the engine's, for no user needs it.
+ray: $(READY)
+	@home="$(RAY_HOME)"; cmp -s locks/ray.txt "$$home/lock.txt" || { \
+		echo "Making $$home: Ray Serve, for tests" && $(BIN)/python -m venv --clear "$$home" && \
+		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
+
+test: setup ray lint
 	@echo "All tests: many start Flink, Kafka or vLLM for real, so this takes long on two cores."
 	$(PYTEST)
 
@@ -95,6 +103,7 @@ reference: $(READY)
 lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
+	$(COMPILE) --python-version 3.10 -o locks/ray.txt locks/ray.in
 	$(COMPILE) --python-version 3.10 --extra dev --extra plot -o locks/project.txt pyproject.toml
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in

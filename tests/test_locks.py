@@ -104,8 +104,8 @@ def test_the_project_is_locked_as_it_asks() -> None:
     assert disagreements(project(), lock, "forebay (pyproject.toml)", PYTHONS) == []
 
 
-@pytest.mark.parametrize("name", ["build", "tools"])
-def test_tools_are_locked_as_asked(name: str) -> None:
+@pytest.mark.parametrize("name", ["build", "ray", "tools"])
+def test_environments_are_locked_as_asked(name: str) -> None:
     lock = (ROOT / "locks" / f"{name}.txt").read_text()
     assert disagreements(lines_of(ROOT / "locks" / f"{name}.in"), lock, f"-r locks/{name}.in", PYTHONS) == []
 

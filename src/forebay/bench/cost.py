@@ -37,6 +37,8 @@ START_TIMEOUT_S = 300.0
 ARCHIVE_S = 180.0
 """The longest wait for the archive of classes that a machine's first run makes."""
 STOP_S = 60.0
+REST_S = 3.0
+"""A run that answers nothing for so long has nothing left to do."""
 POLL_S = 0.05
 
 JVM, CLIENT, COMMAND = "jvm", "client", "command"
@@ -158,6 +160,8 @@ def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions
         note(f"{_words(rate_per_s)}: {options.seconds:.0f} s")
         feed.pace(rate_per_s)
         time.sleep(options.settle_s)
+        if not rate_per_s:
+            _await_rest(run, replica)
         before, events, began_s = _look(run, feed, replica), _answers(replica), time.monotonic()
         time.sleep(options.seconds)
         run.check()
@@ -165,6 +169,17 @@ def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions
         seconds, events = time.monotonic() - began_s, _answers(replica) - events
         loads.append(_load_cost(rate_per_s, seconds, events, before, after))
     return Cost(_processor(), len(os.sched_getaffinity(0)), run.first_request_s, tuple(loads))
+
+
+def _await_rest(run: Run, replica: ReplicaProcess) -> None:
+    """Block until all that came before is answered, as far as `REST_S` without an answer tell; for
+    `START_TIMEOUT_S` at most."""
+    until_s = time.monotonic() + START_TIMEOUT_S
+    answers, before = _answers(replica), -1
+    while answers != before and time.monotonic() < until_s:
+        run.check()
+        time.sleep(REST_S)
+        answers, before = _answers(replica), answers
 
 
 def _words(rate_per_s: float) -> str:

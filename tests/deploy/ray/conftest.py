@@ -19,6 +19,6 @@ def ray_cluster() -> Iterator[RayCluster]:
     own = where / "bin" / "ray"
     found = str(own) if own.exists() else shutil.which("ray")
     if found is None:
-        pytest.skip(f"Ray is missing: python -m venv {where}, and pip install 'ray[serve]' there")
+        pytest.skip(f"Ray is missing in {where}: make ray")
     with RayCluster(Path(found)) as cluster:
         yield cluster
