@@ -19,7 +19,7 @@ from hypothesis import settings
 from forebay.errors import SettingError
 
 # A deadline per example would be an assertion about the wall clock of a busy machine.
-settings.register_profile("forebay", deadline=None, print_blob=True)
+settings.register_profile("forebay", deadline=None, print_blob=True, max_examples=50)
 # For `make check`.
 settings.register_profile("check", deadline=None, print_blob=True, max_examples=25)
 # For `make test-faults`.

@@ -1,10 +1,10 @@
 """What a peer is, and what its program is told.
 
 A program is started with the path of an order, a JSON file (`Order`). It reads events from one Kafka topic,
-`{"event_id": "event-17", "prompt": "…"}`, asks the engine by the OpenAI protocol about each, and writes one
-record for each to another topic, with the id anywhere in it. A record whose `answer` is null says that the
-event was given up. A program never ends by itself: it is killed, and started again with the same order but
-for `restore_from`.
+`{"event_id": "event-17", "prompt": "…"}`, asks the engine by the OpenAI protocol about each, at temperature 0
+so that all get the same answers from it, and writes one record for each to another topic, with the id
+anywhere in it. A record whose `answer` is null says that the event was given up. A program never ends by
+itself: it is killed, and started again with the same order but for `restore_from`.
 """
 
 from __future__ import annotations

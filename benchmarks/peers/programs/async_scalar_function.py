@@ -31,6 +31,7 @@ class Ask(AsyncScalarFunction):
             "model": self._order["model"],
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": self._order["max_tokens"],
+            "temperature": 0,
         }
         url = f"{self._order['engine']}/v1/chat/completions"
         async with self._session.post(url, json=body, raise_for_status=True) as response:

@@ -54,6 +54,7 @@ def main() -> None:
             connection="engine",
             model=order["model"],
             max_tokens=order["max_tokens"],
+            temperature=0.0,
         ),
     )
     # An agent takes what a Python function gives, no text of Java's.

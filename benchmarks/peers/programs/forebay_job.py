@@ -22,7 +22,7 @@ def main() -> None:
         order["engine"],
         model=order["model"],
         prompt="{{ prompt }}",
-        sampling=fb.Sampling(max_tokens=order["max_tokens"]),
+        sampling=fb.Sampling(max_tokens=order["max_tokens"], temperature=0.0),
         capacity=order["capacity"],
     )
     answered = fb.infer(events, ask, id="{{ event_id }}")

@@ -36,6 +36,7 @@ def main() -> None:
             "model": order["model"],
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": order["max_tokens"],
+            "temperature": 0,
         }
         url = f"{order['engine']}/v1/chat/completions"
         async with sessions[0].post(url, json=body, raise_for_status=True) as response:

@@ -43,6 +43,7 @@ async def answer(session: aiohttp.ClientSession, order: dict[str, Any], prompt: 
         "model": order["model"],
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": order["max_tokens"],
+        "temperature": 0,
     }
     for _ in range(100):
         try:

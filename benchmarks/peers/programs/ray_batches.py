@@ -37,7 +37,12 @@ def main() -> None:
     def preprocess(row: dict[str, Any]) -> dict[str, Any]:
         event = json.loads(row["value"])
         message = {"role": "user", "content": event["prompt"]}
-        body = {"model": order["model"], "messages": [message], "max_tokens": order["max_tokens"]}
+        body = {
+            "model": order["model"],
+            "messages": [message],
+            "max_tokens": order["max_tokens"],
+            "temperature": 0,
+        }
         return {"event_id": event["event_id"], "payload": body}
 
     def postprocess(row: dict[str, Any]) -> dict[str, Any]:

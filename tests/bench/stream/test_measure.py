@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.bench.load.schedules import Constant
+from forebay.bench.stream import process
 from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
@@ -18,6 +19,7 @@ from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 
+pytestmark = pytest.mark.xdist_group("bench-stream")
 CALL_S = 0.2
 PIPELINE: dict[str, Any] = {
     "name": "measured",
@@ -27,6 +29,14 @@ PIPELINE: dict[str, Any] = {
     "event_time": {"out_of_orderness_s": 0.5},
     "checkpoint": {"interval_s": 0.5},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_archive() -> Iterator[None]:
+    """No run here waits until the archive of Flink's classes is made: nothing is compared with another."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "ARCHIVE_S", 0.0)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,14 @@ def test_the_event_that_a_record_names(value: bytes, expected: Named | None) -> 
     assert read_result(value) == expected
 
 
+@pytest.mark.parametrize("program", sorted({peer.program for peer in PEERS}))
+def test_every_program_asks_for_the_same_answers(program: str) -> None:
+    """Else those of some are shorter, and the engine has less to do."""
+    text = (PROGRAMS / program).read_text()
+    assert re.search(r"""\btemperature["']?\s*[=:]\s*'?0(\.0)?\b""", text)
+    assert "max_tokens" in text
+
+
 @given(st.binary(max_size=60))
 def test_no_record_stops_the_measurement(value: bytes) -> None:
     read_result(b"event-1 " + value)

@@ -41,7 +41,7 @@ def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Pa
     port = free_port()
     fleet, pipeline = tmp_path / "fleet.yaml", tmp_path / "p.yaml"
     document = ray_cluster.fleet("scaled")
-    document["command"] += ["--delay", "4:0.5", "--slots", "4"]
+    document["command"] += ["--delay", "1:4", "--slots", "4"]
     document["drain_s"] = 120
     fleet.write_bytes(orjson.dumps(document))
     to_ray = ("--address", ray_cluster.address)
