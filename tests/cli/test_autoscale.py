@@ -39,3 +39,6 @@ def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:
     done = CliRunner().invoke(application(), words)
     assert isinstance(done.exception, SettingError)
     assert "--metrics: expected an http:// address, found 'job:9249'" in str(done.exception)
+    words[4] = "ftp://me:geheim@job:9249/?token=geheim"
+    done = CliRunner().invoke(application(), words)
+    assert "found 'job:9249/'" in str(done.exception)

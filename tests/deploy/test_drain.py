@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+import forebay.deploy.drain as drain_module
 from forebay.deploy.drain import LOOK_S, drain, held
 from forebay.ports import free_port
 
@@ -20,19 +25,25 @@ vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} 7.0
 
 
 class Vllm:
-    """The metrics of a vLLM: at each look, the next of `counts` runs and waits."""
+    """The metrics of a vLLM: at each look, the next of `counts` runs and waits. In their place may be a text
+    of metrics, or a status; 0: the connection ends without an answer."""
 
-    def __init__(self, counts: list[tuple[float, float]]) -> None:
+    def __init__(self, counts: Sequence[tuple[float, float] | str | int]) -> None:
         self.counts = counts
         self.looks = 0
         vllm = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                running, waiting = vllm.counts[min(vllm.looks, len(vllm.counts) - 1)]
+                found = vllm.counts[min(vllm.looks, len(vllm.counts) - 1)]
                 vllm.looks += 1
-                body = METRICS.format(running=running, waiting=waiting).encode()
-                self.send_response(200)
+                if found == 0:
+                    return
+                text = found if isinstance(found, str) else ""
+                if isinstance(found, tuple):
+                    text = METRICS.format(running=found[0], waiting=found[1])
+                body = text.encode()
+                self.send_response(found if isinstance(found, int) else 200)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -84,6 +95,44 @@ def test_it_ends_when_its_time_is_over(vllm: Vllm) -> None:
     vllm.counts = [(1.0, 0.0)]
     time = Time()
     assert drain(20, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 20
+
+
+UNKNOWN = [503, 404, "vllm:other 0.0\n", "", 0]
+
+
+@pytest.mark.parametrize("answer", UNKNOWN, ids=["503", "404", "no gauge", "nothing", "no answer"])
+def test_a_server_that_does_not_tell_may_hold_requests(vllm: Vllm, answer: str | int) -> None:
+    vllm.counts = [(1.0, 0.0), answer, (1.0, 0.0), (0.0, 0.0)]
+    time = Time()
+    assert drain(300, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 3 * LOOK_S
+    vllm.counts = [answer]
+    assert held(vllm.port) is None
+    assert drain(20, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 20
+
+
+def test_an_answer_that_is_no_http_may_be_of_one_that_holds_requests() -> None:
+    def answer() -> None:
+        with server.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"SSH-2.0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert held(server.getsockname()[1]) is None
+        thread.join()
+
+
+def test_no_proxy_is_asked(vllm: Vllm) -> None:
+    code = "import sys; from forebay.deploy.drain import held; print(held(int(sys.argv[1])))"
+    words = [sys.executable, "-c", code, str(vllm.port)]
+    environment = {**os.environ, "http_proxy": f"http://127.0.0.1:{free_port()}", "no_proxy": ""}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "3.0\n"
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    subprocess.run([sys.executable, "-I", "-S", drain_module.__file__, "0", "8000"], check=True)
 
 
 def test_a_server_that_is_gone_holds_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from tests.harness.ray_serve import ScriptedServe, application, body
@@ -55,6 +56,42 @@ async def test_replicas_come_and_go_with_what_the_cluster_says() -> None:
     ]
     assert isinstance(found[3], SettingError)
     assert "ray: " in str(found[3])
+
+
+async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | SettingError]:
+    """What the updates are where the cluster tells one of these applications after the other."""
+    answers = [body(each) for each in applications]
+    async with (
+        ScriptedServe(answers).served() as serve,
+        aclosing(RayReplicas(f"{serve.address}/fleet", 0.0).updates()) as updates,
+    ):
+        return [await anext(updates) for _ in applications]
+
+
+async def test_while_serve_builds_a_version_and_where_that_fails_the_last_list_stays() -> None:
+    there = application("fleet", states=("RUNNING",))
+    building = application("fleet", status="DEPLOYING", built=False)
+    failed = application("fleet", status="DEPLOY_FAILED", built=False, message="no module engine")
+    first, *errors, last = await listed(there, building, failed, there)
+    assert first == last == ("http://127.0.0.2:20100",)
+    assert [str(each) for each in errors if isinstance(each, SettingError)] == [
+        "ray: fleet: Serve is building a version, and tells no replicas meanwhile",
+        "ray: fleet: Serve did not build the last version: no module engine",
+    ]
+
+
+async def test_a_fleet_that_is_built_for_the_first_time_or_removed_has_no_replicas() -> None:
+    building = application("fleet", status="DEPLOYING", built=False)
+    there = application("fleet", states=("RUNNING",))
+    deleting = application("fleet", status="DELETING", states=("STOPPING",))
+    assert await listed(building, there, deleting) == [(), ("http://127.0.0.2:20100",), ()]
+
+
+async def test_while_serve_finds_its_replicas_again_the_last_list_stays() -> None:
+    partly = application("fleet", states=("RUNNING", "RECOVERING"))
+    (found,) = await listed(partly)
+    assert isinstance(found, SettingError)
+    assert "Serve has begun anew and does not know all replicas yet" in str(found)
 
 
 @pytest.mark.parametrize("kind", [EngineSpec, GatewayEngine])

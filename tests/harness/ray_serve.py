@@ -25,29 +25,42 @@ def application(
     import_path: str | None = IMPORT_PATH,
     message: str = "",
     deployed_s: float = 1.0,
+    health: str = "HEALTHY",
+    trigger: str = "",
+    submitted: int | None = None,
+    built: bool = True,
 ) -> dict[str, Any]:
-    """An application as the interface tells it; without an import path it is one that a program started."""
+    """An application as the interface tells it; without an import path it is one that a program started.
+
+    `health` and `trigger` are those of its deployment. `submitted` is the number of replicas in its config.
+    While it is not `built`, it has no deployments. While it is deleted, it has no config either.
+    """
     replicas = [
         {"replica_id": f"r{at}", "state": state, "node_ip": "127.0.0.2", "pid": FIRST_PID + at}
         for at, state in enumerate(states)
     ]
     arguments = {"first_port": 20_000, "ports": 10_000}
-    config = {"name": name, "import_path": import_path, "args": arguments}
+    config: dict[str, Any] = {"name": name, "import_path": import_path, "args": arguments}
+    if submitted is not None:
+        config["deployments"] = [{"name": "engine", "num_replicas": submitted}]
+    deployments = {
+        "engine": {
+            "status": health,
+            "status_trigger": trigger,
+            "message": message,
+            "target_num_replicas": len(states) if target is None else target,
+            "replicas": replicas,
+        }
+    }
+    deleted = status == "DELETING"
     return {
         "name": name,
         "status": status,
         "message": message,
         "last_deployed_time_s": deployed_s,
         "source": "declarative" if import_path else "imperative",
-        "deployed_app_config": config if import_path else None,
-        "deployments": {
-            "engine": {
-                "status": "HEALTHY",
-                "message": message,
-                "target_num_replicas": len(states) if target is None else target,
-                "replicas": replicas,
-            }
-        },
+        "deployed_app_config": config if import_path and not deleted else None,
+        "deployments": deployments if built and not deleted else {},
     }
 
 

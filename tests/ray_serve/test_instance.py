@@ -47,11 +47,23 @@ def test_so_is_a_whole_of_another_form(found: Any) -> None:
         ServeInstance.parse(found)
 
 
-def test_only_replicas_that_run_are_called() -> None:
-    states = ("RUNNING", "STARTING", "STOPPING", "RUNNING", "RECOVERING", "UPDATING")
+def test_only_replicas_that_take_requests_are_called() -> None:
+    states = ("RUNNING", "STARTING", "STOPPING", "PENDING_MIGRATION", "RECOVERING", "UPDATING")
     found = ServeInstance.parse(body(application("fleet", states=states)))
     fleet = fleet_application(found, "fleet", "http://head:8265")
-    assert engine_urls(fleet) == ("http://127.0.0.2:20100", "http://127.0.0.2:20103")
+    assert engine_urls(fleet) == tuple(f"http://127.0.0.2:{port}" for port in (20_100, 20_103, 20_105))
+    assert [each.name for each in fleet.deployments["engine"].running()] == ["r0"]
+
+
+def test_an_address_that_two_replicas_have_is_called_once() -> None:
+    made = application("fleet", states=("RUNNING", "RUNNING"))
+    made["deployments"]["engine"]["replicas"][1]["pid"] += 10_000 - 1
+    assert engine_urls(ServeInstance.parse(body(made)).applications["fleet"]) == ("http://127.0.0.2:20100",)
+
+
+def test_one_that_is_being_deleted_has_no_engines() -> None:
+    found = ServeInstance.parse(body(application("fleet", status="DELETING", states=("STOPPING",))))
+    assert engine_urls(fleet_application(found, "fleet", "http://head:8265")) == ()
 
 
 def test_the_port_comes_from_the_process_and_the_config() -> None:

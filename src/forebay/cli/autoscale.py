@@ -104,12 +104,13 @@ def ray(
 
     from forebay.autoscale.base import Limits
     from forebay.deploy.controller.decision import Decider
+    from forebay.deploy.controller.exposition import shown
     from forebay.deploy.ray.load import load_fleet
 
     decider = Decider(Limits(min, max), requests_per_replica, settle_s)
     for url in metrics:
         if not url.startswith(("http://", "https://")):
-            raise SettingError(f"--metrics: expected an http:// address, found {url[:200]!r}")
+            raise SettingError(f"--metrics: expected an http:// address, found {shown(url)[:200]!r}")
     spec = load_fleet(fleet, (), address)
     _log_to_stderr()
     asyncio.run(_scale_on_ray(spec.address, spec.name, metrics, decider, interval_s))

@@ -10,22 +10,27 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
+from urllib.error import URLError
 
 NOTICE_S = 15.0
 """Until everybody has noticed that the pod is leaving. Forebay's routers do at once; whoever looks up
 the name of its Service may take 10 s."""
 LOOK_S = 1.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Calls without proxies, whatever the environment names: the server is on this machine."""
 HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
 
 
-def held(port: int, host: str = "127.0.0.1") -> float:
-    """Requests that run or wait; 0 where the server does not answer any more."""
+def held(port: int, host: str = "127.0.0.1") -> float | None:
+    """Requests that run or wait; 0 where the server has ended, None where it does not tell."""
     try:
-        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
-            text = answer.read(16 << 20).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return 0.0
-    return sum(float(value) for value in HELD.findall(text))
+        with DIRECT.open(f"http://{host}:{port}/metrics", timeout=5) as answer:
+            found = HELD.findall(answer.read(16 << 20).decode("utf-8", "replace"))
+        return sum(map(float, found)) if found else None
+    except (OSError, HTTPException, ValueError) as error:
+        refused = isinstance(error, URLError) and isinstance(error.reason, ConnectionRefusedError)
+        return 0.0 if refused else None
 
 
 def drain(
@@ -37,9 +42,10 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Returns the seconds waited: at least `notice_s`, unless `most_s` is less."""
+    """Wait until no request is left; where the server does not tell, until `most_s` is over. Returns the
+    seconds waited: at least `notice_s`, unless `most_s` is less."""
     begin_s = clock()
-    while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) > 0):
+    while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):
         sleep(LOOK_S)
     return waited_s
 

@@ -1,7 +1,8 @@
 """The replicas of a fleet on Ray, as the cluster tells them.
 
 The dashboard is asked twice a second: a replica joins when its engine is healthy, and leaves when Serve
-begins to stop it, which lets it finish what it has.
+begins to stop it, which lets it finish what it has. While Serve does not tell all of them, the last list
+stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from forebay.engine.client import replica_url
 from forebay.errors import DeployError, SettingError
 from forebay.fleet.discovery import MAX_REPLICAS, polled
 from forebay.ray_serve.engines import engine_urls, fleet_application
+from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication
+from forebay.ray_serve.ports import DEPLOYMENT
 from forebay.ray_serve.rest import ServeRest
 
 FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
@@ -43,10 +46,11 @@ class RayPlace:
 
 @dataclass(frozen=True)
 class RayReplicas:
-    """Every replica of the fleet that runs: `place` is `http://HEAD:8265/NAME`, asked every `every_s`.
+    """Every replica of the fleet that takes requests: `place` is `http://HEAD:8265/NAME`, asked every
+    `every_s`.
 
-    There may be none: then none has started yet, or none is wanted. Raises `SettingError` at construction for
-    another form.
+    There may be none: then none has started yet, none is wanted, or the fleet is being removed. Raises
+    `SettingError` at construction for another form.
     """
 
     place: str
@@ -56,10 +60,24 @@ class RayReplicas:
         RayPlace.parse(self.place)
 
     async def urls(self) -> tuple[str, ...]:
+        return await self._urls(before=())
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        last: tuple[str, ...] = ()
+
+        async def look() -> tuple[str, ...]:
+            nonlocal last
+            last = await self._urls(last)
+            return last
+
+        return polled(look, self.every_s)
+
+    async def _urls(self, before: tuple[str, ...]) -> tuple[str, ...]:
         place = RayPlace.parse(self.place)
         try:
             async with ServeRest(place.address, timeout_s=TIMEOUT_S) as rest:
                 found = fleet_application(await rest.instance(), place.name, place.address)
+            _check_whole(found, before)
             urls = engine_urls(found)
         except DeployError as error:
             raise SettingError(f"ray: {error}") from None
@@ -67,5 +85,15 @@ class RayReplicas:
             raise SettingError(f"ray: {place.name} has more than {MAX_REPLICAS} replicas")
         return urls
 
-    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-        return polled(self.urls, self.every_s)
+
+def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:
+    """Raise `DeployError` where Serve does not tell all replicas that take requests; `before` are those that
+    it told last."""
+    deployment = found.deployments.get(DEPLOYMENT)
+    if deployment is not None and deployment.recovering:
+        raise DeployError(f"{found.name}: Serve has begun anew and does not know all replicas yet")
+    if deployment is None and before and not found.deleting:
+        # The old replicas go on until the new version is built, and if it cannot be built.
+        if found.status == DEPLOY_FAILED:
+            raise DeployError(f"{found.name}: Serve did not build the last version: {found.message}")
+        raise DeployError(f"{found.name}: Serve is building a version, and tells no replicas meanwhile")

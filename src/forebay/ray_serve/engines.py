@@ -11,15 +11,15 @@ from forebay.ray_serve.ports import DEPLOYMENT, IMPORT_PATH, MAX_PORTS, Ports
 
 
 def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:
-    """The application `name` that Forebay has submitted. Raises `DeployError`, naming `where`, where there is
-    none, or another's."""
+    """The application `name` that Forebay has submitted, or one of that name that is being deleted: Serve no
+    longer tells whose that is. Raises `DeployError`, naming `where`, where there is none, or another's."""
     found = instance.applications.get(name)
     if found is None:
         there = ", ".join(sorted(instance.applications)) or "none"
         raise DeployError(
             f"{where} has no application {name}; there are: {there}. `forebay deploy ray` puts it there"
         )
-    if not is_fleet(found.config):
+    if not found.deleting and not is_fleet(found.config):
         raise DeployError(f"{where}: the application {name} is no fleet of Forebay's; name another one")
     return found
 
@@ -30,18 +30,19 @@ def is_fleet(config: Mapping[str, Any] | None) -> bool:
 
 
 def engine_urls(application: ServeApplication) -> tuple[str, ...]:
-    """The addresses of the engines whose replicas run, sorted. Raises `DeployError` for a config that Forebay
-    did not write."""
+    """The addresses of the engines whose replicas take requests, sorted, each once; none of an application
+    that is being deleted. Raises `DeployError` for a config that Forebay did not write."""
+    if application.deleting:
+        return ()
     ports = _ports(application)
     deployment = application.deployments.get(DEPLOYMENT)
-    running = () if deployment is None else deployment.running()
-    return tuple(
-        sorted(
-            f"http://{_host(each.node_ip)}:{ports.of(each.pid)}"
-            for each in running
-            if each.node_ip is not None and each.pid is not None
-        )
-    )
+    serving = () if deployment is None else deployment.serving()
+    found = {
+        f"http://{_host(each.node_ip)}:{ports.of(each.pid)}"
+        for each in serving
+        if each.node_ip is not None and each.pid is not None
+    }
+    return tuple(sorted(found))
 
 
 def _ports(application: ServeApplication) -> Ports:

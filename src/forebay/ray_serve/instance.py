@@ -9,7 +9,10 @@ from typing import Any
 from forebay.errors import DeployError
 from forebay.untrusted_text import replace_controls
 
-RUNNING = "RUNNING"
+RUNNING, RECOVERING, DELETING, DEPLOY_FAILED = "RUNNING", "RECOVERING", "DELETING", "DEPLOY_FAILED"
+SERVING = (RUNNING, "UPDATING", "PENDING_MIGRATION")
+"""States in which a replica has started and nobody has told it to stop."""
+DECLARATIVE = "declarative"
 MAX_SAID = 2000
 
 
@@ -26,22 +29,35 @@ class ServeReplica:
 
 @dataclass(frozen=True, slots=True)
 class ServeDeployment:
-    """A deployment: how many replicas it is to have, and those that it has in any state."""
+    """A deployment: how many replicas it is to have, and those that it has in any state. `trigger` is why it
+    has its status."""
 
     status: str
+    trigger: str
     message: str
     target: int
     replicas: tuple[ServeReplica, ...]
 
     def running(self) -> tuple[ServeReplica, ...]:
-        """The replicas that take requests."""
+        """The replicas that run, and are neither being changed nor about to be replaced."""
         return tuple(each for each in self.replicas if each.state == RUNNING)
+
+    def serving(self) -> tuple[ServeReplica, ...]:
+        """The replicas that take requests: those that run, and those that are being changed or wait until
+        another one has started in their place."""
+        return tuple(each for each in self.replicas if each.state in SERVING)
+
+    @property
+    def recovering(self) -> bool:
+        """Whether Serve has begun anew and does not know yet which replicas run."""
+        return any(each.state == RECOVERING for each in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeApplication:
-    """An application. `config` is what was submitted for it, None where it came from a program; `deployed_s`
-    is when, in seconds of the cluster's clock."""
+    """An application. `config` is what was submitted for it, None where it came from a program or is being
+    deleted; `deployed_s` is when, in seconds of the cluster's clock. It has no deployments while Serve builds
+    it, the first time or anew."""
 
     name: str
     status: str
@@ -49,6 +65,12 @@ class ServeApplication:
     deployed_s: float
     config: Mapping[str, Any] | None
     deployments: Mapping[str, ServeDeployment]
+    source: str = ""
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is being taken away."""
+        return self.status == DELETING
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +109,7 @@ def _application(name: str, body: Mapping[str, Any]) -> ServeApplication:
         float(body.get("last_deployed_time_s") or 0.0),
         config,
         {str(key): _deployment(found) for key, found in body["deployments"].items()},
+        str(body.get("source") or ""),
     )
 
 
@@ -101,7 +124,11 @@ def _deployment(body: Mapping[str, Any]) -> ServeDeployment:
         for each in body["replicas"]
     )
     return ServeDeployment(
-        str(body["status"]), plain(body.get("message")), int(body["target_num_replicas"]), replicas
+        str(body["status"]),
+        str(body.get("status_trigger") or ""),
+        plain(body.get("message")),
+        int(body["target_num_replicas"]),
+        replicas,
     )
 
 

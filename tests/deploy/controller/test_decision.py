@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.autoscale.base import Limits
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import PipelineSays, values, what_pipeline_says
+from forebay.deploy.controller.exposition import PipelineSays, shown, values, what_pipeline_says
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
 
@@ -30,6 +30,7 @@ def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() 
     texts = [exposition(2, 10), exposition(3.0, 5), "", f"{WANTED} NaN\n{WANTED} 1e300\n{WANTED} -4\n"]
     assert what_pipeline_says(texts) == PipelineSays(3, 15.0)
     assert what_pipeline_says(["", f"{WANTED} NaN\n"]) == PipelineSays(None, 0.0)
+    assert what_pipeline_says([exposition(2)], ["a", "b"]) == PipelineSays(2, 0.0, "a; b")
 
 
 @given(st.text())
@@ -130,6 +131,45 @@ def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, s
     assert trouble in decision.reason
     decider.hear(PipelineSays(1), 1.0)
     assert decider.decide(state, 1.0).wanted == 1
+
+
+def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
+    decider, found = Decider(Limits(0, 9), settle_s=10.0), []
+    four = replace(STATE, replicas=4, ready=4)
+    for now_s, said in (
+        (0, PipelineSays(4)),
+        (20, PipelineSays(1, problems="no answer")),
+        (25, PipelineSays(None, problems="no answer")),
+        (40, PipelineSays(6, problems="no answer")),
+        (55, PipelineSays(1, problems="no answer")),
+        # All are read again: what there is counts as wanted until then.
+        (60, PipelineSays(1)),
+        (80, PipelineSays(1)),
+    ):
+        decider.hear(said, float(now_s))
+        found.append(decider.decide(four, float(now_s)).wanted)
+    assert found == [4, 4, 4, 6, 4, 4, 1]
+
+
+def test_replicas_above_the_limit_stay_while_some_metrics_are_not_read() -> None:
+    decider = Decider(Limits(0, 3), settle_s=0.0)
+    decider.hear(PipelineSays(1, problems="no answer"), 0.0)
+    decision = decider.decide(replace(STATE, replicas=5, ready=5), 0.0)
+    assert decision.wanted == 5
+    assert "none is taken away: not all metrics are read: no answer" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://me:geheim@host:9249/metrics?token=geheim", "http://host:9249/metrics"),
+        ("https://me:ge?h/ei#m@host/metrics#geheim", "https://host/metrics"),
+        ("me:geheim@host", "host"),
+        ("http://host/metrics", "http://host/metrics"),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret(url: str, said: str) -> None:
+    assert shown(url) == said
 
 
 def test_replicas_whose_node_goes_away_keep_their_number_and_are_not_ordered_twice() -> None:

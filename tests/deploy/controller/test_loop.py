@@ -26,6 +26,7 @@ from forebay.kube.connection import find_cluster, open_client
 from forebay.testing import wait_until
 
 PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline"
+SILENT = "http://10.9.9.8:9249/metrics"
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
 
 
@@ -50,26 +51,31 @@ class Cluster:
         self.wanted: float | None = None
         self.http = open_client(find_cluster())
         self.calls = ClusterCalls(self.http, self.namespace)
+        # Kubernetes makes the account of a new namespace's pods a moment later.
+        self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        self.folder = folder
+        self.pod("job", "10.9.9.9")
+
+    def pod(self, name: str, address: str) -> None:
+        """Make a pod of the pipeline, which has this address."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "job", "labels": dict(each.split("=") for each in PODS.split(","))},
+            "metadata": {"name": name, "labels": dict(each.split("=") for each in PODS.split(","))},
             "spec": {"containers": [{"name": "flink", "image": "flink"}]},
         }
-        (folder / "pod.json").write_bytes(orjson.dumps(pod))
-        # Kubernetes makes the account of a new namespace's pods a moment later.
-        self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
-        self.kubectl("create", "-f", str(folder / "pod.json"))
+        (self.folder / "pod.json").write_bytes(orjson.dumps(pod))
+        self.kubectl("create", "-f", str(self.folder / "pod.json"))
         # As a kubelet would say it.
-        status = {"status": {"phase": "Running", "podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}
-        self.kubectl("patch", "pod", "job", "--subresource=status", "--type=merge", "-p", _text(status))
+        status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+        self.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", _text(status))
 
     def kubectl(self, *words: str) -> str:
         return self.plane.kubectl("-n", self.namespace, *words)
 
     def scrape(self, url: str) -> str:
-        assert url == "http://10.9.9.9:9249/metrics"
-        if self.wanted is None:
+        assert url in ("http://10.9.9.9:9249/metrics", SILENT)
+        if self.wanted is None or url == SILENT:
             raise DeployError(f"{url} tells no metrics: connection refused")
         return f'{WANTED}{{host="a"}} {self.wanted}\n'
 
@@ -125,6 +131,22 @@ def test_it_scales_every_pool_says_why_and_stays_within_its_limits(cluster: Clus
     assert first == "1 -> 3 replicas: the pipeline wants 3"
     assert second == "3 -> 4 replicas: the pipeline wants 9; 4 in place of 9: the limits"
     assert third.startswith("4 -> 0 replicas")
+
+
+def test_while_a_pod_tells_no_metrics_no_replica_is_taken_away(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = cluster.controller()
+    cluster.wanted = 3.0
+    cluster.scaled(controller, 3)
+    cluster.pod("silent", "10.9.9.8")
+    cluster.wanted = 1.0
+    for _ in range(3):
+        controller.round()
+    assert cluster.replicas(PREFILL) == cluster.replicas(DECODE) == 3
+    assert f"no replica is taken away: {SILENT} tells no metrics" in caplog.text
+    cluster.wanted = 4.0
+    cluster.scaled(controller, 4)
 
 
 def test_what_another_one_writes_in_between_is_read_before_it_is_changed(

@@ -95,13 +95,40 @@ async def test_a_cluster_that_fails_is_told_and_asked_again(
     assert sum(said in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("health", "trigger"),
+    [("UNHEALTHY", "REPLICA_STARTUP_FAILED"), ("DEPLOY_FAILED", "REPLICA_STARTUP_FAILED")],
+)
 async def test_while_a_replica_does_not_get_ready_no_more_are_asked_for(
-    caplog: pytest.LogCaptureFixture,
+    health: str, trigger: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    troubled = application("fleet", states=("RUNNING", "STARTING"), message="no room")
-    troubled["deployments"]["engine"]["status"] = "UNHEALTHY"
+    states = ("RUNNING", "STARTING")
+    troubled = application("fleet", states=states, message="no room", health=health, trigger=trigger)
     assert await rounds(Pipeline(), [body(troubled)], [4]) == []
     assert "no more than 2 are asked for: a replica does not get ready: no room" in caplog.text
+
+
+async def test_an_engine_that_has_ended_does_not_hold_the_others_back() -> None:
+    states = ("RUNNING", "STARTING")
+    healing = application("fleet", states=states, health="UNHEALTHY", trigger="HEALTH_CHECK_FAILED")
+    assert await rounds(Pipeline(), [body(healing)], [4]) == [4]
+
+
+async def test_a_fleet_that_is_being_removed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert await rounds(Pipeline(), [body(application("fleet", status="DELETING"))], [4]) == []
+    assert "fleet: it is being removed" in caplog.text
+
+
+async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pipeline = Pipeline()
+    pipeline.wanted["http://b/metrics"] = None
+    assert await rounds(pipeline, [body(TWO)], [1, 1, 3]) == [3]
+    assert [record.message for record in caplog.records] == [
+        "not all metrics of the pipeline are read, so no replica is taken away: "
+        "http://b/metrics tells no metrics: connection refused"
+    ], "said once"
 
 
 async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,15 +147,29 @@ async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
     async def endless(request: web.Request) -> web.Response:
         return web.Response(body=b"#" * ((16 << 20) + 1))
 
+    async def elsewhere(request: web.Request) -> web.Response:
+        raise web.HTTPFound("/fine")
+
     made = web.Application()
-    for handler in (fine, broken, endless):
+    for handler in (fine, broken, endless, elsewhere):
         made.router.add_get(f"/{handler.__name__}", handler)
     async with TestServer(made, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
         assert await read_text(http, str(server.make_url("/fine"))) == f"{WANTED} 2\n"
-        with pytest.raises(DeployError, match="tells no metrics: 503"):
+        with pytest.raises(DeployError, match="tells no metrics: expected status 200, found 503"):
             await read_text(http, str(server.make_url("/broken")))
+        with pytest.raises(DeployError, match="found 302"):
+            await read_text(http, str(server.make_url("/elsewhere")))
         with pytest.raises(DeployError, match="more than 16 MiB"):
             await read_text(http, str(server.make_url("/endless")))
     with pytest.raises(DeployError, match="tells no metrics"):
         async with aiohttp.ClientSession() as http:
             await read_text(http, "http://127.0.0.1:9/metrics")
+
+
+@pytest.mark.parametrize("wrong", ["127.0.0.1:9", "host:port", "["], ids=["away", "port", "form"])
+async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(DeployError, match="tells no metrics") as caught:
+            await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
+    assert "geheim" not in str(caught.value)
+    assert f"http://{wrong}/metrics tells" in str(caught.value)

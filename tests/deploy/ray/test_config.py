@@ -61,6 +61,55 @@ def test_a_fleet_keeps_the_number_that_it_was_scaled_to(target: int, submitted: 
     assert made["deployments"][0]["num_replicas"] == submitted
 
 
+@pytest.mark.parametrize(("before", "submitted"), [(8, 8), (None, 2)])
+def test_while_serve_builds_it_a_fleet_keeps_the_number_that_was_submitted(
+    before: int | None, submitted: int
+) -> None:
+    found = instance(application("fleet", status="DEPLOY_FAILED", submitted=before, built=False))
+    (made,) = with_fleet(found, SPEC)["applications"]
+    assert made["deployments"][0]["num_replicas"] == submitted
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"first_port": 30_000}, "first_port: fleet has first_port 20000"),
+        ({"ports": 500}, "ports: fleet has ports 10000"),
+    ],
+    ids=["first_port", "ports"],
+)
+def test_a_fleet_that_is_there_keeps_its_ports(changed: dict[str, int], said: str) -> None:
+    with pytest.raises(DeployError, match=rf"{said}.*remove the fleet first \(--remove\)"):
+        with_fleet(instance(application("fleet")), SPEC.model_copy(update=changed))
+
+
+@pytest.mark.parametrize("arguments", [None, {}])
+def test_a_fleet_that_does_not_say_its_ports_is_submitted_anew(arguments: Any) -> None:
+    made = application("fleet")
+    made["deployed_app_config"]["args"] = arguments
+    assert with_fleet(instance(made), SPEC)["applications"][0]["args"] == fleet_config(SPEC)["args"]
+
+
+def test_a_fleet_that_is_being_removed_is_waited_for() -> None:
+    with pytest.raises(DeployError, match="fleet: it is still being removed"):
+        with_fleet(instance(application("fleet", status="DELETING")), SPEC)
+
+
+def test_what_is_being_deleted_is_not_submitted_again() -> None:
+    going = application("web", import_path="web:app")
+    going["status"] = "DELETING"
+    assert without_fleet(instance(going, application("fleet")), "fleet")["applications"] == []
+
+
+def test_nothing_is_submitted_where_that_would_delete_anothers_application() -> None:
+    unknown = application("web", import_path="web:app")
+    unknown["deployed_app_config"] = None
+    found = instance(unknown, application("fleet"))
+    for submission in (lambda: with_fleet(found, SPEC), lambda: without_fleet(found, "fleet")):
+        with pytest.raises(DeployError, match=r"web: Ray Serve does not tell how .* nothing was changed"):
+            submission()
+
+
 @pytest.mark.parametrize("import_path", ["web:app", None])
 def test_a_name_that_is_taken(import_path: str | None) -> None:
     with pytest.raises(DeployError, match="name: the cluster has an application fleet"):

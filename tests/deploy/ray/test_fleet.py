@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
@@ -65,9 +67,84 @@ async def test_a_replica_that_never_gets_ready() -> None:
     )
     time = Time()
     async with ScriptedServe([body(), body(stuck)]).served() as serve, ServeRest(serve.address) as rest:
-        with pytest.raises(DeployError, match=r"not all replicas run 100 s \(startup_s\).*no GPU is free"):
+        with pytest.raises(DeployError, match=r"not all replicas run 16\d s after .*no GPU is free"):
             await apply_fleet(rest, SPEC, clock=time.clock, sleep=time.sleep)
     assert 160 <= time.clock.monotonic_s() - ManualClock().monotonic_s() <= 170
+
+
+async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
+    """Apply a fleet of three whose replicas have these states at one look after the other, `every_s` apart,
+    the last ones for ever. Returns how long that took."""
+    time = Time()
+
+    def look(found: tuple[str, ...]) -> dict[str, Any]:
+        status = "RUNNING" if found == ("RUNNING",) * 3 else "DEPLOYING"
+        return body(application("fleet", status=status, states=found, target=3, deployed_s=6.0))
+
+    async def sleep(seconds: float) -> None:
+        await time.sleep(every_s)
+
+    begun_s = time.clock.monotonic_s()
+    answers = [body(), *map(look, states)]
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        await apply_fleet(rest, SPEC, clock=time.clock, sleep=sleep)
+    return time.clock.monotonic_s() - begun_s
+
+
+async def test_as_long_as_one_replica_after_the_other_gets_ready_it_is_waited_for() -> None:
+    one, two, three = (("RUNNING",) * many for many in (1, 2, 3))
+    assert await waited_for(100.0, ("STARTING",), one, two, three) == 300.0
+
+
+async def test_a_replica_that_fails_again_and_again_is_not_waited_for() -> None:
+    rounds = [("RUNNING", "STARTING"), ("RUNNING",)] * 20
+    with pytest.raises(DeployError, match=r"not all replicas run 2\d\d s after"):
+        await waited_for(50.0, *rounds)
+
+
+@pytest.mark.parametrize("answer", [b"no JSON", {"applications": []}], ids=["no JSON", "another form"])
+async def test_a_look_that_fails_is_told_and_made_again(answer: Any) -> None:
+    done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
+    said: list[str] = []
+    answers = [body(), answer, body(done), body(done), answer, body()]
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        await apply_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
+        assert await remove_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
+    assert sum("Ray Serve" in each for each in said) == 2
+
+
+async def test_looks_that_fail_until_the_end_are_the_reason() -> None:
+    time = Time()
+    async with ScriptedServe([body(), b"no JSON"]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match=r"not all replicas run 16\d s .*expected JSON from Ray Serve"):
+            await apply_fleet(rest, SPEC, clock=time.clock, sleep=time.sleep)
+
+
+async def test_an_engine_that_ends_meanwhile_is_no_failure() -> None:
+    lost = application(
+        "fleet", status="DEPLOY_FAILED", trigger="HEALTH_CHECK_FAILED", states=("RUNNING",), deployed_s=6.0
+    )
+    done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
+    answers = [body(), body(lost), body(done)]
+    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+        found = await apply_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)
+    assert found.status == "RUNNING"
+
+
+async def test_one_that_is_being_removed() -> None:
+    going = body(WEB, application("fleet", status="DELETING"))
+    said: list[str] = []
+    async with ScriptedServe([going] * 5 + [body(WEB)]).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match="still being removed"):
+            await apply_fleet(rest, SPEC)
+        with pytest.raises(DeployError, match="being removed"):
+            await scale_fleet(rest, SPEC, 3)
+        found = await fleet_status(rest, SPEC)
+        assert found is not None
+        assert (found["status"], found["engines"]) == ("DELETING", [])
+        assert await remove_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
+    assert said == ["fleet: being removed"]
+    assert serve.submitted == serve.scaled == []
 
 
 async def test_nothing_is_submitted_over_anothers_application() -> None:
@@ -83,7 +160,7 @@ async def test_nothing_is_submitted_over_anothers_application() -> None:
 
 
 async def test_taken_away_once_it_has_ended() -> None:
-    ending = application("fleet", status="DELETING", states=("STOPPING",))
+    ending = application("fleet", status="DELETING")
     answers = [body(WEB, OLD), body(WEB, ending), body(WEB)]
     async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
         assert await remove_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)
@@ -95,7 +172,7 @@ async def test_taken_away_once_it_has_ended() -> None:
 async def test_replicas_that_do_not_end() -> None:
     time = Time()
     async with ScriptedServe([body(OLD)]).served() as serve, ServeRest(serve.address) as rest:
-        with pytest.raises(DeployError, match=r"fleet: it has not ended 20 s \(drain_s\) later"):
+        with pytest.raises(DeployError, match=r"fleet: it has not ended 8\d s after the submission"):
             await remove_fleet(rest, SPEC, clock=time.clock, sleep=time.sleep)
 
 

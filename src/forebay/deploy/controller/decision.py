@@ -79,7 +79,8 @@ class Decider:
     What is there at the first look, and while the pipeline tells nothing, counts as wanted until then.
     `limits` hold where anything changes; never are there fewer replicas than requests in flight need, at
     `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
-    nothing. While pods are refused, or one does not get ready, no more are asked for.
+    nothing. While some of its metrics are not read, no replica is taken away: more may be wanted. While pods
+    are refused, or one does not get ready, no more are asked for.
     """
 
     limits: Limits
@@ -87,6 +88,7 @@ class Decider:
     settle_s: float = 60.0
     _said: PipelineSays = field(default_factory=PipelineSays, init=False)
     _heard_s: float = field(init=False)
+    _problems: str = field(default="", init=False)
     _begun: bool = field(default=False, init=False)
     _policy: _AsSaid = field(init=False)
     _scaler: Scaler = field(init=False)
@@ -99,6 +101,7 @@ class Decider:
 
     def hear(self, said: PipelineSays, now_s: float) -> None:
         """Take over what the pipeline says; without a wanted number nothing was heard."""
+        self._problems = said.problems
         if said.wanted is not None:
             self._said, self._heard_s = said, now_s
             self._policy.wanted = said.wanted
@@ -109,11 +112,10 @@ class Decider:
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
             why = f"the pipeline has told no wanted number {since}: nothing changes"
-            # What there is counts as wanted, so that the first number after it takes none away at once.
-            self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)
+            self._keep(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
-            self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)
+            self._keep(state, now_s)
         self._begun = True
         ready = min(state.ready, state.replicas)
         signals = Signals(
@@ -124,7 +126,16 @@ class Decider:
             age_s=age_s,
         )
         decision = self._scaler.decide(signals)
+        if self._problems:
+            self._keep(state, now_s)
+            if decision.wanted < state.replicas:
+                why = f"{decision.reason}; none is taken away: not all metrics are read: {self._problems}"
+                return Decision(state.replicas, why)
         if state.trouble and decision.wanted > state.replicas:
             why = f"{decision.reason}; no more than {state.replicas} are asked for: {state.trouble}"
             return Decision(state.replicas, why)
         return decision
+
+    def _keep(self, state: DeploymentState, now_s: float) -> None:
+        """What there is counts as wanted, so that the next number that is sure takes none away at once."""
+        self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

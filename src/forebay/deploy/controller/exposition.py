@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 
 MAX_CHARS = 16 << 20
 MAX_WANTED = 10_000
+MAX_PROBLEMS = 4
+PARTLY_READ = "not all metrics of the pipeline are read, so no replica is taken away"
 SAMPLE = re.compile(
     r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*$',
     re.MULTILINE,
@@ -19,10 +21,12 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PipelineSays:
-    """How many replicas are wanted, None where no pod says it, and the requests in flight in all pods."""
+    """How many replicas are wanted, None where no pod says it, and the requests in flight in all pods.
+    `problems`: why some were not read, so that more may be wanted and in flight; empty where all were."""
 
     wanted: int | None = None
     in_flight: float = 0.0
+    problems: str = ""
 
 
 def values(text: str, metric: str) -> tuple[float, ...]:
@@ -40,10 +44,19 @@ def values(text: str, metric: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def what_pipeline_says(texts: Iterable[str]) -> PipelineSays:
-    """What all pods of a pipeline say together. Every subtask that decides sees its own share of the stream:
-    the largest number counts."""
+def shown(url: str) -> str:
+    """`url` for people and logs: without what may hold a password, which is the user, the query and the
+    fragment."""
+    scheme = "https://" if url.startswith("https://") else "http://" if url.startswith("http://") else ""
+    # A password that is not encoded may hold any of the signs that end a host.
+    return scheme + re.split(r"[?#]", url.removeprefix(scheme).rpartition("@")[2])[0]
+
+
+def what_pipeline_says(texts: Iterable[str], problems: Sequence[str] = ()) -> PipelineSays:
+    """What all pods of a pipeline say together; `problems` are why others were not read. Every subtask that
+    decides sees its own share of the stream: the largest number counts."""
     every = list(texts)
     wanted = [value for text in every for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
     in_flight = sum(max(0.0, value) for text in every for value in values(text, IN_FLIGHT))
-    return PipelineSays(math.ceil(max(wanted)) if wanted else None, in_flight)
+    why = "; ".join(problems[:MAX_PROBLEMS])
+    return PipelineSays(math.ceil(max(wanted)) if wanted else None, in_flight, why)

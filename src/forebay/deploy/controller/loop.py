@@ -12,7 +12,7 @@ from forebay.autoscale.base import Limits
 from forebay.clock import Clock
 from forebay.deploy.controller.cluster import Changed, ClusterCalls, Scrape, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import PipelineSays, what_pipeline_says
+from forebay.deploy.controller.exposition import PARTLY_READ, PipelineSays, what_pipeline_says
 from forebay.deploy.controller.lease import Leadership
 from forebay.errors import DeployError
 
@@ -92,18 +92,20 @@ class Controller:
             addresses = self.calls.pod_addresses(self.scaling.pods)
         except DeployError as error:
             self._warn("metrics", str(error))
-            return PipelineSays()
+            return PipelineSays(problems=str(error))
         for address in addresses:
             try:
                 texts.append(self.scrape(metrics_url(address)))
             except DeployError as error:
                 problems.append(str(error))
-        said = what_pipeline_says(texts)
-        if said.wanted is not None:
+        said = what_pipeline_says(texts, problems)
+        why = said.problems or f"{len(addresses)} pods with {self.scaling.pods} tell it not"
+        if said.wanted is None:
+            self._warn("metrics", f"the wanted number of replicas is not known: {why}")
+        elif said.problems:
+            self._warn("metrics", f"{PARTLY_READ}: {why}")
+        else:
             self._told.pop("metrics", None)
-            return said
-        why = "; ".join(problems[:4]) or f"{len(addresses)} pods with {self.scaling.pods} tell it not"
-        self._warn("metrics", f"the wanted number of replicas is not known: {why}")
         return said
 
     def _scale(self, name: str, decider: Decider) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.errors import DeployError
 from forebay.ray_serve.engines import is_fleet
+from forebay.ray_serve.instance import DECLARATIVE
 from forebay.ray_serve.ports import DEPLOYMENT, IMPORT_PATH
 
 if TYPE_CHECKING:
     from forebay.deploy.ray.settings import RayFleetSpec
-    from forebay.ray_serve.instance import ServeInstance
+    from forebay.ray_serve.instance import ServeApplication, ServeInstance
 
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
+PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
@@ -66,19 +68,23 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
     """All that is to run once the fleet is there: the others as they were submitted, the fleet in place of
     its last version. A fleet that is there keeps the number of replicas that it has.
 
-    Raises `DeployError` where another's application has the name.
+    Raises `DeployError` where another's application has the name, where the fleet is being removed, and where
+    its ports would change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
     if found is not None:
+        if found.deleting:
+            raise DeployError(f"{spec.name}: it is still being removed; submit it once it has gone")
         if not is_fleet(found.config):
             raise DeployError(
                 f"name: the cluster has an application {spec.name} that `forebay deploy ray` did not submit; "
                 f"choose another name"
             )
-        there = found.deployments.get(DEPLOYMENT)
+        _check_ports(found, made["args"])
+        there = _replicas(found)
         if there is not None:
-            made["deployments"][0]["num_replicas"] = max(1, there.target)
+            made["deployments"][0]["num_replicas"] = max(1, there)
     begin = dict(instance.settings) or {"proxy_location": spec.proxies}
     return begin | {"applications": [*_others(instance, spec.name), made]}
 
@@ -88,11 +94,46 @@ def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 
+def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
+    """The engines that run are found by the ports that were submitted last."""
+    before = (found.config or {}).get("args")
+    if not isinstance(before, Mapping):
+        return
+    changed = [key for key in PORT_KEYS if before.get(key, args[key]) != args[key]]
+    if changed:
+        was = " and ".join(f"{key} {before[key]}" for key in changed)
+        raise DeployError(
+            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its engines that run would "
+            f"not be found; remove the fleet first (--remove)"
+        )
+
+
+def _replicas(found: ServeApplication) -> int | None:
+    """How many replicas the fleet is to have; while Serve builds it, how many were submitted last."""
+    there = found.deployments.get(DEPLOYMENT)
+    if there is not None:
+        return there.target
+    submitted = (found.config or {}).get("deployments")
+    for each in submitted if isinstance(submitted, list) else ():
+        if isinstance(each, Mapping) and each.get("name") == DEPLOYMENT:
+            many = each.get("num_replicas")
+            return many if type(many) is int else None
+    return None
+
+
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Every application that was submitted, but this one. Those that a program started are not in it: no
-    submission touches them."""
-    return [
-        dict(each.config)
-        for each in instance.applications.values()
-        if each.name != name and each.config is not None
-    ]
+    """Every application that was submitted, but this one and those that are being deleted. Those that a
+    program started are not in it: no submission touches them. Raises `DeployError` where Serve does not tell
+    what was submitted: without that, the application would be deleted."""
+    found = []
+    for each in instance.applications.values():
+        if each.name == name or each.deleting:
+            continue
+        if each.config is not None:
+            found.append(dict(each.config))
+        elif each.source == DECLARATIVE:
+            raise DeployError(
+                f"{each.name}: Ray Serve does not tell how this application was submitted, and a submission "
+                f"without it would delete it; nothing was changed: try again"
+            )
+    return found

@@ -12,14 +12,14 @@ from forebay.deploy.ray.config import with_fleet, without_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
 from forebay.ray_serve.engines import engine_urls, fleet_application, is_fleet
-from forebay.ray_serve.instance import ServeApplication
+from forebay.ray_serve.instance import DEPLOY_FAILED, RUNNING, ServeApplication
 from forebay.ray_serve.ports import DEPLOYMENT
 from forebay.ray_serve.rest import ServeRest
 
 LOOK_S = 0.5
 BESIDE_START_S = 60
 """For what Ray does before an engine starts: a process, an environment, imports."""
-DEPLOY_FAILED, RUNNING = "DEPLOY_FAILED", "RUNNING"
+HEALTH_CHECK_FAILED = "HEALTH_CHECK_FAILED"
 
 Say = Callable[[str], None]
 Sleep = Callable[[float], Awaitable[None]]
@@ -36,35 +36,34 @@ async def apply_fleet(
     """Submit the fleet, and wait until all of its replicas run; `say` is told of progress.
 
     Other applications stay as they are. Serve has no conditional write: whoever submits at the same moment
-    may undo it. Raises `DeployError` where the name is another's, and where a replica does not get ready
-    within `startup_s` and a minute.
+    may undo it. Raises `DeployError` where the name is another's, and where no replica gets ready, and none
+    of an older version ends, within `startup_s` or `drain_s` and a minute.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
     old = before.applications.get(spec.name)
     since_s = 0.0 if old is None else old.deployed_s
-    time_ = clock or SystemClock()
-    end_s = time_.monotonic_s() + spec.startup_s + BESIDE_START_S
-    told = ""
-    while True:
-        instance = await rest.instance()
-        found = instance.applications.get(spec.name)
-        words = _progress(found)
-        if words != told:
-            told = words
-            say(f"{spec.name}: {words}")
+
+    def is_decided(found: ServeApplication | None) -> bool:
         # What is of an older submission tells nothing of this one.
-        if found is not None and found.deployed_s > since_s:
-            if found.status == DEPLOY_FAILED:
-                raise DeployError(f"{spec.name}: it does not start: {_why(found)}")
-            if found.status == RUNNING and _all_run(found):
-                return found
-        if time_.monotonic_s() > end_s:
-            raise DeployError(
-                f"{spec.name}: not all replicas run {spec.startup_s} s (startup_s) after the submission: "
-                f"{words}; {_why(found)}"
-            )
-        await sleep(LOOK_S)
+        if found is None or found.deployed_s <= since_s:
+            return False
+        return _has_failed(found) or _all_run(found)
+
+    found = await _until(
+        is_decided,
+        rest,
+        spec.name,
+        late="not all replicas run",
+        limit_s=max(spec.startup_s, spec.drain_s) + BESIDE_START_S,
+        say=say,
+        clock=clock or SystemClock(),
+        sleep=sleep,
+    )
+    assert found is not None
+    if _has_failed(found):
+        raise DeployError(f"{spec.name}: it does not start: {_why(found)}")
+    return found
 
 
 async def remove_fleet(
@@ -80,28 +79,26 @@ async def remove_fleet(
     before = await rest.instance()
     if spec.name not in before.applications:
         return False
-    fleet_application(before, spec.name, rest.address)
-    await rest.submit(without_fleet(before, spec.name))
-    time_ = clock or SystemClock()
-    end_s = time_.monotonic_s() + spec.drain_s + BESIDE_START_S
-    told = ""
-    while True:
-        found = (await rest.instance()).applications.get(spec.name)
-        if found is None:
-            return True
-        words = _progress(found)
-        if words != told:
-            told = words
-            say(f"{spec.name}: {words}")
-        if time_.monotonic_s() > end_s:
-            raise DeployError(f"{spec.name}: it has not ended {spec.drain_s} s (drain_s) later: {words}")
-        await sleep(LOOK_S)
+    if not fleet_application(before, spec.name, rest.address).deleting:
+        await rest.submit(without_fleet(before, spec.name))
+    await _until(
+        lambda found: found is None,
+        rest,
+        spec.name,
+        late="it has not ended",
+        limit_s=spec.drain_s + BESIDE_START_S,
+        say=say,
+        clock=clock or SystemClock(),
+        sleep=sleep,
+    )
+    return True
 
 
 async def scale_fleet(rest: ServeRest, spec: RayFleetSpec, replicas: int) -> None:
     """Have the fleet get this number of replicas, 0 included; they start and end meanwhile. Raises
-    `DeployError` where there is no such fleet."""
-    fleet_application(await rest.instance(), spec.name, rest.address)
+    `DeployError` where there is no such fleet, or it is being removed."""
+    if fleet_application(await rest.instance(), spec.name, rest.address).deleting:
+        raise DeployError(f"{spec.name}: it is being removed")
     await rest.scale(spec.name, DEPLOYMENT, replicas)
 
 
@@ -127,15 +124,70 @@ def as_document(found: ServeApplication) -> dict[str, Any]:
     }
 
 
+async def _until(
+    done: Callable[[ServeApplication | None], bool],
+    rest: ServeRest,
+    name: str,
+    *,
+    late: str,
+    limit_s: float,
+    say: Say,
+    clock: Clock,
+    sleep: Sleep,
+) -> ServeApplication | None:
+    """Look at the application until it is `done`. `say` is told what is new, and why a look has failed.
+
+    Raises `DeployError`, which says what is `late`, once `limit_s` have passed in which no replica has begun
+    to run and none that did has gone. A replica that fails again and again while it starts counts as neither.
+    """
+    begun_s = moved_s = clock.monotonic_s()
+    told = ""
+    ran: set[str] = set()
+    there: set[str] = set()
+    while True:
+        ended = False
+        try:
+            found = (await rest.instance()).applications.get(name)
+        except DeployError as error:
+            words, why = str(error), "try again"
+        else:
+            words, why, ended = _progress(found), _why(found), done(found)
+            deployment = None if found is None else found.deployments.get(DEPLOYMENT)
+            if deployment is not None:
+                ran |= {each.name for each in deployment.running()}
+                here = ran & {each.name for each in deployment.replicas}
+                if here != there:
+                    there, moved_s = here, clock.monotonic_s()
+        if ended:
+            return found
+        if words != told:
+            told = words
+            say(f"{name}: {words}")
+        now_s = clock.monotonic_s()
+        if now_s - moved_s > limit_s:
+            raise DeployError(f"{name}: {late} {now_s - begun_s:.0f} s after the submission: {words}; {why}")
+        await sleep(LOOK_S)
+
+
+def _has_failed(found: ServeApplication) -> bool:
+    """Whether Serve has given up. After a health check that failed it starts another replica."""
+    deployment = found.deployments.get(DEPLOYMENT)
+    goes_on = deployment is not None and deployment.trigger == HEALTH_CHECK_FAILED
+    return found.status == DEPLOY_FAILED and not goes_on
+
+
 def _all_run(found: ServeApplication) -> bool:
     deployment = found.deployments.get(DEPLOYMENT)
-    return deployment is not None and len(deployment.running()) >= deployment.target
+    enough = deployment is not None and len(deployment.running()) >= deployment.target
+    return found.status == RUNNING and enough
 
 
 def _progress(found: ServeApplication | None) -> str:
     deployment = None if found is None else found.deployments.get(DEPLOYMENT)
-    if found is None or deployment is None:
-        return "being built" if found is not None else "submitted"
+    if found is None:
+        return "submitted"
+    if deployment is None:
+        return "being removed" if found.deleting else "being built"
     states = Counter(each.state.lower() for each in deployment.replicas)
     shown = ", ".join(f"{many} {state}" for state, many in sorted(states.items())) or "none"
     return f"{found.status.lower()}: {deployment.target} replicas wanted, {shown}"

@@ -9,19 +9,20 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 
 import ray
 from ray import serve
 
-from forebay.deploy.drain import drain
+from forebay.deploy.drain import DIRECT, drain
 from forebay.ray_serve.ports import DEPLOYMENT, Ports
 
 PR_SET_PDEATHSIG = 1
@@ -48,6 +49,10 @@ class Engine:
         self.port = Ports(first_port, ports).of(os.getpid())
         places = {"{host}": self.host, "{port}": str(self.port)}
         self._last: deque[str] = deque(maxlen=LINES)
+        if self._is_taken():
+            raise RuntimeError(
+                f"another process listens at {self.url()}: Serve starts the replica again with another port"
+            )
         try:
             self._process = subprocess.Popen(
                 [_placed(word, places) for word in command],
@@ -102,11 +107,19 @@ class Engine:
     def _said(self) -> str:
         return " | ".join(self._last)[-MAX_SAID:] or "it has printed nothing"
 
+    def _is_taken(self) -> bool:
+        """Whether somebody listens at the port: another engine's health is not this one's."""
+        try:
+            socket.create_connection((self.host, self.port), HEALTH_TIMEOUT_S).close()
+        except OSError:
+            return False
+        return True
+
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url()}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+            with DIRECT.open(f"{self.url()}/health", timeout=HEALTH_TIMEOUT_S) as answer:
                 return bool(answer.status == 200)
-        except (OSError, ValueError):
+        except (OSError, HTTPException, ValueError):
             return False
 
     def _print(self) -> None:

@@ -1,0 +1,57 @@
+"""A replica and its engine, without Ray."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay.ports import free_port
+
+CODE = """
+import sys
+from forebay.deploy.ray.replica import Engine
+
+engine = Engine(sys.argv[2:], int(sys.argv[1]), 1, startup_s=60, drain_s=0)
+engine.check_health()
+print("healthy")
+engine.__del__()
+"""
+
+
+@pytest.fixture(autouse=True)
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the replica imports of Ray."""
+    package = tmp_path / "ray"
+    package.mkdir()
+    address = "SimpleNamespace(get_node_ip_address=lambda: '127.0.0.1')"
+    (package / "__init__.py").write_text(f"from types import SimpleNamespace\nutil = {address}\n")
+    (package / "serve.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+
+
+def replica(port: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """A replica whose engine listens at `port`, from its start to its end."""
+    words = [sys.executable, "-c", CODE, str(port), *command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_its_engine_is_called_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "health").touch()
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", "")
+    server = (sys.executable, "-m", "http.server", "{port}", "--bind", "{host}", "--directory", str(tmp_path))
+    done = replica(free_port(), *server)
+    assert (done.returncode, done.stdout) == (0, "healthy\n"), done.stderr
+
+
+def test_an_engine_of_somebody_else_is_not_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = replica(port, "touch", str(tmp_path / "started"))
+    assert f"another process listens at http://127.0.0.1:{port}" in done.stderr
+    assert not (tmp_path / "started").exists()
