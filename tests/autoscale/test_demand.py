@@ -29,10 +29,10 @@ def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
     assert found.arrived == Tokens(10, 1000.0, 1000.0)
     # The oldest four are at replicas: the first that waits was read at 4 s.
     assert abs(found.waiting[0].due_ms - (NOW_MS + 64_000)) <= 5000
-    meter.finish(0, prompt_tokens=300, output_tokens=20, cached=100)
+    meter.finish(0, prompt_tokens=300, output_tokens=20)
     meter.finish(1)
     after = meter.report(NOW_MS + 11_000, running=0)
-    assert after.done == Tokens(1, 200, 20)
+    assert after.done == Tokens(1, 300, 20)
     assert sum(part.tokens.requests for part in after.waiting) == 8
     # One answer was seen: what waits is expected to be like it.
     assert after.waiting[0].tokens.output / after.waiting[0].tokens.requests == pytest.approx(20)
@@ -125,6 +125,57 @@ def test_what_waits_in_a_topic_counts_once_and_is_due_when_the_slo_is_over() -> 
     # Ten of them are read: nothing new has come.
     queued, reports = Tokens(90, 900, 450), {"a": DemandReport(NOW_MS, arrived=Tokens(10, 100, 50))}
     assert dict(stream.take(1.0).arrived)["default"] == Tokens(0, 0, 0)
+
+
+def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
+    queued, reports = Tokens(100, 1000, 500), {"a": report()}
+    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+
+    def came(now_s: float) -> Tokens:
+        return dict(stream.take(now_s).arrived)["default"]
+
+    assert came(0.0) == queued
+    # The topic is counted at other moments than the subtasks report: ten have left it, and are on their way.
+    queued = Tokens(90, 900, 450)
+    assert came(1.0) == Tokens()
+    reports = {"a": DemandReport(NOW_MS, arrived=Tokens(10, 100, 50))}
+    assert came(2.0) == Tokens()
+    # The other way round they seem to have come, and are taken off what comes next.
+    reports = {"a": DemandReport(NOW_MS, arrived=Tokens(30, 300, 150))}
+    assert came(3.0).requests == 20
+    queued = Tokens(70, 700, 350)
+    assert came(4.0) == Tokens()
+    queued = Tokens(95, 950, 475)
+    assert came(5.0) == Tokens(5, 50, 25)
+
+
+def test_what_waits_in_a_topic_and_turns_out_to_cost_more_has_not_come_again() -> None:
+    queued = Tokens(100, 0, 6400)
+    stream = StreamDemand(lambda: {"a": report()}, Wall(), slo_s=60.0, queued=lambda: queued)
+    assert dict(stream.take(0.0).arrived)["default"] == queued
+    queued = Tokens(100, 90_000, 20_000)
+    found = stream.take(1.0)
+    assert found.backlog == (Backlog(60.0, queued),)
+    assert dict(found.arrived)["default"] == Tokens()
+
+
+def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
+    speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
+    reports: dict[str, DemandReport] = {}
+    stream = StreamDemand(
+        lambda: reports, wall, slo_s=60.0, speed=speed, ready=lambda: 1, queued=lambda: Tokens(9, 900, 900)
+    )
+    for second in range(0, 180, 2):
+        wall.now_ms = NOW_MS + second * 1000
+        if second < 60 or second >= 160:
+            done += 2
+            reports = {"a": DemandReport(wall.now_ms, done=Tokens(done, 100 * done, 100 * done))}
+        stream.take(float(second))
+        factors.append(speed.factor)
+    assert factors[20] == pytest.approx(0.91, rel=0.01)
+    # From the last report on it is fresh for ten seconds; what was done until the next one is not known.
+    assert set(factors[34:81]) == {factors[34]}
+    assert factors[-1] != factors[34]
 
 
 def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:

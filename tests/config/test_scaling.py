@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.autoscale.deadline import Deadline
+from forebay.autoscale.demand import FRESH_S
 from forebay.autoscale.queue import QueueLength
 from forebay.config import load_spec
 from forebay.config.scaling import replicas_settings
@@ -36,6 +37,7 @@ def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
     scaler, _ = spec(tmp_path, "{max: 2}").scaling.settings(128).scaler()
     assert isinstance(scaler.policy, Deadline)
     assert (scaler.limits.least, scaler.limits.most) == (0, 2)
+    assert scaler.limits.stale_after_s == FRESH_S, "or a stream that is not heard of would seem empty"
     scaler, _ = spec(tmp_path, "{policy: queue, min: 1, max: 3}").scaling.settings(128).scaler()
     assert isinstance(scaler.policy, QueueLength)
     over = spec(tmp_path, "{max: 2}", *replicas_settings("1..4"))

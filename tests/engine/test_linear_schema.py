@@ -52,14 +52,17 @@ def test_many_items_that_cannot_be_sorted_are_compared_by_their_hashes() -> None
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"properties": {"a": {"pattern": "(?=x)"}}}, r"output\.schema\.properties\.a\.pattern.*look-around"),
+        (
+            {"properties": {"a": {"pattern": "(?=x)"}}},
+            r"output\.schema\.properties\.a\.pattern.*without look-around.*: invalid perl operator: \(\?=$",
+        ),
+        ({"pattern": "^x{1001}$"}, r"without counts above 1000: invalid repetition size: \{1001\}$"),
+        # One character in two halves.
+        ({"pattern": r"\ud83d\ude00"}, r"invalid escape sequence: \\u$"),
         ({"anyOf": [{"pattern": r"(a)\1"}]}, r"output\.schema\.anyOf\[0\]\.pattern"),
         ({"patternProperties": {"(?!x)": {}}}, r"output\.schema\.patternProperties"),
-        ({"patternProperties": {"x": {}}, "unevaluatedProperties": False}, "additionalProperties"),
-        (
-            {"anyOf": [{"patternProperties": {"x": {}}}], "unevaluatedProperties": False},
-            "additionalProperties",
-        ),
+        ({"unevaluatedProperties": False}, "schema has unevaluatedProperties.*write additionalProperties"),
+        ({"anyOf": [{"unevaluatedItems": False}]}, r"anyOf\[0\] has unevaluatedItems.*write items"),
         ({"properties": {"default": {"pattern": "(?=x)"}}}, r"properties\.default\.pattern"),
         (
             {"$defs": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}},
@@ -92,6 +95,22 @@ TEXTS = st.text("abc1 \n", max_size=6).filter(lambda text: not text.endswith("\n
 @given(PATTERNS, TEXTS)
 def test_plain_patterns_mean_what_they_do_to_python(pattern: str, text: str) -> None:
     assert search(pattern, text) == (re.search(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"^\u0041\u00e4$", "A\u00e4", True),
+        (r"^[\u0041-\u0043]+$", "ABC", True),
+        (r"^\u2028$", "\u2028", True),
+        # A backslash, and not what follows it.
+        (r"^\\u0041$", r"\u0041", True),
+        (r"^\\u0041$", "A", False),
+        (r"^\\\u0041$", "\\A", True),
+    ],
+)
+def test_characters_may_be_given_by_their_numbers(pattern: str, text: str, found: bool) -> None:
+    assert search(pattern, text) is found is (re.search(pattern, text) is not None)
 
 
 PARTS = st.sampled_from((True, False, {"type": "integer"}, {"pattern": "^a"}, {"minLength": 2}))

@@ -47,6 +47,35 @@ async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
         await wait_for(lambda: "Connect" in fakes.engine.client.replicas()[AWAY])
 
 
+class Unheard(InsideReplica):
+    """Says nothing before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(QUICK)
+        self.speaks = asyncio.Event()
+
+    async def check_health(self, timeout_s: float) -> bool:
+        await self.speaks.wait()
+        return await super().check_health(timeout_s)
+
+
+async def test_who_watches_knows_the_replicas_without_a_request_once_each_was_asked(wait_for: Any) -> None:
+    replicas = {f"http://r{number}:1": Unheard() for number in range(2)}
+    config = FleetConfig(FixedReplicas(tuple(replicas)), model="m", check_s=0.05)
+    client = FleetClient(config, connect=replicas.__getitem__)
+    client.watch()
+    first, second = replicas.values()
+    first.speaks.set()
+    await wait_for(lambda: client.usable == 1)
+    assert not client.surveyed
+    second.speaks.set()
+    await wait_for(lambda: client.surveyed)
+    assert client.usable == 2
+    await client.close()
+    with pytest.raises(Unreachable, match="closed"):
+        client.watch()
+
+
 async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
     fleet_of: Any, wait_for: Any
 ) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from forebay.autoscale.base import Limits, Timings
+from forebay.autoscale.base import Limits, Timings, Tokens
 from forebay.autoscale.demand import read_reports
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.clock import SystemClock
 from forebay.engine.prompt import PromptTemplate
 from forebay.errors import SettingError
+from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
@@ -20,7 +22,7 @@ from forebay.fleet.listing import Listing, ScaledReplicas, write_listing
 from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
-from forebay.records import Event, KeyedEvent, Result
+from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing import ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
@@ -81,13 +83,68 @@ async def test_the_demand_is_a_file_while_the_subtask_runs(
     assert list(folder.iterdir()) == []
 
 
-async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
+class Cached:
+    """Answers at once, most of each prompt found in the cache."""
+
+    def accept(self, item: KeyedEvent, *, again: bool) -> None: ...
+
+    async def answer(self, item: KeyedEvent) -> Result:
+        return Result(item.id, "", {}, "x", Usage(100, 5, 90), 1, 0, 0.1, 0.1)
+
+    async def close(self) -> None: ...
+
+
+async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do in what arrives and waits."""
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
+    link = ScalingLink(SETTINGS, str(tmp_path))
+    handler = demand.MeteredHandler(Cached(), client, link, ScalingGauges(), SystemClock())
+    one = item(1)
+    handler.accept(one, again=False)
+    await handler.answer(one)
+    await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [1])
+    (report,) = read_reports(tmp_path).values()
+    assert report.done == Tokens(1, 100, 5)
+    await handler.close()
+    await client.close()
+
+
+async def test_a_subtask_without_a_request_goes_by_the_newest_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or no replica could ever be taken away."""
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
+    folder.mkdir()
+    write_listing(listed, Listing((), 3, 1))
+    call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, str(folder)))
+    handler = await OpenRequestHandler(call)(InferenceCounters())
+    for version in (3, 4):
+        write_listing(listed, Listing((), version, 1))
+        await until(lambda: [one.listing for one in read_reports(folder).values()] == [version])  # noqa: B023
+    await handler.close()
+
+
+async def test_without_a_folder_a_subtask_without_a_request_decides_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     counts = InferenceCounters()
     async with FakeReplica(SCRIPT) as replica:
-        call = spec(FixedReplicas((replica.url,)), ScalingLink(SETTINGS, subtasks=2))
+        call = spec(FixedReplicas((replica.url,)), ScalingLink(SETTINGS))
+        handler = await OpenRequestHandler(call)(counts)
+        await until(lambda: counts.scaling is not None and counts.scaling.wanted_replicas is not None)
+        await handler.close()
+
+
+async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    counts, listed = InferenceCounters(), tmp_path / "replicas.json"
+    async with FakeReplica(SCRIPT) as replica:
+        call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, subtasks=2))
         handler = await OpenRequestHandler(call)(counts)
         gauges = counts.scaling
         assert gauges is not None
@@ -97,6 +154,7 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
         await until(lambda: gauges.backlog_tokens > 0)
         # The list of replicas was not read yet: that there seem to be none decides nothing.
         assert gauges.wanted_replicas is None
+        write_listing(listed, Listing((replica.url,)))
         assert isinstance(await handler.answer(one), Result)
         await until(lambda: (gauges.wanted_replicas or 0) >= 1)
         await handler.close()

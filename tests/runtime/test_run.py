@@ -12,14 +12,17 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.job import Checkpoints
 from forebay.flink.rest import FlinkRest
 from forebay.runtime import attempt, inference, run, supervisor
 from forebay.runtime import watch as watching
+from forebay.runtime.inference import Served
 from forebay.runtime.output_counts import OutputCounts
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
-from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.scaling.engine import ScaledEngine
+from forebay.runtime.snapshot import Backlog, Scaling, Snapshot
 from forebay.runtime.watch import FailedCommits
 from forebay.settings import Settings
 
@@ -123,6 +126,35 @@ def test_an_engine_that_dies_in_mid_run_is_started_again(
     assert (last.state, last.engine_restarts) == ("FINISHED", 1)
     assert any("is started again" in now.engine_failure for now in bench.seen)
     assert not bench.cancelled
+
+
+class Scaled(ScaledEngine):
+    """Says one thing after the other, each with how many replicas have failed by then."""
+
+    def __init__(self, *said: tuple[str, int]) -> None:
+        self.scaling = Scaling()
+        self.served = Served(FixedReplicas(("http://engine",)), "m")
+        self._left = list(said)
+        self._failed = 0
+
+    @property
+    def failed(self) -> int:
+        return self._failed
+
+    def heard(self, backlog: Backlog | None) -> None: ...
+
+    def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
+        if self._left:
+            words, self._failed = self._left.pop(0)
+            say(words)
+
+
+def test_of_what_is_said_of_replicas_those_that_ended_count_as_restarts(bench: Bench) -> None:
+    bench.looks = [*[lambda: None] * 4, lambda: ""]
+    said = ("the list cannot be written", 0), ("one ended", 1), ("the disk is full", 1)
+    assert bench.run(Scaled(*said)).engine_restarts == 1
+    shown = [(now.engine_failure, now.engine_restarts) for now in bench.seen]
+    assert set(said) <= set(shown)
 
 
 def test_without_its_engine_a_run_ends_and_keeps_its_place(

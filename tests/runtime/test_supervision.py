@@ -244,11 +244,11 @@ def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> N
     owned, said = make_owned(2), list[str]()
     keeper = EngineSupervisor(owned, ManualClock())
     keeper.mend(said.append)
-    assert (owned.restarted, said) == ([], [])
+    assert (owned.restarted, said, keeper.failed) == ([], [], 0)
     owned.die(1)
     keeper.mend(said.append)
     keeper.mend(said.append)
-    assert owned.restarted == [1]
+    assert (owned.restarted, keeper.failed) == ([1], 1)
     assert said == ["the local engine at http://r:1 ended and is started again; its log was the.log"]
 
 

@@ -46,6 +46,36 @@ def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
     assert last.backlog(Snapshot(2.0, "RESTARTING")) == Backlog(30, 1500, 300, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("application", "backlog"),
+    [
+        # A result stands for many records: they are through once their calls are.
+        ({"type": "sessions"}, Backlog(30, 150, 30, 0.0)),
+        # It asks about what it finds: of what a record costs nothing is known.
+        ({"type": "trends"}, Backlog(30, None, None, 0.0)),
+    ],
+)
+def test_of_an_application_no_result_stands_for_a_record(
+    application: dict[str, Any], backlog: Backlog
+) -> None:
+    document = {
+        "name": "p",
+        "source": {"type": "sse", "url": "http://127.0.0.1:1/e", "time": "t"},
+        "key": "{{ user }}",
+        "application": application,
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    now = replace(NOW, accepted=115, in_flight=10, pending=5, dead_letters=0)
+    job: Any = None
+    with lag_watched(parse_spec(document), job, restored=False, clock=ManualClock()) as last:
+        last.set(30)
+        # What was taken in has cost nothing until the first answer.
+        assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == Backlog(
+            30, None, None, 0.0
+        )
+        assert last.backlog(now) == backlog
+
+
 def spec(folder: Path, **changes: Any) -> Any:
     access = {"type": "kafka", "bootstrap": "h:1"}
     document = {

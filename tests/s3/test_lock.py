@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import LEASE_S, Lock, encode_lock
 from forebay.s3.location import S3Path
-from forebay.s3.lock import PATIENCE_S, TOLD_S, Fenced, held_lock
+from forebay.s3.lock import LOOK_S, PATIENCE_S, TOLD_S, Fenced, held_lock
 from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("object-store")
@@ -103,6 +103,41 @@ def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_serve
         store_server.link.mend()
         wait_until(lambda: hold.trouble == "")
         assert not hold.lost
+
+
+def test_a_takeover_that_the_server_did_not_confirm_is_found_to_be_ones_own(
+    store: S3Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(store)
+    put, made = S3Client.put, list[str]()
+
+    def unconfirmed(self: S3Client, key: str, content: bytes, *, replacing: str | None) -> str:
+        made.append(put(self, key, content, replacing=replacing))
+        if len(made) == 1:
+            raise StoreAway("the server did not answer")
+        return made[-1]
+
+    monkeypatch.setattr(S3Client, "put", unconfirmed)
+    clock = ManualClock()
+    with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause) as hold:
+        assert hold.silent
+        wait_until(lambda: len(made) > 1)
+        hold.check()
+    assert sum(clock.slept_s) == LEASE_S + LOOK_S
+
+
+def test_a_renewal_that_fails_in_an_unforeseen_way_is_told_and_not_the_last(
+    store: S3Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(*arguments: Any, **more: Any) -> str:
+        raise ZeroDivisionError("a defect")
+
+    with held_lock(store / "lock", "p") as hold:
+        with monkeypatch.context() as patched:
+            patched.setattr(S3Client, "put", odd)
+            wait_until(lambda: hold.trouble.endswith("lock cannot be renewed: ZeroDivisionError: a defect"))
+        wait_until(lambda: hold.trouble == "")
+        hold.check()
 
 
 def test_the_state_of_another_pipeline_is_left_alone(store: S3Path) -> None:

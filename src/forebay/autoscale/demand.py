@@ -49,7 +49,9 @@ class StreamDemand:
     `reports` gives what there is of them, and `wall_ms` the time. What arrived is the growth of their totals;
     a subtask that was not known begins with what it has. `speed` learns from what is done, given how many
     replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic: they count as
-    due when the SLO is over, as nobody knows how long they have waited.
+    due when the SLO is over, as nobody knows how long they have waited. What leaves the queue arrives in a
+    subtask, and is heard of from both at different moments: what has left and not arrived yet is taken off
+    what arrives later.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StreamDemand:
         self._before_s: float | None = None
         self._before: tuple[bool, int] = (False, 0)
         self._queued_before = Tokens()
+        self._came = Tokens()
         self._heard_ms: int | None = None
 
     def take(self, now_s: float) -> Demand:
@@ -81,7 +84,7 @@ class StreamDemand:
         fresh = {name: one for name, one in every.items() if abs(now_ms - one.at_ms) <= FRESH_S * 1000}
         if fresh:
             self._heard_ms = max(one.at_ms for one in fresh.values())
-        arrived = _growth(self._arrived, {name: one.arrived for name, one in fresh.items()})
+        self._came += _growth(self._arrived, {name: one.arrived for name, one in fresh.items()})
         done = _growth(self._done, {name: one.done for name, one in fresh.items()})
         backlog = [
             Backlog((part.due_ms - now_ms) / 1000, part.tokens)
@@ -91,10 +94,15 @@ class StreamDemand:
         queued = self._queued()
         if queued.requests > 0:
             backlog.append(Backlog(self._slo_s, queued))
-        # What left the queue has arrived in a subtask, and counts there.
-        arrived = _minus(arrived + queued, self._queued_before)
+        self._came += _change(self._queued_before, queued)
         self._queued_before = queued
-        self._learn(now_s, done, waits=bool(backlog))
+        arrived = _positive(self._came)
+        self._came += arrived.times(-1)
+        if fresh:
+            self._learn(now_s, done, waits=bool(backlog))
+        else:
+            # In what time the next report's work was done is not known.
+            self._before_s = None
         kv = [one.kv_usage for one in fresh.values() if one.usable]
         return Demand(
             backlog=tuple(sorted(backlog, key=lambda part: part.due_in_s)),
@@ -117,7 +125,7 @@ class StreamDemand:
 def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
     grown = Tokens()
     for name, total in now.items():
-        grown += _minus(total, before.get(name, Tokens()))
+        grown += _positive(total + before.get(name, Tokens()).times(-1))
         before[name] = total
     for name in [name for name in before if name not in now]:
         if len(before) > 2 * len(now) + 100:
@@ -125,9 +133,14 @@ def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
     return grown
 
 
-def _minus(more: Tokens, less: Tokens) -> Tokens:
-    return Tokens(
-        max(more.requests - less.requests, 0.0),
-        max(more.prompt - less.prompt, 0.0),
-        max(more.output - less.output, 0.0),
-    )
+def _change(before: Tokens, now: Tokens) -> Tokens:
+    """By how much a queue has grown; negative where it has shrunk. Each request counts as the mean of those
+    that wait: a better guess of what they take is no arrival."""
+    of, more = now if now.requests > 0 else before, now.requests - before.requests
+    if not more:
+        return Tokens()
+    return Tokens(more, of.prompt * more / of.requests, of.output * more / of.requests)
+
+
+def _positive(tokens: Tokens) -> Tokens:
+    return Tokens(max(tokens.requests, 0.0), max(tokens.prompt, 0.0), max(tokens.output, 0.0))

@@ -27,7 +27,8 @@ class Waiting:
 class DemandReport:
     """What one subtask knows at one moment, `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; of `done`, prompts count without what was cached.
+    `arrived` and `done` are totals since it began. Prompts count whole in both: how much of them replicas
+    find in their caches is part of their speed.
     `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
     replicas may get requests. `listing` is the version of the list of replicas that it goes by.
     """
@@ -112,12 +113,12 @@ class DemandMeter:
         if not again:
             self._arrived += self._expected(chars)
 
-    def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0, cached: int = 0) -> None:
+    def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
         """It has its answer, or was given up; with the tokens that the engine counted, if it was asked."""
         chars, _ = self._here.pop(number, (0, 0))
         if prompt_tokens:
             self.lengths.learn(chars, prompt_tokens, output_tokens)
-            self._done += Tokens(1, prompt_tokens - cached, output_tokens)
+            self._done += Tokens(1, prompt_tokens, output_tokens)
 
     def report(
         self,

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, Strict
 
 from forebay.autoscale.base import MOST_REPLICAS, Limits, ReplicaSpeed, Timings
+from forebay.autoscale.demand import FRESH_S
 from forebay.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
 from forebay.autoscale.settings import ScalingSettings
 from forebay.documents import suggestion
@@ -63,7 +64,8 @@ class ScalingSpec(Model):
         """The same as a value; an answer is expected to have half of `answer_tokens`, its most, until one has
         come."""
         return ScalingSettings(
-            limits=Limits(self.min, self.max),
+            # Older reports do not count, and without any a stream would seem to be empty.
+            limits=Limits(self.min, self.max, stale_after_s=FRESH_S),
             policy=self.policy,
             slo_s=self.slo_s,
             timings=Timings(self.boot_s, interval_s=self.every_s),

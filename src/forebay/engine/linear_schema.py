@@ -1,12 +1,14 @@
-"""What jsonschema does not do in time linear in the answer: patterns, and items that must differ.
+"""What jsonschema does not do in time linear in the answer: patterns, items that must differ, and what no
+other part of the schema speaks of.
 
 An answer is text of others. With Python's own expressions, which backtrack, forty characters of it can keep a
 pattern like `^(x+)+$` busy for hours; with RE2 they cannot. Items that cannot be sorted the library compares
-each with each.
+each with each. Unevaluated items and properties it searches for one by one, in a list of all others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,21 +24,26 @@ VALUES = ("const", "default", "enum", "examples")
 """What stands in them is no schema."""
 NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 """What they hold are schemas by names, which are no keywords."""
+UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additionalProperties"}
+"""What is refused, and what to write for it."""
+ESCAPE = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)", re.DOTALL)
+"""A backslash with what belongs to it; a group where that is a character's number. Halves of characters of
+more than 16 bits, which RE2 does not know, are left for it to refuse."""
 
 
 def search(pattern: str, text: str) -> bool:
-    """Whether `pattern`, as RE2 reads it, is anywhere in `text`. Raises `ValueError` where RE2 does not know
-    it: look-around and references to groups cannot be searched for in linear time."""
+    """Whether `pattern`, as RE2 reads it, is anywhere in `text`; `\\uXXXX` is known, too. Raises `ValueError`
+    where RE2 does not know it: look-around and references to groups cannot be searched for in linear time."""
     from pyarrow import compute  # takes a third of a second, and few schemas have patterns
 
-    return bool(compute.match_substring_regex(text, pattern=pattern).as_py())
+    known = ESCAPE.sub(lambda found: f"\\x{{{found[1]}}}" if found[1] else found[0], pattern)
+    return bool(compute.match_substring_regex(text, pattern=known).as_py())
 
 
 def check_linear(schema: Mapping[str, Any], path: str) -> None:
-    """Raises `SettingError` for a pattern that RE2 does not know, and for what jsonschema would check with
-    patterns of its own. `path` names the setting that the schema is."""
-    parts = dict(_subschemas(schema, path))
-    for at, part in parts.items():
+    """Raises `SettingError` for a pattern that RE2 does not know, and for what jsonschema would not check in
+    linear time. `path` names the setting that the schema is."""
+    for at, part in _subschemas(schema, path):
         if part is not schema and isinstance(part.get(DIALECT), str):
             # It would be checked as that dialect does it.
             raise SettingError(f"{at} has a {DIALECT} of its own; only the whole schema may name one")
@@ -44,12 +51,11 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
             _check(pattern, f"{at}.pattern")
         for pattern in part.get("patternProperties") or ():
             _check(pattern, f"{at}.patternProperties")
-    unevaluated = next((at for at, part in parts.items() if "unevaluatedProperties" in part), None)
-    if unevaluated and any("patternProperties" in part for part in parts.values()):
-        raise SettingError(
-            f"{unevaluated} has unevaluatedProperties, and {path} patternProperties; "
-            "write additionalProperties for the former"
-        )
+        for name, instead in UNEVALUATED.items():
+            if name in part:
+                raise SettingError(
+                    f"{at} has {name}, which is not checked in time linear in the answer; write {instead}"
+                )
 
 
 def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,9 +78,13 @@ def _check(pattern: str, path: str) -> None:
     try:
         search(pattern, "")
     except (TypeError, ValueError) as error:
+        reason = str(error).removeprefix("Invalid regular expression: ")[:MAX_QUOTE_CHARS]
+        without = (
+            "counts above 1000" if "repetition size" in reason else "look-around and references to groups"
+        )
         raise SettingError(
-            f"{path} is {pattern[:MAX_QUOTE_CHARS]!r}, which RE2 does not know "
-            f"({str(error)[:MAX_QUOTE_CHARS]}); write it without look-around and references to groups"
+            f"{path} is {pattern[:MAX_QUOTE_CHARS]!r}, which RE2 does not know; write it without {without}: "
+            f"{reason}"
         ) from None
 
 

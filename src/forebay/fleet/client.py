@@ -40,7 +40,7 @@ LATE_S = 1.0
 
 
 class FleetClient:
-    """Places requests. Nothing is opened before the first `start` or `place`.
+    """Places requests. Nothing is opened before the first `watch`, `start` or `place`.
 
     `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key, and `SetupError`
     where `kv_events` is set without pyzmq.
@@ -119,9 +119,9 @@ class FleetClient:
         return {url: member.why for url, member in self._members.members.items()}
 
     @property
-    def listed(self) -> bool:
-        """Whether the list of replicas was ever read."""
-        return self._members.listed
+    def surveyed(self) -> bool:
+        """Whether the list of replicas was read, and each of them was asked once."""
+        return self._members.listed and all(member.asked for member in self._members.members.values())
 
     @property
     def fault(self) -> str:
@@ -171,13 +171,22 @@ class FleetClient:
         """Whether no other replica may get what was sent with `lease`."""
         return self._members.only(lease.number)
 
+    def watch(self) -> None:
+        """Follow the list of replicas from now on, and look at each; returns at once. Raises `Unreachable`
+        where the client is closed."""
+        if self._closed:
+            raise Unreachable("the fleet's client is closed")
+        if self._ticker is None:
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+            self._members.start()
+
     async def start(self, wait_s: float = 30.0) -> None:
         """Return once a replica can take requests.
 
         Raises `SettingError` where all have answered and none serves the model, or the list cannot be read;
         `Unreachable` where there is none after `wait_s`.
         """
-        self._open()
+        self.watch()
         members = self._members
         end_s = self._clock.monotonic_s() + wait_s
         while not members.usable():
@@ -207,13 +216,6 @@ class FleetClient:
             await asyncio.gather(self._ticker, return_exceptions=True)
         await self._members.close()
 
-    def _open(self) -> None:
-        if self._closed:
-            raise Unreachable("the fleet's client is closed")
-        if self._ticker is None:
-            self._ticker = asyncio.get_running_loop().create_task(self._tick())
-            self._members.start()
-
     async def _tick(self) -> None:
         due_s = self._clock.monotonic_s() + TICK_S
         while True:
@@ -232,7 +234,7 @@ class FleetClient:
                 self._soon()
 
     def _add(self, placing: PendingPlacement) -> None:
-        self._open()
+        self.watch()
         now_s = self._clock.monotonic_s()
         self._placings.add(placing)
         placing.waits(now_s, counts=self._members.time_counts())

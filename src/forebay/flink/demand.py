@@ -67,6 +67,8 @@ class MeteredHandler:
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
         name = f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
         self._path = None if link.folder is None else Path(link.folder, name)
+        # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
+        client.watch()
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
     def accept(self, item: KeyedEvent, *, again: bool) -> None:
@@ -80,7 +82,7 @@ class MeteredHandler:
             raise
         if isinstance(answer, Result) and not answer.journaled:
             usage = answer.usage
-            self._meter.finish(id(item), usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+            self._meter.finish(id(item), usage.prompt_tokens, usage.completion_tokens)
         else:
             self._meter.finish(id(item))
         return answer
@@ -114,7 +116,7 @@ class MeteredHandler:
             usable=client.usable,
         )
         wanted = client.wanted
-        if self._loop is not None and client.listed:
+        if self._loop is not None and client.surveyed:
             # Before, there seem to be no replicas, and none would seem to be needed.
             self._sight.newest = report.times(self._link.subtasks)
             self._loop.tick(self._clock.monotonic_s())

@@ -77,8 +77,9 @@ class Snapshot:
     is a job that is started again, `INTERRUPTED` and `FAILED` are how a run may end.
     `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
     year 9999 where none does, 0 where that is not known.
-    `failure` is the cause of the last of `restarts` that Flink made in this run, `engine_failure` what there
-    is to say of the last of `engine_restarts`: a local engine that ended is started again. `resumes` are the
+    `failure` is the cause of the last of `restarts` that Flink made in this run. `engine_restarts` is how
+    often a local replica ended by itself or was not healthy in time: it is started again. `engine_failure` is
+    what was last said of them, or of what could not be done to start and stop them. `resumes` are the
     causes for which the run started Flink anew by itself, one text each time, in order; what it does about
     the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed

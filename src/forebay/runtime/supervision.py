@@ -199,6 +199,8 @@ class EngineSupervisor:
         self._owned = engine if isinstance(engine, SupervisedEngine) else None
         self._clock = clock or SystemClock()
         self._restarted_s: deque[float] = deque()
+        self.failed = 0
+        """How many replicas have ended."""
 
     serves = True
     """Whether there is something to answer, as far as is known here."""
@@ -227,6 +229,7 @@ class EngineSupervisor:
                     f"its log is {replica.log}"
                 )
             self._restarted_s.append(now_s)
+            self.failed += 1
             say(f"the local engine at {replica.url} ended and is started again; its log was {replica.log}")
             try:
                 self._owned.restart(index)

@@ -288,14 +288,13 @@ class Supervisor:
         if trouble != self._last.store_failure:
             self._last = replace(self._last, store_failure=trouble)
             self._watch(self._last)
-        self._keeper.mend(self._engine_ended)
+        self._keeper.mend(self._engine_said)
         if self._keeper.scaling != self._last.scaling:
             self._last = replace(self._last, scaling=self._keeper.scaling)
             self._watch(self._last)
 
-    def _engine_ended(self, words: str) -> None:
-        engine_restarts = self._last.engine_restarts + 1
-        self._last = replace(self._last, engine_restarts=engine_restarts, engine_failure=words)
+    def _engine_said(self, words: str) -> None:
+        self._last = replace(self._last, engine_restarts=self._keeper.failed, engine_failure=words)
         self._watch(self._last)
 
     def _vigil(self) -> Vigil:

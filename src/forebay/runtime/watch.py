@@ -245,11 +245,29 @@ COUNT_EVERY_S = 3.0
 COUNT_END_S = 1.0
 
 
-class LastCount:
-    """The newest count of what waits, written by one thread and read by another."""
+def answered_records(now: Snapshot) -> int:
+    """The records that are through, where each gives one result or dead letter."""
+    return now.results + now.dead_letters
 
-    def __init__(self, clock: Clock) -> None:
+
+def taken_records(now: Snapshot) -> int:
+    """The same where a result stands for many of them. None before the first answer: until then, those in
+    windows have cost nothing."""
+    return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
+
+
+def unknown_records(now: Snapshot) -> int:
+    """The same where an application finds by itself what to ask about: questions are counted, not records."""
+    return 0
+
+
+class LastCount:
+    """The newest count of what waits, written by one thread and read by another. `done` says how many records
+    have cost what a snapshot says of tokens; 0 where that is not known."""
+
+    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] = answered_records) -> None:
         self._clock = clock
+        self._done = done
         self._counted: tuple[int, float] | None = None
         self._spent = Spent()
 
@@ -259,7 +277,7 @@ class LastCount:
     def backlog(self, now: Snapshot) -> Backlog | None:
         """What waits, with the tokens that it will take by what `now` says of those before; None before the
         first count. After a restart, until one more record is through, the mean from before it counts."""
-        done = now.results + now.dead_letters
+        done = self._done(now)
         if done:
             self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
         if self._counted is None:
@@ -277,7 +295,10 @@ def lag_watched(
     Counting is done on a thread of its own, which asks Kafka and Flink and waits for neither longer than
     their clients' time-outs; a count that fails leaves the last one, which grows old.
     """
-    last, ended = LastCount(clock or SystemClock()), threading.Event()
+    application, done = spec.application, answered_records
+    if application is not None:
+        done = unknown_records if application.own_clock else taken_records
+    last, ended = LastCount(clock or SystemClock(), done), threading.Event()
     if not isinstance(spec.source, KafkaSource):
         yield last
         return

@@ -76,6 +76,9 @@ class Hold:
         except SettingError as error:
             # Keys that have expired, for example: as long as nobody else takes it, it is held.
             self._trouble = str(error)
+        except Exception as error:
+            # Whatever it is, to go on is better than a lock that nobody renews.
+            self._trouble = f"the lock {self._path} cannot be renewed: {type(error).__name__}: {error}"
         return True
 
     @property
@@ -126,8 +129,8 @@ def held_lock(
 def _taken(
     client: S3Client, path: S3Path, pipeline: str, clock: Clock, sleep: Callable[[float], None]
 ) -> Hold:
-    claim = Claim()
-    where = f"{socket.gethostname()}, process {os.getpid()}"
+    claim, silent = Claim(), False
+    ours = Lock(pipeline, f"{socket.gethostname()}, process {os.getpid()}")
     answered_s = clock.monotonic_s()
     while True:
         try:
@@ -136,17 +139,19 @@ def _taken(
             there = None if found is None else _read(found.content, path, pipeline)
             seen = None
             if found is not None and there is not None:
+                if there.holder == ours.holder:
+                    # The server took it and did not answer.
+                    return Hold(client, path, ours, found.etag, silent=silent, clock=clock)
                 seen = Seen(found.etag, there.released)
             decision = claim.look(seen, answered_s)
             if decision == "refuse":
                 raise _running(path, pipeline, there)
             if decision == "take":
-                ours = Lock(pipeline, where)
+                silent = there is not None and not there.released
                 with suppress(Changed):
                     etag = client.put(
                         path.key, encode_lock(ours), replacing=None if seen is None else seen.etag
                     )
-                    silent = there is not None and not there.released
                     return Hold(client, path, ours, etag, silent=silent, clock=clock)
                 # Somebody was faster: who that is, the next look tells.
                 claim = Claim()

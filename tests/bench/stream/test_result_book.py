@@ -169,6 +169,8 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_told(tmp_path: Path)
     book.look()
     found: dict[str, ResultRecord] = {each.id: each for each in run_of(book).results or ()}
     assert set(found) == {"t-1", "t-2", "answer about t-1", "answer about t-2"}
+    assert [id for id, each in found.items() if each.doubled] == ["t-1"]
+    assert "1 of 4 results came more than once" in reasons(book)
     assert found["t-1"].answered_s == 5.1, "it needed no call: it was there when it left"
     assert found["answer about t-1"].sent_s == 2.8
     assert found["answer about t-2"].lost

@@ -29,6 +29,7 @@ class Processes:
     told: list[str] = field(default_factory=list)
     cores: list[tuple[int, ...]] = field(default_factory=list)
     full: bool = False
+    unwritable: bool = False
 
     def add(self, cores: tuple[int, ...], *, port_base: int = 8100) -> Replica:
         if self.full:
@@ -49,13 +50,15 @@ class Processes:
 
     def drop(self, replica: Replica) -> None:
         self.statuses.pop(replica.id, None)
+        if self.unwritable:
+            raise OSError("no space left")
 
     def reap(self) -> None:
         self.statuses |= dict.fromkeys(self.told, 0)
 
 
 class Owned:
-    def __init__(self, folder: Path, most: int = 2) -> None:
+    def __init__(self, folder: Path, most: int = 2, *, start_timeout_s: float = 100.0) -> None:
         self.processes = Processes()
         self.healthy: set[str] = set()
         self.busy: set[str] = set()
@@ -68,7 +71,7 @@ class Owned:
             healthy=lambda replica: replica.id in self.healthy,
             drained=lambda replica, left: replica.id not in self.busy,
             port_base=8100,
-            start_timeout_s=100.0,
+            start_timeout_s=start_timeout_s,
             say=self.said.append,
         )
 
@@ -160,6 +163,7 @@ def test_one_that_dies_is_off_the_list_and_replaced_and_one_that_is_never_ready_
     owned.replicas.look(122.0)
     assert owned.processes.told == ["8102"]
     assert "not healthy within 101 s" in owned.said[1]
+    assert owned.replicas.failed == 2
 
 
 def test_with_others_left_the_stream_goes_on_and_starts_are_made_ever_more_rarely(owned: Owned) -> None:
@@ -190,6 +194,30 @@ def test_where_all_fail_the_run_says_why(owned: Owned) -> None:
     with pytest.raises(PipelineFailed, match=r"failed 4 times: the replica at .* before it was healthy"):
         fail_for_ten_minutes()
     assert owned.processes.number == MOST_FAILURES
+
+
+def test_where_none_gets_ready_the_run_fails_however_long_each_start_takes(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, start_timeout_s=1000.0)
+    now_s = 0.0
+
+    def hang(times: int) -> None:
+        nonlocal now_s
+        for _ in range(times):
+            owned.replicas.scale(1, now_s)
+            now_s += 1001.0
+            owned.replicas.look(now_s)
+            owned.processes.reap()
+            owned.replicas.look(now_s)
+
+    hang(MOST_FAILURES - 1)
+    owned.up(1, now_s)
+    owned.processes.statuses |= {kept.replica.id: 1 for kept in owned.replicas.kept}
+    owned.replicas.look(now_s + 20.0)
+    now_s += 100.0
+    # One was ready and died: starts do not hang for ever.
+    hang(MOST_FAILURES - 2)
+    with pytest.raises(PipelineFailed, match=r"failed 4 times: .* was not healthy within 1001 s"):
+        hang(1)
 
 
 def test_where_none_is_wanted_failures_of_before_end_no_run(owned: Owned) -> None:
@@ -234,6 +262,19 @@ def test_a_list_that_cannot_be_written_is_written_later(
     assert len([words for words in owned.said if "no space left" in words]) == 1
     owned.replicas.look(3.0)
     assert owned.listed == ("8101",)
+    assert owned.replicas.failed == 0, "no replica is to blame"
+
+
+def test_one_that_has_ended_is_gone_also_where_that_cannot_be_written_down(owned: Owned) -> None:
+    owned.up(1)
+    owned.processes.unwritable = True
+    owned.processes.statuses["8101"] = 1
+    owned.replicas.look(20.0)
+    assert owned.replicas.kept == ()
+    assert "cannot be taken off the list of engines: no space left" in owned.said[-1]
+    assert owned.replicas.failed == 1
+    owned.replicas.scale(1, 21.0)
+    assert owned.states() == {"8102": "starting"}
 
 
 def test_a_machine_that_starts_none_is_a_failure_of_the_step(owned: Owned) -> None:

@@ -92,12 +92,12 @@ def _with_texts(value: Any) -> Any:
 
 
 def event_document(event: EventRecord) -> dict[str, Any]:
-    """An event as a JSON value; what is None, 0 or false is left out, but for its index."""
-    found = {each.name: getattr(event, each.name) for each in fields(event)}
+    """An event as a JSON value; values that are the default are left out, but for `results`."""
+    found = {each.name: (getattr(event, each.name), each.default) for each in fields(event)}
     return {
         name: round(value, DIGITS) if isinstance(value, float) else value
-        for name, value in found.items()
-        if name in ("index", "due_s", "results") or value
+        for name, (value, default) in found.items()
+        if name == "results" or value != default
     }
 
 

@@ -15,6 +15,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.engine.launch import EngineOptions, LocalPlaces, Replica, is_healthy, local_places
 from forebay.engine.launch.local import resolve_model
 from forebay.engine.launch.progress import Progress
+from forebay.engine.launch.replicas import START_TIMEOUT_S
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import SettingError
 from forebay.files import private_folder
@@ -27,13 +28,18 @@ from forebay.runtime.snapshot import Backlog, Scaling
 from forebay.settings import Settings
 
 LOOK_S = 0.5
+COUNTED_S = 30.0
+"""What waits in topics counts for so long after it was counted."""
+GONE_S = 60.0
+"""A report that is older is of a subtask that has ended; one that hangs writes it anew."""
 
 
 class ScaledEngine:
     """Local replicas of one run, started and drained as its stream asks.
 
     `tick` is to be called several times a second, from one thread; it waits for no replica. The subtasks of
-    the job tell their demand in `folder`, and read there which replicas they may send to.
+    the job tell their demand in `folder`, and read there which replicas they may send to. `asks_each`: each
+    record leads to a call, so that those that wait cost something before it is known what.
     """
 
     def __init__(
@@ -45,6 +51,8 @@ class ScaledEngine:
         name: str,
         model: str,
         port_base: int,
+        start_timeout_s: float = START_TIMEOUT_S,
+        asks_each: bool = True,
         clock: Clock | None = None,
         healthy: Callable[[Replica], bool] = is_healthy,
     ) -> None:
@@ -55,8 +63,9 @@ class ScaledEngine:
         self._clock = clock or SystemClock()
         self._record = ScalingRecord(folder, name)
         self._say: Callable[[str], None] = lambda words: None
+        self._assumed = settings.answer_tokens if asks_each else 0.0
         self._queued = Tokens()
-        self._looked_s = float("-inf")
+        self._counted_s = self._looked_s = float("-inf")
         self._reason = self._failure = ""
         self.scaling = Scaling()
         """How it stands, for people."""
@@ -67,6 +76,7 @@ class ScaledEngine:
             healthy=healthy,
             drained=self._drained,
             port_base=port_base,
+            start_timeout_s=start_timeout_s,
             say=self._failed,
         )
         scaler, speed = settings.scaler()
@@ -77,7 +87,7 @@ class ScaledEngine:
             slo_s=settings.slo_s,
             speed=speed,
             ready=lambda: self.replicas.ready,
-            queued=lambda: self._queued,
+            queued=self._waits,
         )
         self._loop = ScalingLoop(
             scaler, self.replicas, demand, settings.timings.interval_s, on_step=self._stepped
@@ -91,21 +101,32 @@ class ScaledEngine:
         """Whether a replica takes requests."""
         return self.replicas.ready > 0
 
+    @property
+    def failed(self) -> int:
+        """How many replicas ended that were not told to, or were not healthy in time."""
+        return self.replicas.failed
+
     def heard(self, backlog: Backlog | None) -> None:
         """So much waits in the source's topics."""
-        if backlog is not None:
-            prompt, output = backlog.prompt_tokens or 0, backlog.completion_tokens or 0
-            self._queued = Tokens(backlog.records, prompt, output)
+        if backlog is None:
+            return
+        prompt, output = backlog.prompt_tokens, backlog.completion_tokens
+        if prompt is None or output is None:
+            # No answer has come yet that would tell.
+            prompt = output = round(backlog.records * self._assumed)
+        self._queued = Tokens(backlog.records, prompt, output)
+        self._counted_s = self._clock.monotonic_s() - backlog.age_s
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
-        """Look at the replicas and make the decision that is due; `say` is told of those that fail. Raises
-        `PipelineFailed` as `LocalReplicas.look`."""
+        """Look at the replicas and make the decision that is due; `say` is told of those that fail, and of
+        what cannot be done. Raises `PipelineFailed` as `LocalReplicas.look`."""
         self._say = say
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
         self._reports = read_reports(self._folder)
+        self._forget_gone()
         self.replicas.look(now_s)
         if self._loop.tick(now_s) is not None:
             self._tell(now_s)
@@ -116,6 +137,18 @@ class ScaledEngine:
 
     def _failed(self, words: str) -> None:
         self._say(words)
+
+    def _waits(self) -> Tokens:
+        """What waits in the topics, where it was counted of late."""
+        old = self._clock.monotonic_s() - self._counted_s > COUNTED_S
+        return Tokens() if old else self._queued
+
+    def _forget_gone(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for name, report in self._reports.items():
+            if now_ms - report.at_ms > GONE_S * 1000:
+                with suppress(OSError):
+                    (self._folder / name).unlink(missing_ok=True)
 
     def _drained(self, replica: Replica, left: int) -> bool:
         return has_drained(self._reports, self._clock.wall_ms(), replica.url, left, lambda: is_idle(replica))
@@ -191,6 +224,8 @@ def scaled_engine(
             name=spec.name,
             model=places.replicas.model,
             port_base=options.port_base,
+            start_timeout_s=options.timeout_s,
+            asks_each=spec.application is None or not spec.application.own_clock,
         )
         try:
             yield engine

@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 from forebay.autoscale.loop import ReplicaCounts
 from forebay.engine.launch import Replica
 from forebay.engine.launch.progress import tail
+from forebay.engine.launch.replicas import START_TIMEOUT_S
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.listing import Listing, write_listing
 
 State = Literal["starting", "ready", "draining", "ending"]
-START_TIMEOUT_S = 1800.0
-"""A replica that is not healthy after so long is ended."""
 WITHIN_S, MOST_FAILURES = 600.0, 4
-"""With so many failures in that time, and no replica left, the run fails: records would wait for nothing."""
+"""With so many failures in that time, or in a row with no replica ready in between, and no replica left, the
+run fails: records would wait for nothing."""
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
@@ -44,16 +44,19 @@ class Kept:
 
 
 class Failures:
-    """How often replicas failed of late, and for how long none is started after that."""
+    """How often replicas failed of late and in a row, and for how long none is started after that."""
 
     def __init__(self) -> None:
         self._at_s: deque[float] = deque()
+        self.in_a_row = 0
+        """How many there were since a replica was ready."""
         self.last = ""
 
     def add(self, now_s: float, words: str) -> None:
         """One failed to start, or died. Those of the same moment have one cause, and count once."""
         if not self._at_s or self._at_s[-1] != now_s:
             self._at_s.append(now_s)
+            self.in_a_row += 1
         self.last = words
 
     def recent(self, now_s: float) -> int:
@@ -76,7 +79,8 @@ class LocalReplicas:
 
     Those that are ready stand in the list at `listing`. One that is to go leaves the list first, and gets its
     SIGTERM once `drained` says that no request is there and none will come; until then it may be taken back.
-    `healthy` asks a replica that starts. `look` has to be called every second or so.
+    `healthy` asks a replica that starts; one that is not healthy after `start_timeout_s` is ended. `look` has
+    to be called every second or so.
     """
 
     def __init__(
@@ -105,6 +109,8 @@ class LocalReplicas:
         self._listing = Listing(())
         self._unwritten = False
         self._failures = Failures()
+        self.failed = 0
+        """How many ended that were not told to, or were not healthy in time."""
         write_listing(self._path, self._listing)
 
     @property
@@ -150,9 +156,11 @@ class LocalReplicas:
             elif kept.state == "draining" and self._drained(kept.replica, kept.left):
                 self._end(kept, now_s)
         self._publish()
+        if self.ready:
+            self._failures.in_a_row = 0
         if not self._wanted or self.ready or self._in("starting"):
             return
-        if self._failures.recent(now_s) >= MOST_FAILURES:
+        if max(self._failures.recent(now_s), self._failures.in_a_row) >= MOST_FAILURES:
             raise PipelineFailed(f"local replicas failed {MOST_FAILURES} times: {self._failures.last}")
 
     def _in(self, state: State) -> list[Kept]:
@@ -200,9 +208,17 @@ class LocalReplicas:
             when = "before it was healthy" if kept.state == "starting" else "while it served"
             self._fail(f"the replica at {kept.replica.url} ended with status {status} {when}", kept, now_s)
         self._kept.remove(kept)
-        self._processes.drop(kept.replica)
+        try:
+            self._processes.drop(kept.replica)
+        except OSError as error:
+            # Whoever reads it there sees that it has ended: a full disk ends no run.
+            url = kept.replica.url
+            self._say(
+                f"the replica at {url} cannot be taken off the list of engines: {error}; free some space"
+            )
 
     def _fail(self, words: str, kept: Kept, now_s: float) -> None:
+        self.failed += 1
         end = tail(kept.replica.log)
         self._failures.add(now_s, f"{words}; the end of {kept.replica.log}:\n{end}" if end else words)
         self._say(f"{words}; its log is {kept.replica.log}")

@@ -51,8 +51,8 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """A run begins; its lines follow those of earlier ones."""
-        self._append({"at_ms": at_ms, "begin": True})
+        """A run begins; its lines follow those of earlier ones, the last of which may be cut off."""
+        self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
         """A decision was made."""
@@ -79,12 +79,12 @@ class ScalingRecord:
         """The run is over."""
         (self._folder / STATUS).unlink(missing_ok=True)
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: dict[str, Any], *, before: bytes = b"") -> None:
         path = self._folder / COURSE
         if path.exists() and path.stat().st_size > MOST_BYTES:
             path.replace(path.with_suffix(".old.jsonl"))
         with path.open("ab") as file:
-            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(before + orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
