@@ -15,26 +15,25 @@ from forebay.errors import SetupError
 from forebay.settings import Settings
 
 FOREBAY = Image(entrypoint=(sys.executable, "-m", "forebay"))
-SCRIPTED_ANSWER_S = 4
+SCRIPTED_ANSWER_S = 0.5
 SCRIPTED_SLOTS = 4
 REAL_ANSWER_TOKENS = 96
 
 
 def scripted_burst() -> BurstOptions:
-    """Each answer takes four seconds, four at a time: two minutes in all. The burst is twice what one replica
-    answers in time. A boot is shorter than the SLO even where it is slow: else the policy keeps the second
-    replica for the next burst."""
+    """Each answer takes half a second, four at a time: some minutes in all. The burst is so long that there
+    is work for a second replica even where it starts slowly."""
     return BurstOptions(
-        rate=0.3,
-        burst=120,
+        rate=3.0,
+        burst=500,
         engine={"model": "fake", "startup_s": 60, "drain_s": 60},
         pipeline={"sampling": {"max_tokens": 16}},
         scaling={
-            "slo_s": 60.0,
+            "slo_s": 8.0,
             "boot_s": 5.0,
             "every_s": 1.0,
             # About what so many slots do.
-            "answer_tokens_per_s": 16.0,
+            "answer_tokens_per_s": 64.0,
             "prompt_tokens_per_s": 300.0,
             "requests_per_replica": SCRIPTED_SLOTS,
         },
