@@ -1,7 +1,7 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
-# make test    the same with all tests; WORKERS=5 is how many run side by side
+# make test    the same with all tests; WORKERS=4 is how many run side by side
 # make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test does it, too
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
@@ -43,7 +43,7 @@ VULNERABLE := jinja2==2.4.1
 # Compiled once, not by each of the thousand processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 # Half of most tests is waiting, so there are more workers than cores.
-WORKERS := 5
+WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # What needs neither Flink nor Kafka nor Kubernetes nor vLLM, and is quick.
 QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow"
