@@ -109,6 +109,20 @@ def test_a_system_without_proc_is_told_before_anything_starts(
     assert isinstance(result.exception, SetupError)
 
 
+def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [0, 41, 90, 90, 90]
+    checks: list[str] = []
+
+    class Run:
+        def check(self) -> None:
+            checks.append("check")
+
+    monkeypatch.setattr(cost, "REST_S", 0.0)
+    monkeypatch.setattr(cost, "_answers", lambda replica: answers.pop(0))
+    cost._await_rest(Run(), None)  # type: ignore[arg-type]
+    assert (answers, len(checks)) == ([90], 3)
+
+
 @pytest.mark.flink
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,14 @@ from forebay.untrusted_text import PlainFormatter
 if TYPE_CHECKING:
     from forebay.deploy.controller.decision import Decider
 
+RequestsPerReplica = Annotated[
+    int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
+]
+SettleS = Annotated[
+    float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
+]
+IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")]
+
 autoscale = typer.Typer(cls=Group, help="Scale replicas as a pipeline wants.", no_args_is_help=True)
 
 
@@ -33,13 +41,9 @@ def kubernetes(
     pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods, whose metrics are read.")],
     max: Annotated[int, typer.Option(min=1, help="Most replicas of each Deployment.")],
     min: Annotated[int, typer.Option(min=0, help="Fewest replicas of each Deployment.")] = 1,
-    requests_per_replica: Annotated[
-        int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
-    ] = 32,
-    settle_s: Annotated[
-        float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
-    ] = 60.0,
-    interval_s: Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")] = 2.0,
+    requests_per_replica: RequestsPerReplica = 32,
+    settle_s: SettleS = 60.0,
+    interval_s: IntervalS = 2.0,
     context: Annotated[
         str | None, typer.Option(help="Context of the kubeconfig; by default the current one, or this pod's.")
     ] = None,
@@ -84,13 +88,9 @@ def ray(
     ],
     max: Annotated[int, typer.Option(min=1, help="Most replicas.")],
     min: Annotated[int, typer.Option(min=0, help="Fewest replicas.")] = 1,
-    requests_per_replica: Annotated[
-        int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
-    ] = 32,
-    settle_s: Annotated[
-        float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
-    ] = 60.0,
-    interval_s: Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")] = 2.0,
+    requests_per_replica: RequestsPerReplica = 32,
+    settle_s: SettleS = 60.0,
+    interval_s: IntervalS = 2.0,
     address: Annotated[
         str | None, typer.Option(help="Address of the cluster's dashboard; by default that of the file.")
     ] = None,
