@@ -67,9 +67,9 @@ async def test_who_watches_knows_the_replicas_without_a_request_once_each_was_as
     first, second = replicas.values()
     first.speaks.set()
     await wait_for(lambda: client.usable == 1)
-    assert not client.surveyed
+    assert not client.probed
     second.speaks.set()
-    await wait_for(lambda: client.surveyed)
+    await wait_for(lambda: client.probed)
     assert client.usable == 2
     await client.close()
     with pytest.raises(Unreachable, match="closed"):

@@ -203,7 +203,7 @@ async def test_requests_wait_for_the_first_replica_follow_new_ones_and_leave_tho
         await in_thread(service.set, {"10.9.0.1": {}, "10.9.0.2": {}}, ports)
         with pytest.raises(Unreachable):
             await engine.client.start(0.0)
-        await wait_for(lambda: engine.client.listed)
+        await wait_for(lambda: engine.client.probed)
         # There is a Service, and no replica yet: what waits is not late.
         first = asyncio.create_task(engine.complete(ask(0), timeout_s=60, deadline=Deadline(9.0)))
         await wait_for(lambda: engine.client.waiting == 1)

@@ -119,7 +119,7 @@ class FleetClient:
         return {url: member.why for url, member in self._members.members.items()}
 
     @property
-    def surveyed(self) -> bool:
+    def probed(self) -> bool:
         """Whether the list of replicas was read, and each of them was asked once."""
         return self._members.listed and all(member.asked for member in self._members.members.values())
 

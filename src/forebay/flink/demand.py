@@ -116,7 +116,7 @@ class MeteredHandler:
             usable=client.usable,
         )
         wanted = client.wanted
-        if self._loop is not None and client.surveyed:
+        if self._loop is not None and client.probed:
             # Before, there seem to be no replicas, and none would seem to be needed.
             self._sight.newest = report.times(self._link.subtasks)
             self._loop.tick(self._clock.monotonic_s())
