@@ -1,10 +1,11 @@
 """What a peer is, and what its program is told.
 
 A program is started with the path of an order, a JSON file (`Order`). It reads events from one Kafka topic,
-`{"event_id": "event-17", "prompt": "…"}`, asks the engine by the OpenAI protocol about each, at temperature 0
-so that all get the same answers from it, and writes one record for each to another topic, with the id
-anywhere in it. A record whose `answer` is null says that the event was given up. A program never ends by
-itself: it is killed, and started again with the same order but for `restore_from`.
+`{"event_id": "event-17", "prompt": "…"}`, asks the engine by the OpenAI protocol about each, with the order's
+system prompt and at temperature 0 so that all get the same answers from it, and writes one record for each
+to another topic, with the id anywhere in it. A record whose `answer` is null says that the event was given
+up. A program never ends by itself: it is killed, and started again with the same order but for
+`restore_from`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ PROGRAMS = Path(__file__).with_name("programs")
 REQUIREMENTS = Path(__file__).with_name("requirements")
 ID = re.compile(rb"\b(event|warm)-(\d+)\b")
 ID_IN_PROMPT = r"\b(?:event|warm)-\d+\b"
+
+SYSTEM = "You are a helpful assistant."
+"""What ML_PREDICT's provider sends where it is told nothing. Where none is sent, a model's template may put
+in another, of another length."""
 
 Checkpoints = Literal["flink", "forebay"]
 """Whose REST service tells of them: Flink's as it is, or that of Forebay's Flink, which wants a key."""
@@ -60,6 +65,7 @@ class Order:
     letters: str
     engine: str
     model: str
+    system: str
     max_tokens: int
     capacity: int
     state: str

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from benchmarks.peers import figures
 from benchmarks.peers.base import ID_IN_PROMPT, Peer
 from benchmarks.peers.environments import ensure_environment, environment_of, versions
+from benchmarks.peers.known_prompts import ask_all
 from benchmarks.peers.run import Load, Observed, Place, observe
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.engine.launch import EngineOptions, local_replicas
@@ -101,7 +102,7 @@ def measure_peers(
             load = load_of(part, quick=quick)
             found: Document = {}
             document["parts"][part] = {**_shape(part, load, quick=quick), "peers": found}
-            with _engines(part, settings, progress) as engines:
+            with _engines(part, settings, progress, quick=quick) as engines:
                 for number, peer in enumerate(each for each in peers if each.name in pythons):
                     if part in peer.limits:
                         found[peer.name] = {"skipped": peer.limits[part]}
@@ -209,14 +210,16 @@ Engines = Callable[[], Any]
 
 
 @contextmanager
-def _engines(part: PartName, settings: Settings, progress: Progress) -> Iterator[Engines]:
+def _engines(part: PartName, settings: Settings, progress: Progress, *, quick: bool) -> Iterator[Engines]:
     """Gives an engine for each peer, as a context manager of its URL and model: a scripted one of its own, or
-    the one vLLM for all."""
+    the one vLLM for all, which has been asked about every event before: else the first peer would find its
+    prefix cache empty, and the others would not."""
     if part != "vllm":
         yield _scripted
         return
     options = EngineOptions(kv_cache_gib=0.5, max_model_len=512)
     with local_replicas(1, options, settings=settings, progress=progress) as replicas:
+        ask_all(replicas[0], replicas.model, load_of(part, quick=quick))
 
         @contextmanager
         def one() -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.base import PROGRAMS, Order, Peer
+from benchmarks.peers.base import PROGRAMS, SYSTEM, Order, Peer
 from benchmarks.peers.feed import Feed, Seen, Topics, Watch
 from benchmarks.peers.process import PeerProcess, Use, UseSampler
 from forebay.errors import LaunchError
@@ -176,6 +176,7 @@ def _order(peer: Peer, load: Load, place: Place, topics: Topics) -> Order:
         letters=topics.letters,
         engine=place.engine,
         model=place.model,
+        system=SYSTEM,
         max_tokens=load.max_tokens,
         capacity=load.capacity,
         state=str(state),

@@ -184,6 +184,23 @@ def test_threads_that_open_the_same_new_file(tmp_path: Path) -> None:
     assert rows(tmp_path)[0] == 8
 
 
+def test_one_that_looks_at_a_new_file_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM sqlite_master").fetchone()
+    waits = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.execute("COMMIT")
+
+    journal_file.open_journal(path, pause=pause).close()
+    assert len(waits) == 3
+    other.close()
+
+
 WRITER = """
 import asyncio, sys
 from pathlib import Path

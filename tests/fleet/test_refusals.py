@@ -360,3 +360,21 @@ def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, 
             assert await longest_idle_s(load, 200.0, SLOTS) <= 6 * mean_s
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("shut_s", [20.0, 60.0, 600.0])
+def test_one_that_names_a_time_answers_again_soon_after_it_is_open_however_long_it_was_shut(
+    shut_s: float,
+) -> None:
+    async def main() -> None:
+        async with Load(gateway(retry_after_s=1.0), deadline_s=math.inf) as load:
+            await asyncio.sleep(30.0)
+            load.replica.script = gateway(max_calls=0, retry_after_s=1.0)
+            await asyncio.sleep(shut_s)
+            before = load.replica.work()
+            load.replica.script = gateway(retry_after_s=1.0)
+            await asyncio.sleep(2.0)
+            assert load.replica.work().answers > before.answers
+            assert before.calls <= 30.0 * SLOTS / 0.4 + shut_s + 64
+
+    run_virtual(main())

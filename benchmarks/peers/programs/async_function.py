@@ -31,7 +31,10 @@ class Ask(AsyncFunction):
         event = json.loads(value)
         body = {
             "model": self._order["model"],
-            "messages": [{"role": "user", "content": event["prompt"]}],
+            "messages": [
+                {"role": "system", "content": self._order["system"]},
+                {"role": "user", "content": event["prompt"]},
+            ],
             "max_tokens": self._order["max_tokens"],
             "temperature": 0,
         }

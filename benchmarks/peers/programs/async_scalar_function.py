@@ -29,7 +29,10 @@ class Ask(AsyncScalarFunction):
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         body = {
             "model": self._order["model"],
-            "messages": [{"role": "user", "content": prompt}],
+            "messages": [
+                {"role": "system", "content": self._order["system"]},
+                {"role": "user", "content": prompt},
+            ],
             "max_tokens": self._order["max_tokens"],
             "temperature": 0,
         }

@@ -40,7 +40,10 @@ class Client:
             async def ask(event: dict[str, str]) -> str:
                 body = {
                     "model": self._order["model"],
-                    "messages": [{"role": "user", "content": event["prompt"]}],
+                    "messages": [
+                        {"role": "system", "content": self._order["system"]},
+                        {"role": "user", "content": event["prompt"]},
+                    ],
                     "max_tokens": self._order["max_tokens"],
                     "temperature": 0,
                 }

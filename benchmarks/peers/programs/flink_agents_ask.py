@@ -17,8 +17,11 @@ class Ask(Agent):
     @staticmethod
     def ask(event: InputEvent, ctx: RunnerContext) -> None:
         ctx.short_term_memory.set("id", event.input["event_id"])
-        message = ChatMessage(role=MessageRole.USER, content=event.input["prompt"])
-        ctx.send_event(ChatRequestEvent(model="model", messages=[message]))
+        messages = [
+            ChatMessage(role=MessageRole.SYSTEM, content=event.input["system"]),
+            ChatMessage(role=MessageRole.USER, content=event.input["prompt"]),
+        ]
+        ctx.send_event(ChatRequestEvent(model="model", messages=messages))
 
     @action(ChatResponseEvent)
     @staticmethod

@@ -58,7 +58,7 @@ def main() -> None:
         ),
     )
     # An agent takes what a Python function gives, no text of Java's.
-    events = read_events(env, order).map(json.loads)
+    events = read_events(env, order).map(lambda text: {**json.loads(text), "system": order["system"]})
     answered = (
         agents.from_datastream(events, key_selector=lambda event: event["event_id"])
         .apply(Ask())

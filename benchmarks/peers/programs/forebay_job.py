@@ -21,7 +21,10 @@ def main() -> None:
     ask = fb.Inference(
         order["engine"],
         model=order["model"],
-        prompt="{{ prompt }}",
+        messages=[
+            fb.Message("system", order["system"]),
+            fb.Message("user", "{{ prompt }}"),
+        ],
         sampling=fb.Sampling(max_tokens=order["max_tokens"], temperature=0.0),
         capacity=order["capacity"],
     )

@@ -27,6 +27,7 @@ def main() -> None:
             f"CREATE MODEL model_{number} INPUT (prompt STRING) OUTPUT (answer STRING) WITH ("
             f"'provider' = 'openai', 'endpoint' = '{order['engine']}/v1/chat/completions', "
             f"'api-key' = 'key-{number}', 'model' = '{order['model']}', "
+            f"'system-prompt' = '{order['system']}', "
             f"'max-tokens' = '{order['max_tokens']}', 'temperature' = '0')"
         )
         share = f"(SELECT * FROM events WHERE MOD(ABS(HASH_CODE(event_id)), {models}) = {number})"

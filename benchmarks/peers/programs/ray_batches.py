@@ -36,10 +36,12 @@ def main() -> None:
 
     def preprocess(row: dict[str, Any]) -> dict[str, Any]:
         event = json.loads(row["value"])
-        message = {"role": "user", "content": event["prompt"]}
         body = {
             "model": order["model"],
-            "messages": [message],
+            "messages": [
+                {"role": "system", "content": order["system"]},
+                {"role": "user", "content": event["prompt"]},
+            ],
             "max_tokens": order["max_tokens"],
             "temperature": 0,
         }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ APPLICATION_ID = 0x46425931
 
 FORMAT = 1
 OPEN_TIMEOUT_S = 10.0
+PAUSE_S = 0.02
 WRITE_TIMEOUT_S = 0.25
 READ_TIMEOUT_S = 0.02
 ENTRY_OVERHEAD_BYTES = 160
@@ -66,11 +68,12 @@ def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
     return connection
 
 
-def open_journal(path: Path) -> sqlite3.Connection:
+def open_journal(path: Path, *, pause: Callable[[float], None] = time.sleep) -> sqlite3.Connection:
     """A connection to the journal at `path`, which is created where it is missing.
 
-    Blocks. Raises `SettingError` where the file is something else, damaged, or cannot be used, and where
-    others may write to it or its folder: they would answer in the engine's place.
+    Blocks, also while others open it, for which it waits by `pause`. Raises `SettingError` where the file is
+    something else, damaged, or cannot be used, and where others may write to it or its folder: they would
+    answer in the engine's place.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise _refused(path, error) from None
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, pause)
     except sqlite3.Error as error:
         connection.close()
         raise _refused(path, error) from None
@@ -97,10 +100,10 @@ def _check_nobody_else_writes(path: Path) -> None:
         check_nobody_else_writes(path.with_name(name), ANSWERS)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float], None]) -> None:
     # Looked at before anything is written: a file of someone else's stays as it is.
     _check_owner(connection, path)
-    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+    if _write_ahead(connection, pause) != "wal":
         raise SettingError(f"journal {path}: this file system cannot share a file; choose a local one")
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -111,6 +114,25 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("UPDATE totals SET entries = entries")
         connection.execute("SELECT max(seq), max(hash) FROM answers").fetchone()
     connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_S * 1000)}")
+
+
+def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
+    """Switch the file to a write-ahead log; gives the mode that it has then.
+
+    Of two that switch a new file at once SQLite lets one wait, as with all else, and tells the other at once
+    that the file is locked. So it is not left to SQLite.
+    """
+    connection.execute("PRAGMA busy_timeout = 0")
+    for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if not left or "locked" not in str(error):
+                raise
+        pause(PAUSE_S)
+    connection.execute(f"PRAGMA busy_timeout = {int(OPEN_TIMEOUT_S * 1000)}")
+    return str(mode)
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:

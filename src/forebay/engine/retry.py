@@ -33,8 +33,9 @@ class RetryPolicy:
 
     Errors that say nothing about the request (`Unreachable`, `Overloaded`, `RateLimited`) are retried until
     the deadline, other retryable ones as often as this policy allows, the rest never. The n-th retry waits
-    `base_s * factor^(n-1)` seconds, at most `max_backoff_s`, less a random part. If the engine sent
-    `Retry-After`, the wait is at least that long.
+    `base_s * factor^(n-1)` seconds, at most `max_backoff_s`, less a random part. If the engine sent a
+    `Retry-After` of a second or more, the wait is that long, whatever n is, and up to `base_s` longer; after
+    a shorter one it is at least that long.
 
     Attributes:
         max_attempts: Maximum number of calls for one request; 1: no retry.
@@ -89,7 +90,8 @@ class RetryPolicy:
         asked_s = error.retry_after_s
         if asked_s is not None:
             # Spread over a little time what was told to come back at the same moment.
-            delay_s = max(delay_s, asked_s + self.base_s * jitter_unit)
+            spread_s = asked_s + self.base_s * jitter_unit
+            delay_s = spread_s if names_time(error) else max(delay_s, spread_s)
         # A last try with less than that left would end by the deadline, and hide the true cause.
         if delay_s + self.base_s < left_s:
             return delay_s
@@ -102,6 +104,15 @@ class RetryPolicy:
         if isinstance(error, Unreachable | Overloaded | RateLimited):
             return inf
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
+
+
+LEAST_NAMED_S = 1.0
+
+
+def names_time(error: EngineError) -> bool:
+    """Whether the engine said when to come back: a `Retry-After` of a second or more. A shorter one stands
+    for "at once", and many that are told so would come without end."""
+    return error.retry_after_s is not None and error.retry_after_s >= LEAST_NAMED_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
 from forebay.engine.replica import ReplicaEngine
+from forebay.engine.retry import names_time
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -188,7 +189,8 @@ class ReplicaLease:
         if isinstance(error, FULL):
             against = self._member.refused(error, self._others(), self.sent_s, now_s)
             self._member.tell(self._fleet)
-            if against and (blame or not alone):
+            # Where there is no other place to go, one that names a time is asked then.
+            if against and (not alone or (blame and not names_time(error))):
                 health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:

@@ -37,7 +37,8 @@ def test_the_event_that_a_record_names(value: bytes, expected: Named | None) -> 
 @pytest.mark.parametrize("program", sorted({peer.program for peer in PEERS}))
 def test_every_program_asks_for_the_same_answers(program: str) -> None:
     """Else those of some are shorter, and the engine has less to do."""
-    text = (PROGRAMS / program).read_text()
+    text = "".join(path.read_text() for path in PROGRAMS.glob(program.replace("_job", "*")))
+    assert re.search(r"""order\[["']system["']\]""", text)
     assert re.search(r"""\btemperature["']?\s*[=:]\s*'?0(\.0)?\b""", text)
     assert "max_tokens" in text
 
@@ -54,7 +55,8 @@ def test_the_engine_finds_an_event_in_its_prompt(index: int) -> None:
 
 
 def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
-    order = Order("b", "e", "r", "l", "http://e", "m", 16, 8, "/state", 81, jars=("a.jar",), options={"n": 1})
+    told = ("b", "e", "r", "l", "http://e", "m", "Be short.", 16, 8, "/state", 81)
+    order = Order(*told, jars=("a.jar",), options={"n": 1})
     order.write(tmp_path / "order.json")
     found = orjson.loads((tmp_path / "order.json").read_bytes())
     assert found["restore_from"] is None
