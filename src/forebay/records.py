@@ -222,7 +222,8 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer. `replica` is the address of who gave it, None where that is not known."""
+    """A finished answer. `replica` is the address of who gave it, None where that is not known. `kv_transfer`
+    is where another replica finds the KV cache of the prompt, in the engine's own words; None: nowhere."""
 
     text: str
     finish_reason: str | None
@@ -230,6 +231,7 @@ class Completion:
     timing: Timing
     load: ReplicaLoad | None = None
     replica: str | None = None
+    kv_transfer: Mapping[str, JSON] | None = None
 
 
 @dataclass(frozen=True, slots=True)

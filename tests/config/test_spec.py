@@ -13,6 +13,7 @@ from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import BurstSpec
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
+from forebay.fleet.disaggregated import DisaggregatedEngineFactory
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.records import Message, Sampling
@@ -127,6 +128,35 @@ def test_events_of_caches_make_a_fleet_of_one_replica_too() -> None:
 def test_events_of_caches_have_one_form() -> None:
     with pytest.raises(SettingError, match=r"engine.kv_events: expected tcp://\{host\}:5557 or"):
         parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://*:5557"}})
+
+
+def test_two_lines_make_two_pools() -> None:
+    spec = parse_spec({**DATA, "engine": {"url": "http://d:1", "prefill": ["http://p:1", "http://q:1"]}})
+    replicas = spec.engine.replicas()
+    assert replicas is not None
+    engine = call_of(spec, replicas=replicas, model="m").engine
+    assert isinstance(engine, DisaggregatedEngineFactory)
+    assert engine.prefill.replicas == FixedReplicas(("http://p:1", "http://q:1"))
+    assert engine.decode.replicas == FixedReplicas(("http://d:1",))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' beside the servers that decode"),
+        (
+            {
+                "engine": {"url": "http://d:1", "prefill": "http://p:1"},
+                "scaling": {"policy": "queue", "max": 2},
+            },
+            "scaling: expected none with engine.prefill",
+        ),
+        ({"engine": {"url": "http://d:1", "prefill": "p:1"}}, "engine.prefill"),
+    ],
+)
+def test_prefill_alone_is_nothing(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        parse_spec({**DATA, **more})
 
 
 def test_the_length_of_an_answer_is_a_template() -> None:

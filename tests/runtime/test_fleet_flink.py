@@ -22,6 +22,29 @@ def replicas() -> Iterator[list[ReplicaProcess]]:
         yield [stack.enter_context(ReplicaProcess(script)) for _ in range(3)]
 
 
+def test_prefill_and_decode_apart(pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]) -> None:
+    from forebay.flink.jvm import start_jvm
+    from forebay.runtime.run import RunOptions, run_pipeline
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    prefills, *decode = replicas
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 100.0},
+        prompt="{{ text }}",
+        engine={"url": [replica.url for replica in decode], "prefill": prefills.url},
+    )
+    settings = Settings(home=pipelines.folder / "home", python=Path())
+    options = RunOptions(enough=lambda now: now.results >= 100, in_process=True)
+    last = run_pipeline(spec, nullcontext(()), options, settings)
+    assert last.dead_letters == 0
+    assert len(pipelines.lines()) == last.results
+    taken = [times for replica in decode for times in replica.report().taken.values()]
+    assert len(taken) >= last.results
+    assert set(taken) == {1}
+    assert not prefills.report().taken
+
+
 def test_a_replica_that_dies_in_mid_stream_costs_no_record(
     pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
 ) -> None:

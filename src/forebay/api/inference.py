@@ -23,6 +23,7 @@ from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.config import FleetConfig, stall_s_for
+from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import (
     DnsReplicas,
     FileReplicas,
@@ -32,7 +33,6 @@ from forebay.fleet.discovery import (
     discover_model,
 )
 from forebay.fleet.endpoints import KubernetesReplicas
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
@@ -64,6 +64,7 @@ class Fleet:
             holds it back while all servers are full.
         kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
             nowhere.
+        prefill: URLs of servers that prefill prompts and hand over their KV cache; the others then decode.
 
     Raises `SettingError` for a wrong argument. No server is contacted here.
 
@@ -74,6 +75,7 @@ class Fleet:
     replicas: ReplicaList
     routing: str
     kv_events: str | None
+    prefill: tuple[str, ...]
 
     def __init__(
         self,
@@ -83,6 +85,7 @@ class Fleet:
         kubernetes: str | None = None,
         routing: str = DEFAULT_POLICY,
         kv_events: str | None = None,
+        prefill: Sequence[str] = (),
     ) -> None:
         if sum(value is not None for value in (urls or None, file, dns, kubernetes)) != 1:
             raise SettingError("a fleet needs one of: URLs, file=, dns=, kubernetes=")
@@ -101,23 +104,24 @@ class Fleet:
         object.__setattr__(self, "replicas", replicas)
         object.__setattr__(self, "routing", routing)
         object.__setattr__(self, "kv_events", kv_events)
+        # Checks the URLs.
+        object.__setattr__(self, "prefill", FixedReplicas(tuple(prefill)).given if prefill else ())
 
     def factory(
         self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
-    ) -> FleetEngineFactory:
+    ) -> EngineFactory:
         """What opens this fleet for an operator with these bounds."""
-        return FleetEngineFactory(
-            FleetConfig(
-                self.replicas,
-                model=model,
-                api_key=api_key,
-                routing=self.routing,
-                kv_events=self.kv_events,
-                stall_s=stall_s_for(timeout_s),
-                capacity=capacity,
-                deadline_s=deadline_s,
-            )
+        fleet = FleetConfig(
+            self.replicas,
+            model=model,
+            api_key=api_key,
+            routing=self.routing,
+            kv_events=self.kv_events,
+            stall_s=stall_s_for(timeout_s),
+            capacity=capacity,
+            deadline_s=deadline_s,
         )
+        return engine_factory(fleet, self.prefill)
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,12 @@ class EngineSpec(Model):
         description="`http://HEAD:8265/NAME`: the address of a Ray cluster's dashboard, and a fleet that "
         "`forebay deploy ray` put there; every replica that runs is one.",
     )
+    prefill: Urls = Field(
+        (),
+        description="Addresses of servers that prefill prompts and hand over their KV cache; those above "
+        "then decode. For vLLM with a KV connector; see `forebay plan`.",
+        json_schema_extra={"derived": "none: the same servers do both"},
+    )
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Name of the model; null: the only one that the engine serves."
     )
@@ -127,6 +133,10 @@ class EngineSpec(Model):
         given = (self.url or None, self.file, self.dns, self.kubernetes, self.ray)
         if sum(value is not None for value in given) > 1:
             raise wrong("expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray', found several")
+        if self.prefill and not any(given):
+            raise wrong(
+                "expected 'prefill' beside the servers that decode ('url', 'file', …), found it alone"
+            )
 
     def replicas(self) -> ReplicaList | None:
         """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""

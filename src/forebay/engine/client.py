@@ -141,7 +141,9 @@ class HttpEngine:
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
         on_content()
         timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
-        return Completion(reader.text, reader.finish_reason, reader.usage, timing, load, self.url)
+        return Completion(
+            reader.text, reader.finish_reason, reader.usage, timing, load, self.url, reader.kv_transfer
+        )
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen

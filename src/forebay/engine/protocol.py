@@ -18,6 +18,9 @@ from forebay.records import Request, Usage
 CHAT_PATH = "/v1/chat/completions"
 PROMPT_PATH = "/v1/completions"
 DONE = b"[DONE]"
+KV_TRANSFER = "kv_transfer_params"
+"""The field by which vLLM hands the KV cache of a prompt from one replica to another; only answers in one
+piece have it."""
 NO_USAGE = Usage()
 
 
@@ -65,7 +68,17 @@ class AnswerReader:
     it is an error object.
     """
 
-    __slots__ = ("_chat", "_model", "_parts", "_quote", "_replica", "finish_reason", "has_choice", "usage")
+    __slots__ = (
+        "_chat",
+        "_model",
+        "_parts",
+        "_quote",
+        "_replica",
+        "finish_reason",
+        "has_choice",
+        "kv_transfer",
+        "usage",
+    )
 
     def __init__(self, request: Request, *, replica: str, quote: Quoter) -> None:
         self._chat = request.prompt is None
@@ -76,6 +89,7 @@ class AnswerReader:
         self.finish_reason: str | None = None
         self.has_choice = False
         self.usage = NO_USAGE
+        self.kv_transfer: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -108,6 +122,9 @@ class AnswerReader:
         usage = document.get("usage")
         if usage is not None:
             self.usage = self._read_usage(usage, data)
+        transfer = document.get(KV_TRANSFER)
+        if isinstance(transfer, dict):
+            self.kv_transfer = transfer
         return bool(choices) and self._take_choice(choices[0], part, data)
 
     def _take_choice(self, choice: Any, part: str, data: bytes) -> bool:

@@ -88,11 +88,14 @@ class Replica(Protocol):
 
 
 class HttpReplica:
-    """A `Replica` over HTTP. Questions go over one connection that is kept, apart from the requests'."""
+    """A `Replica` over HTTP. Questions go over one connection that is kept, apart from the requests'.
+    `stream` is as `HttpEngine` has it."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, api_key: str | None = None, stream: bool = True, clock: Clock | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._engine = HttpEngine(url, api_key=api_key, clock=self._clock)
+        self._engine = HttpEngine(url, api_key=api_key, stream=stream, clock=self._clock)
         self._url = self._engine.url
         self._api_key = api_key
         self._session: aiohttp.ClientSession | None = None

@@ -64,6 +64,7 @@ class FleetClient:
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
+        self._stream = config.stream
         self._placings: set[PendingPlacement] = set()
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
@@ -142,17 +143,20 @@ class FleetClient:
         tenant: str | None = None,
         session: str | None = None,
         avoid: tuple[int, ...] = (),
+        transferred: bool = False,
     ) -> RoutingRequest:
-        """What a request with this prompt asks for; `deadline_s` is in seconds from now."""
+        """What a request with this prompt asks for; `deadline_s` is in seconds from now. `transferred`: as
+        `RoutingRequest` has it."""
         now_s = self._clock.monotonic_s()
         return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
-            blocks=text_blocks(text),
+            blocks=() if transferred else text_blocks(text),
             session=session,
             deadline_s=now_s + deadline_s,
             priority=priority,
             tenant=tenant,
             avoid=avoid,
+            transferred=transferred,
         )
 
     def place(
@@ -283,7 +287,7 @@ class FleetClient:
             self._soon()
 
     def _over_http(self, url: str) -> HttpReplica:
-        return HttpReplica(url, api_key=self.api_key, clock=self._clock)
+        return HttpReplica(url, api_key=self.api_key, stream=self._stream, clock=self._clock)
 
     def _learn(self, chars: int, lease: ReplicaLease) -> None:
         if lease.usage is not None and chars:

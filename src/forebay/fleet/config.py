@@ -39,8 +39,8 @@ class FleetConfig:
     should be at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
     `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
     and the size of the cache tell. `scaled`: replicas are started when requests wait, which
-    are not late while the list is empty. Raises `SettingError` for an unknown policy and another form of
-    `kv_events`.
+    are not late while the list is empty. Without `stream`, answers are asked for in one piece. Raises
+    `SettingError` for an unknown policy and another form of `kv_events`.
     """
 
     replicas: ReplicaList
@@ -55,6 +55,7 @@ class FleetConfig:
     health: HealthRules = RULES
     kv_events: str | None = None
     scaled: bool = False
+    stream: bool = True
 
     def __post_init__(self) -> None:
         make_policy(self.routing)

@@ -176,8 +176,40 @@ class FleetEngine:
                 raise Unreachable(f"{error}; no other replica can be asked now")
             raise error
 
+    async def complete_once(
+        self,
+        request: Request,
+        *,
+        timeout_s: float,
+        deadline: Deadline | None = None,
+        transferred: bool = False,
+    ) -> Completion:
+        """As `complete`, by one call at most: what failed at one replica is raised, and is not tried at
+        another. `transferred`: as `RoutingRequest` has it."""
+        deadline = deadline or Deadline()
+        before = self._failed.get(request.id)
+        avoid = () if before is None else before.replicas
+        text = prompt_text(request)
+        found = await self._once(request, text, avoid, timeout_s, deadline, transferred=transferred)
+        if isinstance(found, Completion):
+            self._failed.pop(request.id, None)
+            self._retries.succeeded()
+            return found
+        error, replicas = found.error, found.replicas
+        self._remember(request.id, Failed(() if self._all_tried(replicas) else replicas, error, found.lost))
+        if isinstance(error, MISPLACED) and len(self.client.replicas()) > 1:
+            raise Unreachable(f"{error}; another replica can be asked")
+        raise error
+
     async def _once(
-        self, request: Request, text: str, avoid: tuple[int, ...], timeout_s: float, deadline: Deadline
+        self,
+        request: Request,
+        text: str,
+        avoid: tuple[int, ...],
+        timeout_s: float,
+        deadline: Deadline,
+        *,
+        transferred: bool = False,
     ) -> Completion | Failed:
         """One call, when a replica has room. Raises where none has within the deadline."""
         begun = deadline.begun_s is not None
@@ -188,6 +220,7 @@ class FleetEngine:
             tenant=request.session,
             session=request.session,
             avoid=avoid,
+            transferred=transferred,
         )
         async with self.client.place(demand, deadline=deadline, chars=len(text)) as lease:
             lease.timeout_s = timeout_s

@@ -25,7 +25,8 @@ class RoutingRequest:
     `session` is what affinity is kept by, `tenant` what fairness is kept by; None belongs to nobody.
     `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing.
     Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
-    replicas that it is not to go to while another is available: it has failed there.
+    replicas that it is not to go to while another is available: it has failed there. `transferred`: the KV
+    cache of its prompt comes from another replica, so that nothing is prefilled, whoever takes it.
     """
 
     prompt_tokens: int
@@ -36,6 +37,7 @@ class RoutingRequest:
     priority: int = 0
     tenant: str | None = None
     avoid: tuple[int, ...] = ()
+    transferred: bool = False
 
 
 class ReplicaCharge:

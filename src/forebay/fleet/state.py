@@ -213,7 +213,9 @@ class Fleet:
             self.available, self.all_available = before, all_before
 
     def cached(self, demand: RoutingRequest) -> Vector:
-        """For each replica, how many of the prompt's tokens its prefix cache should hold."""
+        """For each replica, how many of the prompt's tokens its prefix cache should hold, or gets."""
+        if demand.transferred:
+            return self.nothing + demand.prompt_tokens
         if not demand.blocks:
             return self.nothing
         return self.index.match(demand.blocks) * self.block_tokens
@@ -223,7 +225,7 @@ class Fleet:
         prompt = demand.prompt_tokens
         ticket = ReplicaCharge(replica, prompt, now_s)
         uncached = ticket.uncached = max(1.0, prompt - float(cached[replica]))
-        ticket.reserved = uncached + self._output_tokens
+        ticket.reserved = (prompt if demand.transferred else uncached) + self._output_tokens
         ticket.terms = features(uncached, prompt, float(self.decoding[replica]), float(self.context[replica]))
         work_s = ticket.work_s = self.fit.speed.seconds(ticket.terms) * float(self.pace[replica])
         queue = self._queues[replica]

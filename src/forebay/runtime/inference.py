@@ -15,8 +15,8 @@ from forebay.engine import EngineFactory
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for
+from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink.request_handler import InferenceSpec
 
 NO_ENGINE = "http://none.invalid"
@@ -75,23 +75,23 @@ def served_model(
 def engine_of(
     spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
 ) -> EngineFactory:
-    """The fleet that answers; a single URL is a fleet of one. `scaled`: replicas are started on demand."""
+    """The fleet that answers, or the two of which one prefills; a single URL is a fleet of one. `scaled`:
+    replicas are started on demand."""
     kv_events = spec.engine.kv_events
     if kv_events is not None:
         require_zmq()
-    return FleetEngineFactory(
-        FleetConfig(
-            replicas,
-            model=model,
-            api_key=spec.engine.secret(),
-            routing=spec.routing,
-            kv_events=kv_events,
-            stall_s=stall_s_for(spec.timeout_s),
-            capacity=spec.capacity,
-            deadline_s=spec.deadline_s,
-            scaled=scaled,
-        )
+    fleet = FleetConfig(
+        replicas,
+        model=model,
+        api_key=spec.engine.secret(),
+        routing=spec.routing,
+        kv_events=kv_events,
+        stall_s=stall_s_for(spec.timeout_s),
+        capacity=spec.capacity,
+        deadline_s=spec.deadline_s,
+        scaled=scaled,
     )
+    return engine_factory(fleet, spec.engine.prefill)
 
 
 def call_of(

@@ -153,6 +153,7 @@ class ReplicaScript:
         load_header_on_streams: Send vLLM's load header with streamed answers as well. vLLM itself does not.
         metrics: What `/metrics` answers instead of the truth.
         streams: Without it, answers come in one piece even if a stream was asked for.
+        hands_over: Give the KV cache of a prompt to another replica that is told where it is.
         absent: Paths that answer 404. Without `/metrics` there is no load header either.
         id_in_prompt: Regular expression; what it finds in a prompt is the request's id, for clients that
             cannot send `X-Request-Id`. None: the header alone counts.
@@ -182,6 +183,7 @@ class ReplicaScript:
     load_header_on_streams: bool = False
     metrics: str | None = None
     streams: bool = True
+    hands_over: bool = True
     absent: tuple[str, ...] = ()
     id_in_prompt: str | None = None
     faults: Faults = field(default_factory=Faults)
@@ -212,6 +214,7 @@ class CallReport:
         in_flight, max_in_flight: Requests that run or queue, now and at most.
         completed: Answers that were complete.
         aborted: Requests whose client went away before the answer was complete.
+        taken: How often the KV cache of a prompt was taken over from another replica, by where it was.
 
     >>> report = CallReport({"request 1": 2}, in_flight=0, max_in_flight=1, completed=1, aborted=0)
     >>> [id for id, tries in report.calls.items() if tries > 1]
@@ -223,6 +226,7 @@ class CallReport:
     max_in_flight: int
     completed: int
     aborted: int
+    taken: dict[str, int] = field(default_factory=dict)
 
 
 def _pairs(values: list[list[Any]]) -> tuple[tuple[Any, Any], ...]:

@@ -54,6 +54,8 @@ class FakeReplica:
         self._completed = 0
         self._aborted = 0
         self._totals: Counter[str] = Counter()
+        self._handed = 0
+        self._taken: Counter[str] = Counter()
         self._id_in_prompt = re.compile(self.script.id_in_prompt) if self.script.id_in_prompt else None
         self._refuses_until_s = 0.0
 
@@ -95,6 +97,7 @@ class FakeReplica:
             max_in_flight=self._max_in_flight,
             completed=self._completed,
             aborted=self._aborted,
+            taken=dict(self._taken),
         )
 
     def work(self) -> WorkReport:
@@ -242,6 +245,11 @@ class FakeReplica:
         if fault == "hang":
             await asyncio.Event().wait()
         cached = self._cache.take(asked.text)
+        if asked.kv_transfer and asked.kv_transfer.get("do_remote_prefill"):
+            self._taken[
+                f"{asked.kv_transfer['remote_engine_id']}/{asked.kv_transfer['remote_block_ids']}"
+            ] += 1
+            cached = len(asked.text)
         text, reason = answer_to(
             asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
         )
@@ -249,7 +257,7 @@ class FakeReplica:
             text = BROKEN_ANSWER
         cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
         usage = Usage(asked.prompt_tokens, tokens(text), cached_tokens)
-        answer = Answered(id, text, reason, usage)
+        answer = Answered(id, text, reason, usage, self._handed_out(asked, reason))
         decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
@@ -276,6 +284,15 @@ class FakeReplica:
             await self._work.do(decode_s)
         await response.write_eof(pieces[-1])
         return response
+
+    def _handed_out(self, asked: Asked, reason: str) -> dict[str, Any] | None:
+        """As vLLM: only what is cut off at its length has a KV cache that somebody waits for."""
+        wanted = bool(asked.kv_transfer and asked.kv_transfer.get("do_remote_decode"))
+        if not (wanted and reason == "length" and self.script.hands_over):
+            return None
+        self._handed += 1
+        place = {"remote_engine_id": self.url, "remote_block_ids": [self._handed], "remote_host": self.host}
+        return {"do_remote_prefill": True, "do_remote_decode": False, **place, "remote_port": self.port}
 
     async def _break(
         self, request: web.BaseRequest, asked: Asked, answer: Answered, fault: str

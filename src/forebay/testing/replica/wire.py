@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from forebay.engine.protocol import KV_TRANSFER
 from forebay.records import Usage
 from forebay.testing.answers import tokens
 
@@ -31,6 +32,7 @@ class Asked:
     include_usage: bool
     ignore_eos: bool
     schema: dict[str, Any] | None
+    kv_transfer: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Answered:
     text: str
     reason: str
     usage: Usage
+    kv_transfer: dict[str, Any] | None = None
 
 
 def read_body(body: bytes, *, chat: bool) -> Asked:
@@ -67,6 +70,7 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
             include_usage=bool((document.get("stream_options") or {}).get("include_usage")),
             ignore_eos=bool(document.get("ignore_eos")),
             schema=form["json_schema"]["schema"] if form.get("type") == "json_schema" else None,
+            kv_transfer=document.get(KV_TRANSFER),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
@@ -103,6 +107,8 @@ def document(asked: Asked, answer: Answered) -> bytes:
         + orjson.dumps([choice])
         + b',"usage":'
         + orjson.dumps(_usage(answer.usage))
+        + b',"kv_transfer_params":'
+        + orjson.dumps(answer.kv_transfer)
         + b"}"
     )
 

@@ -1,0 +1,186 @@
+"""Prefill at one replica, decode at another: each KV cache is read once, and no answer differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.engine import Engine
+from forebay.engine.client import HttpEngine
+from forebay.engine.protocol import KV_TRANSFER
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.errors import ServerFault
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.disaggregated import DisaggregatedEngineFactory, engine_factory, prefill_of
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.records import Completion, Message, Request, Sampling
+from forebay.testing.replica.server import FakeReplica
+from forebay.testing.script import Faults, Fixed, ReplicaScript
+
+SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.0), block_chars=16, cache_blocks=1000)
+POLICY = RetryPolicy(max_attempts=50, base_s=0.01, max_backoff_s=0.05)
+
+
+def request(number: int, text: str = "What is this post about? It is about rain.") -> Request:
+    return Request(f"event {number}", "m", (Message("user", text),), sampling=Sampling(max_tokens=8))
+
+
+class Pools:
+    """Replicas that prefill, replicas that decode, and the engine over them."""
+
+    def __init__(self, prefill: Sequence[FakeReplica], decode: Sequence[FakeReplica], engine: Engine) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.engine = engine
+
+    async def answer(self, asked: Request) -> Completion:
+        outcome = await complete_with_retry(
+            self.engine, asked, policy=POLICY, timeout_s=10.0, deadline_s=60.0
+        )
+        assert outcome.completion is not None, outcome.error
+        return outcome.completion
+
+    def taken(self) -> dict[str, int]:
+        """How often each KV cache was read, by all together."""
+        found: dict[str, int] = {}
+        for replica in self.decode:
+            for place, times in replica.report().taken.items():
+                found[place] = found.get(place, 0) + times
+        return found
+
+    def calls(self, replicas: Sequence[FakeReplica]) -> int:
+        return sum(sum(replica.report().calls.values()) for replica in replicas)
+
+
+@asynccontextmanager
+async def pools(
+    prefill: ReplicaScript = SCRIPT, decode: ReplicaScript = SCRIPT, *, each: int = 2
+) -> AsyncIterator[Pools]:
+    async with AsyncExitStack() as opened:
+        first = [await opened.enter_async_context(FakeReplica(prefill)) for _ in range(each)]
+        second = [await opened.enter_async_context(FakeReplica(decode)) for _ in range(each)]
+        fleet = FleetConfig(FixedReplicas(tuple(replica.url for replica in second)), model="m")
+        engine = engine_factory(fleet, [replica.url for replica in first])()
+        opened.push_async_callback(engine.close)
+        yield Pools(first, second, engine)
+
+
+async def alone(asked: Request) -> Completion:
+    """What one replica that does both answers."""
+    async with FakeReplica(SCRIPT) as replica:
+        engine = HttpEngine(replica.url)
+        try:
+            return await engine.complete(asked, timeout_s=10.0)
+        finally:
+            await engine.close()
+
+
+def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None:
+    async def main() -> None:
+        async with pools() as both:
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(20)))
+            assert both.calls(both.prefill) == 20
+            assert both.calls(both.decode) == 20
+            assert list(both.taken().values()) == [1] * 20
+            told = await alone(request(0))
+            assert {answer.text for answer in answers} == {told.text}
+            assert {answer.usage.prompt_tokens for answer in answers} == {told.usage.prompt_tokens}
+            assert all(answer.replica in {one.url for one in both.decode} for answer in answers)
+
+    asyncio.run(main())
+
+
+def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
+    async def main() -> None:
+        async with pools(each=1) as both:
+            first = await both.answer(request(0))
+            second = await both.answer(request(1))
+            assert first.usage.cached_tokens == 0, "whoever decodes would count all that it took over"
+            assert second.usage.cached_tokens > 0
+            whole = replace(SCRIPT, delay=Fixed(0.2))
+        async with pools(prefill=whole, each=1) as both:
+            assert (await both.answer(request(0))).timing.latency_s >= 0.2
+
+    asyncio.run(main())
+
+
+def test_where_the_first_token_is_the_last_nothing_is_handed_over() -> None:
+    async def main() -> None:
+        async with pools(prefill=replace(SCRIPT, hands_over=False)) as both:
+            assert (await both.answer(request(0))).text == (await alone(request(0))).text
+            assert not both.taken()
+
+    asyncio.run(main())
+
+
+def test_what_fails_in_decoding_is_prefilled_anew_and_decoded_at_another() -> None:
+    async def main() -> None:
+        async with pools() as both:
+            told = await alone(request(0))
+            await both.answer(request(1))
+            await both.decode[0].stop()
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(2, 12)))
+            assert {answer.text for answer in answers} == {told.text}
+            assert {answer.replica for answer in answers} == {both.decode[1].url}
+            assert set(both.taken().values()) == {1}
+
+    asyncio.run(main())
+
+
+def test_one_call_is_made_for_a_kv_cache_whoever_else_could_read_it() -> None:
+    async def main() -> None:
+        async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
+            with pytest.raises(ServerFault):
+                await both.engine.complete(request(0), timeout_s=10.0)
+            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 1)
+
+    asyncio.run(main())
+
+
+@settings(max_examples=15)
+@given(
+    shares=st.lists(
+        st.tuples(st.sampled_from(["500", "503", "429", "cut", "refuse", "error"]), st.floats(0, 0.2)),
+        max_size=3,
+        unique_by=lambda pair: pair[0],
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_fails_no_kv_cache_is_read_twice_and_all_get_their_answer(
+    shares: list[tuple[str, float]], seed: int
+) -> None:
+    async def main() -> None:
+        faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
+        async with pools(prefill=faulty, decode=faulty) as both:
+            texts = [f"Post {number}: it rains again in the harbour." for number in range(12)]
+            answers = await asyncio.gather(
+                *(both.answer(request(number, text)) for number, text in enumerate(texts))
+            )
+            for number, answer in enumerate(answers):
+                assert answer.text == (await alone(request(number, texts[number]))).text
+            assert set(both.taken().values()) <= {1}
+
+    asyncio.run(main())
+
+
+def test_a_prefill_asks_for_one_token_of_no_form() -> None:
+    sampling = Sampling(max_tokens=64, extra={"min_tokens": 8, "ignore_eos": True})
+    asked = prefill_of(Request("e", "m", prompt="Why?", sampling=sampling, schema={"type": "object"}))
+    assert asked.sampling.max_tokens == 1
+    assert asked.schema is None
+    assert set(asked.sampling.extra) == {"ignore_eos", KV_TRANSFER}
+
+
+def test_without_addresses_for_it_nothing_is_apart() -> None:
+    fleet = FleetConfig(FixedReplicas(("http://a:1",)))
+    assert engine_factory(fleet) == FleetEngineFactory(fleet)
+    apart = engine_factory(fleet, ["http://p:1"])
+    assert isinstance(apart, DisaggregatedEngineFactory)
+    assert (apart.prefill.stream, apart.decode.stream) == (False, True)
