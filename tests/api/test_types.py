@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 from __future__ import annotations
 
@@ -80,7 +82,13 @@ fb.no_such_name
 """
 
 
-def mypy(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy keeps of Forebay and its libraries from one program to the next."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def mypy(folder: Path, program: str, cache: Path) -> subprocess.CompletedProcess[str]:
     """What mypy says of a user's project with this program."""
     (folder / "program.py").write_text(program)
     (folder / "pyproject.toml").write_text(
@@ -88,7 +96,7 @@ def mypy(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
         "[[tool.mypy.overrides]]\nmodule = 'pyflink.*'\nignore_missing_imports = true\n"
     )
     return subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", str(folder / "cache"), "program.py"],
+        [sys.executable, "-m", "mypy", "--cache-dir", str(cache), "program.py"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -97,13 +105,13 @@ def mypy(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_program_passes_mypy_strict(tmp_path: Path) -> None:
-    done = mypy(tmp_path, PROGRAM)
+def test_a_program_passes_mypy_strict(tmp_path: Path, cache: Path) -> None:
+    done = mypy(tmp_path, PROGRAM, cache)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mistakes_are_seen(tmp_path: Path) -> None:
-    said = mypy(tmp_path, WRONG).stdout
+def test_mistakes_are_seen(tmp_path: Path, cache: Path) -> None:
+    said = mypy(tmp_path, WRONG, cache).stdout
     for line, words in ((4, "promt"), (5, "window"), (6, '"anwser"'), (7, "no_such_name")):
         assert any(each.startswith(f"program.py:{line}:") and words in each for each in said.splitlines()), (
             said

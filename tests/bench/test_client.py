@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -244,6 +245,33 @@ def test_a_whole_run_against_a_server() -> None:
     assert all(one.answered and one.finish_reason == "length" for one in run.records)
     assert all(one.output_tokens == 2 for one in run.records)
     check_times(run)
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Nothing is frozen, as in a process that has not asked for it."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    if was_frozen:
+        gc.freeze()
+
+
+@pytest.mark.parametrize("by_caller", [True, False])
+@pytest.mark.usefixtures("unfrozen")
+def test_collections_within_a_run_do_not_look_at_the_load(by_caller: bool) -> None:
+    if by_caller:
+        gc.freeze()
+    frozen: list[bool] = []
+
+    async def look(request: LoadRequest) -> None:
+        frozen.append(not any(one is load for one in gc.get_objects()))
+
+    load = make_load(Bursts(), SHORT, 1)
+    assert any(one is load for one in gc.get_objects())
+    measure(Scripted(look), load)
+    assert frozen == [True]
+    assert (gc.get_freeze_count() > 0) == by_caller
 
 
 def test_a_server_that_dies_half_way() -> None:

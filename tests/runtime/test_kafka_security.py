@@ -121,9 +121,13 @@ def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
             )
             assert process.poll() is None, process.stdout and process.stdout.read()[-3000:]
             told = run.told()
-            # A checkpoint may go while it is looked for.
-            while not any(path.name == "_metadata" for path in running):
+
+            def has_checkpoint() -> bool:
                 running.update(run.left())
+                return any(path.name == "_metadata" for path in running)
+
+            # It may go while it is looked for.
+            wait_until(has_checkpoint)
         finally:
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=400)[0]

@@ -194,8 +194,12 @@ def test_no_secret_is_in_what_a_run_leaves_and_shows(
             search.look("Flink's service", "Flink's service", run.told())
             search.look_at(psutil.Process(process.pid), given=for_run)
             search.look_at(psutil.Process(front.pid), given=for_gateway)
-            while not {"checkpoint", "dead letters"} <= search.seen:
+
+            def seen() -> bool:
                 search.look_into(folder, but=keys)
+                return {"checkpoint", "dead letters"} <= search.seen
+
+            wait_until(seen)
             for path in ("/health", "/metrics", "/openapi.json", "/v1/models", "/nothing"):
                 for key in (ENGINE_KEY, MONITORING_KEY, "sk-wrong"):
                     search.look("gateway", url + path, told(url + path, key, authority.ca))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,16 +16,21 @@ from forebay.simulate.oracle import oracle
 from forebay.simulate.traces import Arrivals, TraceRequest
 
 TRACE = Arrivals(3000, 10.0, 3000, 150).make()
-MODEL = WorkModel.fit(TRACE, LLAMA_8B)
+
+
+@cache
+def fitted() -> WorkModel:
+    """Not made on import: other workers run no test of it."""
+    return WorkModel.fit(TRACE, LLAMA_8B)
 
 
 def steady(load: Load, replicas: int, slo_s: float = 10.0) -> FleetRun:
-    return run_fleet(load, MODEL, lambda _: replicas, slo_s=slo_s, boot_s=60, start=replicas)
+    return run_fleet(load, fitted(), lambda _: replicas, slo_s=slo_s, boot_s=60, start=replicas)
 
 
 def even(seconds: int, rate: float) -> Load:
     """So many busy replicas' worth of work in every second."""
-    count = rate / MODEL.mean_work_s
+    count = rate / fitted().mean_work_s
     values = (count, count * 3000, count * 150, rate)
     return Load(*(np.full(seconds, value) for value in values))
 
@@ -42,7 +48,7 @@ def test_the_work_of_a_trace_is_that_of_the_steps(lengths: tuple[int, int]) -> N
 
 
 def test_as_many_replicas_are_enough_as_step_by_step() -> None:
-    load = load_of(TRACE, MODEL)
+    load = load_of(TRACE, fitted())
 
     def enough(goodput: Callable[[int], float]) -> int:
         return next(number for number in range(1, 20) if goodput(number) >= 0.99)
@@ -54,26 +60,26 @@ def test_as_many_replicas_are_enough_as_step_by_step() -> None:
 
 def test_the_batch_of_a_busy_replica_is_that_of_the_steps() -> None:
     load = 0.6
-    rate = load / MODEL.mean_work_s
+    rate = load / fitted().mean_work_s
     scenario = Scenario(Arrivals(3000, rate, 3000, 150).make(), LLAMA_8B, 1)
     requests = scenario.offer(scenario.trace, 1.0)
     scenario.serve(requests, dispatcher_for("round_robin"))
     stay_s = float(np.mean([one.finished_s - one.arrived_s for one in requests]))
-    assert MODEL.running(load) == pytest.approx(stay_s * rate, rel=0.4)
+    assert fitted().running(load) == pytest.approx(stay_s * rate, rel=0.4)
 
 
 def test_a_replica_boots_serves_and_drains_and_is_paid_for_all_of_it() -> None:
     def decide(view: View) -> int:
         return 1 if view.second < 200 else 0
 
-    found = run_fleet(even(100, 0.5), MODEL, decide, slo_s=300, boot_s=60, start=0)
+    found = run_fleet(even(100, 0.5), fitted(), decide, slo_s=300, boot_s=60, start=0)
     assert found.goodput == pytest.approx(1)
     assert found.ready[:60] == [0] * 60
     assert found.ready[60] == 1
     assert found.paid[0] == 1
     # 50 s of work, all of it waiting until second 60 or coming later: done by second 110 or so.
-    assert found.replica_seconds == pytest.approx(110 + MODEL.stay_s, abs=5)
-    assert found.max_backlog_tokens == pytest.approx(30 / MODEL.mean_work_s * 3150, rel=0.05)
+    assert found.replica_seconds == pytest.approx(110 + fitted().stay_s, abs=5)
+    assert found.max_backlog_tokens == pytest.approx(30 / fitted().mean_work_s * 3150, rel=0.05)
 
 
 def test_what_is_late_waits_for_what_can_be_in_time() -> None:
@@ -83,15 +89,15 @@ def test_what_is_late_waits_for_what_can_be_in_time() -> None:
 
 
 def test_no_replica_and_nothing_is_served() -> None:
-    found = run_fleet(even(50, 1.0), MODEL, lambda _: 0, slo_s=10, boot_s=60, start=0, most_s=100)
+    found = run_fleet(even(50, 1.0), fitted(), lambda _: 0, slo_s=10, boot_s=60, start=0, most_s=100)
     assert found.goodput == 0
     assert found.replica_seconds == 0
 
 
 def test_a_trace_many_times_over_keeps_its_shape() -> None:
-    load = load_of(TRACE, MODEL, stretch=2.0, replicas=6.0, seed=3)
+    load = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
     assert float(load.work_s.mean()) == pytest.approx(6.0, rel=0.1)
-    again = load_of(TRACE, MODEL, stretch=2.0, replicas=6.0, seed=3)
+    again = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
     assert np.array_equal(load.work_s, again.work_s)
 
 
@@ -111,7 +117,9 @@ def test_the_oracle_is_kept_by_the_simulator_and_no_fixed_fleet_is_cheaper() -> 
         )
     )
     found = oracle(load, slo_s=10, boot_s=60, drain_s=5)
-    replayed = run_fleet(load, MODEL, lambda view: found.ready_at(view.second), slo_s=10, boot_s=0, start=0)
+    replayed = run_fleet(
+        load, fitted(), lambda view: found.ready_at(view.second), slo_s=10, boot_s=0, start=0
+    )
     assert replayed.goodput >= 0.98
     enough = [n for n in range(1, 9) if steady(load, n).goodput >= 0.99]
     assert found.replica_seconds < steady(load, enough[0]).replica_seconds

@@ -11,8 +11,8 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -57,9 +57,6 @@ def measure(
     `complete` False. Raises what `check_files` and the target's `open` do.
     """
     check_files(load)
-    # A million objects of the load, which none of the collections within the run need look at.
-    gc.collect()
-    gc.freeze()
     stops = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
 
     async def run() -> LoadRun:
@@ -75,11 +72,26 @@ def measure(
 
     before = {number: signal.getsignal(number) for number in stops}
     try:
-        return asyncio.run(run())
+        # A million objects of the load, which none of the collections within the run need look at.
+        with _frozen_objects():
+            return asyncio.run(run())
     finally:
-        gc.unfreeze()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _frozen_objects() -> Iterator[None]:
+    """Keep the garbage collector from what is there now. Where the caller has frozen objects, all stay
+    frozen after the block."""
+    by_caller = gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not by_caller:
+            gc.unfreeze()
 
 
 async def run_load(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 
 REPORTER = "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+LONGEST_S = 400.0
 
 
 def start(folder: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
@@ -46,11 +48,9 @@ def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Pa
     fleet.write_bytes(orjson.dumps(document))
     to_ray = ("--address", ray_cluster.address)
     replicas = RayReplicas(f"{ray_cluster.address}/scaled")
-    counts: list[int] = []
 
     def count() -> int:
-        counts.append(len(asyncio.run(replicas.urls())))
-        return counts[-1]
+        return len(asyncio.run(replicas.urls()))
 
     def results() -> list[Any]:
         return [orjson.loads(line) for line in read_jsonl_sink(tmp_path / "out")]
@@ -106,10 +106,14 @@ def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Pa
         ]
         try:
             stream = Stream(options, feed, tmp_path)
+
+            def come_to(most: int) -> bool:
+                stream.go_on()
+                assert [each.poll() for each in processes] == [None, None], tail(tmp_path)
+                return count() == most
+
             for most in (4, 1):
-                while count() != most:
-                    stream.go_on()
-                    assert [each.poll() for each in processes] == [None, None], tail(tmp_path)
+                wait_until(partial(come_to, most), LONGEST_S, tell=lambda: tail(tmp_path))
             wait_until(lambda: len(results()) >= len(stream.ids), tell=lambda: tail(tmp_path))
         finally:
             for process in processes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from random import Random
 from statistics import NormalDist, fmean
 
@@ -51,6 +52,14 @@ def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) 
         raise SettingError(f"mean length: expected 1 to a third of the limit, {limit} tokens, found {mean:g}")
     if tail == EXACT:
         return [round(mean)] * count
+    found = list(_quantiles(tail, count, mean, limit))
+    Random(f"order {tail} {seed}").shuffle(found)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _quantiles(tail: str, count: int, mean: float, limit: int) -> tuple[int, ...]:
+    """The lengths in ascending order. Kept: the points of a series ask for the same ones."""
 
     def lengths(scale: float) -> list[int]:
         return [
@@ -62,6 +71,4 @@ def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) 
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fmean(lengths(middle)) < mean else (low, middle)
-    found = lengths(high)
-    Random(f"order {tail} {seed}").shuffle(found)
-    return found
+    return tuple(lengths(high))

@@ -1,0 +1,37 @@
+"""Waiting looks often at first, and never takes much of the processor."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.testing.waiting import pause_s, wait_until
+
+
+def test_it_returns_with_the_look_that_finds_it_true() -> None:
+    looks = iter([False, False, True])
+    wait_until(lambda: next(looks))
+    assert list(looks) == []
+
+
+def test_who_waits_in_vain_is_told_what_there_was() -> None:
+    with pytest.raises(AssertionError, match="did not come true within 0 s: nothing"):
+        wait_until(lambda: False, 0.0, tell=lambda: "nothing")
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_looks_take_a_fifth_of_the_time_at_most(look_s: float, waited_s: float) -> None:
+    found = pause_s(look_s, waited_s)
+    assert 0.01 <= found <= 0.5
+    assert found == 0.5 or look_s <= (look_s + found) * 0.2 * (1 + 1e-9)
+
+
+def test_quick_looks_become_fewer_the_longer_it_takes() -> None:
+    assert [pause_s(0.0, waited_s) for waited_s in (0.0, 0.5, 1.0, 5.0, 100.0)] == [
+        0.01,
+        0.01,
+        0.02,
+        0.1,
+        0.1,
+    ]
