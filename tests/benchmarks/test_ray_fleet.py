@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.__main__ import application
-from benchmarks.ray_fleet.client import Answer, Order, over_http
+from benchmarks.__main__ import application as command_line
+from benchmarks.ray_fleet.client import Answer, Order, over_fleet, over_http
 from benchmarks.ray_fleet.figures import (
     DIRECT,
     GATEWAY,
@@ -22,10 +22,11 @@ from benchmarks.ray_fleet.figures import (
     way_figures,
 )
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
+from tests.harness.ray_serve import ScriptedServe, application, body
 from typer.testing import CliRunner
 
 from forebay.errors import SetupError
-from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.replica import FakeReplica, ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
 
 LOAD = PrefixLoad(requests=12, rate_per_s=400.0, warm_up=0, groups=2, nonce="a")
@@ -80,6 +81,19 @@ def test_clients_that_hang_up_leave_at_the_first_token() -> None:
         seen = drive(Order(LOAD, (replica.url,), hang_up=True))
         assert all(answer.first_ms > 0 and not answer.whole for answer in seen)
         assert replica.report().completed == 0
+
+
+async def test_the_client_of_pipelines_finds_the_replicas_on_ray() -> None:
+    broken = replace(SCRIPT, faults=Faults((("cut", 0.3),), seed=1))
+    async with FakeReplica(broken) as replica:
+        told = application("fleet", states=("RUNNING",))
+        told["deployments"]["engine"]["replicas"][0]["node_ip"] = replica.host
+        told["deployed_app_config"]["args"] |= {"first_port": replica.port, "ports": 1}
+        async with ScriptedServe([body(told)]).served() as serve:
+            seen = await over_fleet(Order(LOAD, ray=f"{serve.address}/fleet", deadline_s=20.0))
+    assert all(answer.whole and 0 < answer.first_ms <= answer.whole_ms for answer in seen)
+    assert any(answer.calls > 1 for answer in seen)
+    assert any(answer.cached_tokens for answer in seen)
 
 
 def answers(first_ms: float, cached: int, count: int = 10) -> list[Answer]:
@@ -144,9 +158,9 @@ def test_the_command_ends_by_what_was_missed(monkeypatch: pytest.MonkeyPatch, tm
         measured = document(**given)
         monkeypatch.setattr("benchmarks.ray_fleet.measure.measure_ray", lambda *_, found=measured: found)
         out = tmp_path / "ray.json"
-        done = CliRunner().invoke(application(), ["ray"])
+        done = CliRunner().invoke(command_line(), ["ray"])
         assert (done.exit_code, says in done.stdout) == (code, True), done.output
-        CliRunner().invoke(application(), ["ray", "--json", str(out)])
+        CliRunner().invoke(command_line(), ["ray", "--json", str(out)])
         written = json.loads(out.read_text())
         assert written["ways"] == measured["ways"]
         assert written["provenance"]["seed"] == 1
@@ -154,6 +168,6 @@ def test_the_command_ends_by_what_was_missed(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.ray_fleet.cluster.find_ray", lambda: None)
-    error = CliRunner().invoke(application(), ["ray"]).exception
+    error = CliRunner().invoke(command_line(), ["ray"]).exception
     assert isinstance(error, SetupError)
     assert "make ray" in str(error)
