@@ -66,8 +66,8 @@ def _show(found: dict[str, Any]) -> None:
     for client, one in found["killed"].items():
         say(
             console,
-            f"a kill, {client}: {one['lost']} of {one['requests']} lost, {one['broken']} broke off, "
-            f"{one['in_flight']} were there",
+            f"a kill, {client}: {one['in_flight']} requests were there, {one['lost']} of {one['requests']} "
+            f"lost, four replicas again after {one['replaced_s']:.1f} s",
         )
     left = found["hung_up"]
     say(console, f"{left['aborted']} of {left['requests']} requests aborted whose clients hung up")

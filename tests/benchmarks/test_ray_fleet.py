@@ -127,7 +127,8 @@ def test_the_fleet_on_ray_is_compared_with_the_gateway_and_the_direct_call() -> 
 def document(**given: Any) -> dict[str, Any]:
     rounds = {RAY: [answers(45.0, given.get("cached", 80))], GATEWAY: [answers(44.0, 80)]}
     rounds[DIRECT] = [answers(given.get("direct_ms", 40.0), 80)]
-    kills = {"gateway": {**kill_figures([*answers(40.0, 80), *given.get("lost", ())], 10.0), "in_flight": 4}}
+    killed = kill_figures([*answers(40.0, 80), *given.get("lost", ())], 10.0)
+    kills = {"gateway": {**killed, "in_flight": 4, "replaced_s": 3.5}}
     left = {"requests": 40, "aborted": given.get("aborted", 40), "completed": 0, "still_in_flight": 0}
     return report(rounds, Slo(), kills, left)
 
