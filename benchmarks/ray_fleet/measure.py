@@ -194,7 +194,7 @@ def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) ->
 
 
 def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
-    """Seconds until there are as many replicas as before. Looks seldom: each look takes time from the load."""
+    """Seconds until there are as many replicas as before. Looks seldom: each look slows the load down."""
     begin_s = time.monotonic()
     while len(urls := fleet.urls()) < REPLICAS or victim in urls:
         if time.monotonic() - begin_s > REPLACE_TIMEOUT_S:
