@@ -88,7 +88,7 @@ def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> 
         config.write_bytes(orjson.dumps({"engine": {"ray": fleet.place}}))
         on_ray = stack.enter_context(gateway_process(config=config))
         alone = stack.enter_context(gateway_process(own))
-        engines = tuple(fleet.urls())
+        engines = fleet.all_urls(note)
         orders = {
             DIRECT: Order(options.load, engines, by_group=True),
             RAY: Order(options.load, (on_ray,)),
@@ -122,6 +122,15 @@ class FleetOnRay:
 
     def urls(self) -> list[str]:
         return list(asyncio.run(self._look())[0])
+
+    def all_urls(self, note: Note) -> tuple[str, ...]:
+        """The engines once Serve tells all of them: the direct call would leave out one that is missing."""
+        for _ in range(round(REPLACE_TIMEOUT_S / LOOK_S)):
+            if len(urls := self.urls()) == REPLICAS:
+                return tuple(urls)
+            note(f"Serve tells {len(urls)} of {REPLICAS} engines")
+            time.sleep(LOOK_S)
+        raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not tell {REPLICAS} engines")
 
     def processes(self) -> dict[str, int]:
         """The process of Serve's replica that owns each engine, by the engine's URL."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from benchmarks.__main__ import application as command_line
+from benchmarks.evaluation import ray_fleet as page
 from benchmarks.ray_fleet.client import Answer, Order, over_fleet, over_http
 from benchmarks.ray_fleet.figures import (
     DIRECT,
@@ -151,6 +152,18 @@ def test_a_report_says_which_targets_are_missed(given: dict[str, Any], missed: l
         {"hit_share": given.get("cached", 80) / 100, "goodput": 1.0, "ttft_ms_p50": 45.0}
     ]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_the_page_marks_what_is_missed_and_leaves_out_what_is_not_known() -> None:
+    found = document(cached=77)
+    kept = [line.split("|")[-2].strip() for line in page.targets_table(found).splitlines()[2:]]
+    assert kept == ["**no**", "yes", "yes", "yes", "yes"]
+    assert "| hit share, beside our gateway's | at least −3% | −3.7% |" in page.targets_table(found)
+    assert page.rounds_table(found).count("\n") == 2, "one round differs from none"
+    assert "| 10 | 0 | 77.0% | 100.0% | 45.0 ms | – |" in page.ways_table(found)
+    assert "hit share −3.7%, goodput +0.0%. 5.0 ms more" in page.finding(found)
+    found["killed"]["pipeline"] = {**found["killed"]["gateway"], "broken": None}
+    assert "| a pipeline's client | 10 | 4 | – | 0 | 0.1 s | 4 s |" in page.kills_table(found)
 
 
 def test_the_command_ends_by_what_was_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
