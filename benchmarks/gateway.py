@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import quantile
@@ -106,11 +107,14 @@ def run_round(order: Order) -> list[Answer]:
 
 
 @contextmanager
-def gateway_process(replicas: list[str]) -> Iterator[str]:
-    """`forebay gateway` before these replicas; its URL. Raises `LaunchError` where it does not start."""
+def gateway_process(replicas: Sequence[str] = (), config: Path | None = None) -> Iterator[str]:
+    """`forebay gateway` before these replicas, or those of its file; its URL. Raises `LaunchError` where it
+    does not start."""
     command = [sys.executable, "-m", "forebay", "gateway", "--port", "0"]
     for url in replicas:
         command += ["--engine", url]
+    if config is not None:
+        command += ["--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

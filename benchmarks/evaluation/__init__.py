@@ -12,6 +12,7 @@ from benchmarks.evaluation import (
     interplay,
     kubernetes,
     peers,
+    ray_fleet,
     scaling,
     sustained,
 )
@@ -25,6 +26,7 @@ PAGES: Sequence[Page] = (
     goodput.PAGE,
     scaling.PAGE,
     kubernetes.PAGE,
+    ray_fleet.PAGE,
     disaggregation.PAGE,
     peers.PAGE,
 )

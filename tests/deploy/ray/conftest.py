@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.harness.ray_cluster import RayCluster
-
-from forebay.settings import load_settings
+from benchmarks.ray_fleet.cluster import RayCluster, find_ray
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
     """A running cluster; skips where there is no Ray."""
-    where = load_settings().home / "ray"
-    own = where / "bin" / "ray"
-    found = str(own) if own.exists() else shutil.which("ray")
-    if found is None:
-        pytest.skip(f"Ray is missing in {where}: make ray")
-    with RayCluster(Path(found)) as cluster:
+    ray = find_ray()
+    if ray is None:
+        pytest.skip("Ray is missing: make ray")
+    with RayCluster(ray) as cluster:
         yield cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import psutil
 import pytest
-from tests.harness.ray_cluster import RayCluster
+from benchmarks.ray_fleet.cluster import RayCluster
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.kubernetes.burst import ID, BurstOptions, Stream
-from tests.harness.ray_cluster import RayCluster
+from benchmarks.ray_fleet.cluster import RayCluster
 
 from forebay.bench.stream.feed_process import FeedProcess
 from forebay.connectors.files.sink import read_jsonl_sink

@@ -18,6 +18,7 @@ import psutil
 
 from forebay.errors import LaunchError
 from forebay.ports import free_port
+from forebay.settings import load_settings
 from forebay.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,13 @@ class Other:
 
 app = Other.bind()
 """
+
+
+def find_ray() -> Path | None:
+    """The program `ray` of the environment that `make ray` makes, or the one on the path."""
+    own = load_settings().home / "ray" / "bin" / "ray"
+    found = str(own) if own.exists() else shutil.which("ray")
+    return None if found is None else Path(found)
 
 
 class RayCluster:

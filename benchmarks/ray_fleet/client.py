@@ -1,0 +1,176 @@
+"""The client of `python -m benchmarks ray`: reads an `Order` from standard input, prints what it saw."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import orjson
+
+from benchmarks.ray_fleet.load import MODEL, PrefixLoad
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.engine import FleetEngine
+from forebay.fleet.ray_replicas import RayReplicas
+
+PAUSE_S = 0.1
+CALL_S = 30.0
+DONE = b"data: [DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`load` to `urls`: to each in turn, or each group to one of them (`by_group`). `ray` in place of `urls`:
+    with the pipeline's own client, which finds the replicas there.
+
+    What fails is asked for again until `deadline_s` after it was due; 0: never. `hang_up`: close each
+    connection at the first token.
+    """
+
+    load: PrefixLoad
+    urls: tuple[str, ...] = ()
+    by_group: bool = False
+    ray: str = ""
+    deadline_s: float = 0.0
+    hang_up: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        fields = json.loads(text)
+        return cls(**{**fields, "load": PrefixLoad(**fields["load"]), "urls": tuple(fields["urls"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one request. `whole`: its answer was complete; times are from the moment it was due.
+    `calls`: how often it was asked for; `broken`: how many of the answers broke off after they had begun."""
+
+    index: int
+    whole: bool = False
+    first_ms: float = 0.0
+    whole_ms: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    calls: int = 1
+    broken: int = 0
+    failure: str = field(default="", compare=False)
+
+
+Ask = Callable[[int, float], Awaitable[Answer]]
+"""From a request's number and the moment it is due to what came of it."""
+
+
+async def drive(order: Order, ask: Ask) -> list[Answer]:
+    """Ask for all when they are due, whether or not answers come."""
+    tasks = []
+    start_s = time.monotonic() + PAUSE_S
+    for index, due_s in enumerate(order.load.due_s):
+        await asyncio.sleep(max(0.0, start_s + due_s - time.monotonic()))
+        tasks.append(asyncio.ensure_future(ask(index, start_s + due_s)))
+    return list(await asyncio.gather(*tasks))
+
+
+async def over_http(order: Order) -> list[Answer]:
+    """By any HTTP client, which asks again by itself."""
+    load = order.load
+    timeout = aiohttp.ClientTimeout(total=order.deadline_s or CALL_S)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+
+        async def ask(index: int, due_s: float) -> Answer:
+            url = order.urls[(load.group_of[index] if order.by_group else index) % len(order.urls)]
+            found = Answer(index, calls=0)
+            while True:
+                now = await _call(session, url, order, index, due_s)
+                found = replace(now, calls=found.calls + 1, broken=found.broken + now.broken)
+                late = time.monotonic() + PAUSE_S > due_s + order.deadline_s
+                if found.whole or late:
+                    return found
+                await asyncio.sleep(PAUSE_S)
+
+        return await drive(order, ask)
+
+
+async def _call(session: aiohttp.ClientSession, url: str, order: Order, index: int, due_s: float) -> Answer:
+    """One call; `whole` only if it has ended before the deadline."""
+    headers = {"Content-Type": "application/json", "X-Request-Id": order.load.id(index)}
+    body = orjson.dumps(order.load.body(index))
+    found, first_ms, status = b"", 0.0, 0
+    try:
+        async with session.post(f"{url}/v1/chat/completions", data=body, headers=headers) as response:
+            status = response.status
+            found = await response.content.readany()
+            first_ms = (time.monotonic() - due_s) * 1000
+            if order.hang_up:
+                response.close()
+                return Answer(index, first_ms=first_ms)
+            found += await response.content.read()
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        return Answer(index, broken=int(bool(found)), failure=type(error).__name__)
+    whole_ms = (time.monotonic() - due_s) * 1000
+    if status != 200:
+        return Answer(index, failure=str(status))
+    if not found.rstrip().endswith(DONE):
+        return Answer(index, broken=1, failure="broke off")
+    in_time = not order.deadline_s or whole_ms <= order.deadline_s * 1000
+    prompt, cached = counts_in(found)
+    return Answer(index, in_time, first_ms, whole_ms, prompt, cached, failure="" if in_time else "late")
+
+
+def counts_in(stream: bytes) -> tuple[int, int]:
+    """The prompt's tokens, and those of them that the prefix cache had: of the event before the end."""
+    usage: dict[str, Any] = orjson.loads(stream.rstrip().split(b"\n\n")[-2].removeprefix(b"data: "))["usage"]
+    details = usage["prompt_tokens_details"] or {}
+    return usage["prompt_tokens"], details.get("cached_tokens") or 0
+
+
+async def over_fleet(order: Order) -> list[Answer]:
+    """By the client that pipelines have, with their retries."""
+    engine = FleetEngine(FleetConfig(RayReplicas(order.ray), model=MODEL))
+    await engine.client.start()
+
+    async def ask(index: int, due_s: float) -> Answer:
+        done = await complete_with_retry(
+            engine,
+            order.load.request(index),
+            policy=RetryPolicy(),
+            timeout_s=CALL_S,
+            deadline_s=order.deadline_s or CALL_S,
+        )
+        completion = done.completion
+        if completion is None:
+            return Answer(index, calls=done.attempts, failure=str(done.error))
+        first_s, usage = completion.timing.first_token_s, completion.usage
+        return Answer(
+            index,
+            True,
+            ((first_s or completion.timing.done_s) - due_s) * 1000,
+            (completion.timing.done_s - due_s) * 1000,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            calls=done.attempts,
+        )
+
+    try:
+        return await drive(order, ask)
+    finally:
+        await engine.close()
+
+
+def main() -> None:
+    order = Order.from_json(sys.stdin.read())
+    seen = asyncio.run(over_fleet(order) if order.ray else over_http(order))
+    print(json.dumps([astuple(answer) for answer in seen]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Requests in groups, each with a long beginning in common: a replica that has had one of a group answers the
+next one sooner. What is asked, and when, follows from the seed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from forebay.bench.load.schedules import Poisson
+from forebay.records import Message, Request, Sampling
+
+MODEL = "small"
+WORDS = "all talk of the harbour today, and of the ships that wait for the tide "
+
+
+@dataclass(frozen=True)
+class PrefixLoad:
+    """`requests` at `rate_per_s` on average, with exponential gaps; the first `warm_up` fill the caches and
+    do not count.
+
+    Each is of one of `groups`, has the `prefix_chars` of that group and `own_chars` of its own, and gets
+    `max_tokens` of answer. Another `nonce` is other texts in the same groups at the same moments.
+    """
+
+    requests: int = 360
+    rate_per_s: float = 30.0
+    warm_up: int = 80
+    groups: int = 16
+    prefix_chars: int = 4096
+    own_chars: int = 512
+    max_tokens: int = 32
+    seed: int = 1
+    nonce: str = ""
+
+    @cached_property
+    def due_s(self) -> list[float]:
+        """When each request is due, from the load's beginning on."""
+        return Poisson(self.rate_per_s).due_s(self.requests, Random(f"schedule {self.seed}"))
+
+    @cached_property
+    def group_of(self) -> list[int]:
+        """The group of each request."""
+        return Random(f"groups {self.seed}").choices(range(self.groups), k=self.requests)
+
+    def id(self, index: int) -> str:
+        return f"{self.nonce}-{index}"
+
+    def texts(self, index: int) -> tuple[str, str]:
+        """The part that the group shares, and the request's own."""
+        shared = f"Group {self.group_of[index]} of {self.nonce}: "
+        own = f"Post {index} of {self.nonce}: "
+        return _filled(shared, self.prefix_chars), _filled(own, self.own_chars)
+
+    def body(self, index: int) -> dict[str, Any]:
+        """The request as a streamed chat."""
+        system, user = self.texts(index)
+        return {
+            "model": MODEL,
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
+            "max_tokens": self.max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def request(self, index: int) -> Request:
+        """The request as a pipeline sends it."""
+        system, user = self.texts(index)
+        return Request(
+            id=self.id(index),
+            model=MODEL,
+            messages=(Message("system", system), Message("user", user)),
+            sampling=Sampling(max_tokens=self.max_tokens, extra={"ignore_eos": True}),
+        )
+
+
+def _filled(head: str, chars: int) -> str:
+    return (head + WORDS * (chars // len(WORDS) + 1))[:chars]

@@ -1,0 +1,251 @@
+"""The parts of a run: the ways in turn, a replica that is killed, clients that hang up.
+
+Everything is a process of its own on this machine, and all of it is there all the time: what Ray itself takes
+is taken from both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.gateway import gateway_process
+from benchmarks.ray_fleet.client import Answer, Order
+from benchmarks.ray_fleet.cluster import RayCluster
+from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, Slo, kill_figures, report
+from benchmarks.ray_fleet.load import MODEL, PrefixLoad
+from forebay.deploy.ray.fleet import apply_fleet, remove_fleet
+from forebay.deploy.ray.load import load_fleet
+from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.errors import LaunchError
+from forebay.ray_serve.engines import engine_urls, fleet_application
+from forebay.ray_serve.ports import DEPLOYMENT, Ports
+from forebay.ray_serve.rest import ServeRest
+from forebay.testing.replica import ReplicaProcess, fetch_report
+from forebay.testing.replica.__main__ import parse, script_of
+
+NAME, REPLICAS = "figures", 4
+SCRIPT = {
+    "delay": "1:0.01",
+    "prefill-s-per-char": "0.00005",
+    "token-s": "0.005",
+    "chunks": "8",
+    "slots": "8",
+    "block-chars": "512",
+    "cache-blocks": "64",
+}
+"""A prompt that no cache knows takes 0.24 s to the first token, one whose beginning is known 0.04 s. The
+cache of one replica holds the beginnings of less than half of the groups."""
+CLIENT_TIMEOUT_S = 200.0
+SETTLE_S = 3.0
+REPLACE_TIMEOUT_S = 120.0
+LOOK_S = 0.5
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """`rounds` of `load` each way, and one in turn; then kills in loads of `kill_tokens` of answer with a
+    deadline, and `hang_ups` clients that leave an answer of `hang_up_tokens`."""
+
+    load: PrefixLoad = field(default_factory=PrefixLoad)
+    rounds: int = 4
+    slo: Slo = field(default_factory=Slo)
+    kill_tokens: int = 128
+    kill_after_s: float = 4.0
+    deadline_s: float = 10.0
+    hang_ups: int = 40
+    hang_up_tokens: int = 512
+
+
+def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> dict[str, Any]:
+    """The report; blocks. `ray` is the program. Raises `LaunchError` and `DeployError` where something does
+    not start."""
+    words = [word for name, value in SCRIPT.items() for word in (f"--{name}", value)]
+    script = script_of(parse([*words, "--model", MODEL]), "")
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-ray-")))
+        note("Ray starts")
+        cluster = stack.enter_context(RayCluster(ray))
+        fleet = stack.enter_context(fleet_on(cluster, words, place, note))
+        own = [stack.enter_context(ReplicaProcess(script)).url for _ in range(REPLICAS)]
+        config = place / "gateway.yaml"
+        config.write_bytes(orjson.dumps({"engine": {"ray": fleet.place}}))
+        on_ray = stack.enter_context(gateway_process(config=config))
+        alone = stack.enter_context(gateway_process(own))
+        engines = fleet.all_urls(note)
+        orders = {
+            DIRECT: Order(options.load, engines, by_group=True),
+            RAY: Order(options.load, (on_ray,)),
+            GATEWAY: Order(options.load, (alone,)),
+        }
+        rounds = _rounds(options, orders, Order(options.load, engines), note)
+        kills = {
+            "gateway": _killed(options, Order(options.load, (on_ray,)), fleet, note),
+            "pipeline": _killed(options, Order(options.load, ray=fleet.place), fleet, note),
+        }
+        note("clients hang up")
+        hung_up = _hung_up(options, on_ray, fleet)
+    return {
+        "replicas": REPLICAS,
+        "script": SCRIPT,
+        "options": asdict(options),
+        **report(rounds, options.slo, kills, hung_up),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOnRay:
+    """The fleet as the cluster tells it."""
+
+    cluster: RayCluster
+    spec: RayFleetSpec
+
+    @property
+    def place(self) -> str:
+        return f"{self.cluster.address}/{NAME}"
+
+    def urls(self) -> list[str]:
+        return list(asyncio.run(self._look())[0])
+
+    def all_urls(self, note: Note) -> tuple[str, ...]:
+        """The engines once Serve tells all of them: the direct call would leave out one that is missing."""
+        for _ in range(round(REPLACE_TIMEOUT_S / LOOK_S)):
+            if len(urls := self.urls()) == REPLICAS:
+                return tuple(urls)
+            note(f"Serve tells {len(urls)} of {REPLICAS} engines")
+            time.sleep(LOOK_S)
+        raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not tell {REPLICAS} engines")
+
+    def processes(self) -> dict[str, int]:
+        """The process of Serve's replica that owns each engine, by the engine's URL."""
+        return asyncio.run(self._look())[1]
+
+    async def _look(self) -> tuple[tuple[str, ...], dict[str, int]]:
+        async with ServeRest(self.cluster.address) as rest:
+            found = fleet_application(await rest.instance(), NAME, rest.address)
+        ports, urls = Ports(self.spec.first_port, self.spec.ports), engine_urls(found)
+        serving = found.deployments[DEPLOYMENT].serving() if urls else ()
+        pids = {f"http://{one.node_ip}:{ports.of(one.pid)}": one.pid for one in serving if one.pid}
+        return urls, pids
+
+
+@contextmanager
+def fleet_on(cluster: RayCluster, words: list[str], place: Path, note: Note) -> Iterator[FleetOnRay]:
+    """The fleet that `forebay deploy ray` makes of a fleet file, while the block lasts."""
+    document = cluster.fleet(NAME) | {"model": MODEL, "replicas": REPLICAS, "args": words}
+    path = place / "fleet.yaml"
+    path.write_bytes(orjson.dumps(document))
+    spec = load_fleet(path, address=cluster.address)
+
+    async def apply() -> None:
+        async with ServeRest(cluster.address) as rest:
+            await apply_fleet(rest, spec, note)
+
+    async def remove() -> None:
+        async with ServeRest(cluster.address) as rest:
+            await remove_fleet(rest, spec, note)
+
+    asyncio.run(apply())
+    yield FleetOnRay(cluster, spec)
+    asyncio.run(remove())
+
+
+def _rounds(
+    options: RayOptions, orders: dict[str, Order], in_turn: Order, note: Note
+) -> dict[str, list[list[Answer]]]:
+    """The answers that count, of each round. Each round has texts of its own, so that it begins with nothing
+    cached; every other one goes through the ways backwards."""
+    seen: dict[str, list[list[Answer]]] = {way: [] for way in (*orders, IN_TURN)}
+    for number in range(options.rounds):
+        ways = list(orders) if number % 2 else list(orders)[::-1]
+        for way in [*ways, IN_TURN] if number == 0 else ways:
+            note(f"round {number + 1} of {options.rounds}: {way}")
+            order = in_turn if way == IN_TURN else orders[way]
+            load = replace(options.load, nonce=f"{way}-{number}", seed=options.load.seed + number)
+            answers = run_client(replace(order, load=load))
+            seen[way].append([answer for answer in answers if answer.index >= load.warm_up])
+    return seen
+
+
+def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) -> dict[str, Any]:
+    """Kill the process of the replica that has most to do, under load. The kernel ends its engine with it."""
+    client = "pipeline" if order.ray else "gateway"
+    note(f"a replica is killed: {client}")
+    load = replace(options.load, nonce=f"kill-{client}", max_tokens=options.kill_tokens)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_client, replace(order, load=load, deadline_s=options.deadline_s))
+        _sleep_until_due(options.kill_after_s, running.done)
+        busy = {url: fetch_report(url).in_flight for url in fleet.urls()}
+        victim = max(busy, key=lambda url: busy[url])
+        os.kill(fleet.processes()[victim], signal.SIGKILL)
+        replaced_s = _replaced_s(fleet, victim)
+        found = kill_figures(running.result(), options.deadline_s)
+    if order.ray:
+        # It goes to another replica by itself, and tells nobody.
+        found |= {"broken": None, "again": None}
+    return {**found, "in_flight": busy[victim], "replaced_s": replaced_s}
+
+
+def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
+    """Seconds until there are as many replicas as before. Looks seldom: each look slows the load down."""
+    begin_s = time.monotonic()
+    while len(urls := fleet.urls()) < REPLICAS or victim in urls:
+        if time.monotonic() - begin_s > REPLACE_TIMEOUT_S:
+            raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s the killed replica had no successor")
+        time.sleep(LOOK_S)
+    return time.monotonic() - begin_s
+
+
+def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, int]:
+    """How many clients of `gateway` left at the first token, and what the engines say of their requests."""
+    load = replace(
+        options.load, requests=options.hang_ups, max_tokens=options.hang_up_tokens, nonce="hang-up"
+    )
+    before = [fetch_report(url) for url in fleet.urls()]
+    left = run_client(Order(load, (gateway,), hang_up=True))
+    time.sleep(SETTLE_S)
+    after = [fetch_report(url) for url in fleet.urls()]
+    return {
+        "requests": sum(answer.first_ms > 0 for answer in left),
+        "aborted": sum(one.aborted for one in after) - sum(one.aborted for one in before),
+        "completed": sum(one.completed for one in after) - sum(one.completed for one in before),
+        "still_in_flight": sum(one.in_flight for one in after),
+    }
+
+
+def run_client(order: Order) -> list[Answer]:
+    """One client process. Raises `LaunchError` with its last words."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ray_fleet.client"],
+        input=order.to_json(),
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise LaunchError(f"the client failed: {done.stderr.strip()[-2000:]}")
+    return [Answer(*fields) for fields in json.loads(done.stdout)]
+
+
+def _sleep_until_due(seconds: float, done: Callable[[], bool]) -> None:
+    """Sleep; raise `LaunchError` where the client has ended before."""
+    time.sleep(seconds)
+    if done():
+        raise LaunchError("the client ended before the kill")
