@@ -1,26 +1,33 @@
-"""Prefill at one replica, decode at another: each KV cache is read once, and no answer differs."""
+"""Prefill at one replica, decode at another: a KV cache is read once and in time, and no answer differs."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.engine import Engine
 from forebay.engine.client import HttpEngine
-from forebay.engine.protocol import KV_TRANSFER
+from forebay.engine.protocol import KV_TRANSFER, request_body
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import ServerFault
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.disaggregated import DisaggregatedEngineFactory, engine_factory, prefill_of
+from forebay.fleet.disaggregated import (
+    PREFILL_PARAMS,
+    DisaggregatedEngineFactory,
+    engine_factory,
+    prefill_of,
+)
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.records import Completion, Message, Request, Sampling
+from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
 
@@ -47,11 +54,11 @@ class Pools:
         assert outcome.completion is not None, outcome.error
         return outcome.completion
 
-    def taken(self) -> dict[str, int]:
+    def reads(self) -> dict[str, int]:
         """How often each KV cache was read, by all together."""
         found: dict[str, int] = {}
         for replica in self.decode:
-            for place, times in replica.report().taken.items():
+            for place, times in replica.report().kv_reads.items():
                 found[place] = found.get(place, 0) + times
         return found
 
@@ -61,12 +68,17 @@ class Pools:
 
 @asynccontextmanager
 async def pools(
-    prefill: ReplicaScript = SCRIPT, decode: ReplicaScript = SCRIPT, *, each: int = 2
+    prefill: ReplicaScript = SCRIPT,
+    decode: ReplicaScript = SCRIPT,
+    *,
+    each: int = 2,
+    capacity: float = math.inf,
 ) -> AsyncIterator[Pools]:
     async with AsyncExitStack() as opened:
         first = [await opened.enter_async_context(FakeReplica(prefill)) for _ in range(each)]
         second = [await opened.enter_async_context(FakeReplica(decode)) for _ in range(each)]
-        fleet = FleetConfig(FixedReplicas(tuple(replica.url for replica in second)), model="m")
+        urls = tuple(replica.url for replica in second)
+        fleet = FleetConfig(FixedReplicas(urls), model="m", capacity=capacity)
         engine = engine_factory(fleet, [replica.url for replica in first])()
         opened.push_async_callback(engine.close)
         yield Pools(first, second, engine)
@@ -88,7 +100,7 @@ def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None:
             answers = await asyncio.gather(*(both.answer(request(number)) for number in range(20)))
             assert both.calls(both.prefill) == 20
             assert both.calls(both.decode) == 20
-            assert list(both.taken().values()) == [1] * 20
+            assert list(both.reads().values()) == [1] * 20
             told = await alone(request(0))
             assert {answer.text for answer in answers} == {told.text}
             assert {answer.usage.prompt_tokens for answer in answers} == {told.usage.prompt_tokens}
@@ -111,35 +123,98 @@ def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
     asyncio.run(main())
 
 
-def test_where_the_first_token_is_the_last_nothing_is_handed_over() -> None:
+def test_without_a_kv_cache_the_others_do_both() -> None:
     async def main() -> None:
-        async with pools(prefill=replace(SCRIPT, hands_over=False)) as both:
+        async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
             assert (await both.answer(request(0))).text == (await alone(request(0))).text
-            assert not both.taken()
+            assert not both.reads()
 
     asyncio.run(main())
 
 
-def test_what_fails_in_decoding_is_prefilled_anew_and_decoded_at_another() -> None:
-    async def main() -> None:
-        async with pools() as both:
-            told = await alone(request(0))
-            await both.answer(request(1))
-            await both.decode[0].stop()
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(2, 12)))
-            assert {answer.text for answer in answers} == {told.text}
-            assert {answer.replica for answer in answers} == {both.decode[1].url}
-            assert set(both.taken().values()) == {1}
-
-    asyncio.run(main())
-
-
-def test_one_call_is_made_for_a_kv_cache_whoever_else_could_read_it() -> None:
+def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next() -> None:
     async def main() -> None:
         async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
             with pytest.raises(ServerFault):
                 await both.engine.complete(request(0), timeout_s=10.0)
-            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 1)
+            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 1), "its KV cache is read once"
+            for replica in both.decode:
+                replica.script = SCRIPT
+            assert (await both.answer(request(0))).text == (await alone(request(0))).text
+            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 2)
+            assert sum(both.reads().values()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_dies_costs_no_answer() -> None:
+    async def main() -> None:
+        async with pools() as both:
+            told = await both.answer(request(0))
+            await both.decode[0].stop()
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
+            assert {answer.text for answer in answers} == {told.text}
+            assert {answer.replica for answer in answers} == {both.decode[1].url}
+
+    asyncio.run(main())
+
+
+def test_without_a_replica_that_prefills_the_others_do_both() -> None:
+    async def main() -> None:
+        async with pools(each=1) as both:
+            told = await both.answer(request(0))
+            await both.prefill[0].stop()
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
+            assert {answer.text for answer in answers} == {told.text}
+            assert sum(both.reads().values()) == 1
+            assert both.calls(both.decode) == 12
+
+    asyncio.run(main())
+
+
+def test_no_kv_cache_waits_for_a_place() -> None:
+    """Twenty times as many as there are places, and a KV cache lives for twice as long as an answer takes."""
+
+    async def main() -> None:
+        prefill = replace(SCRIPT, kv_lease_s=0.4)
+        async with pools(prefill, replace(SCRIPT, slots=2, decode=Fixed(0.2)), each=1) as both:
+            told = await alone(request(0))
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(40)))
+            assert {answer.text for answer in answers} == {told.text}
+            assert len(both.reads()) == 40
+
+    asyncio.run(main())
+
+
+def test_the_time_of_what_waits_for_a_place_does_not_run() -> None:
+    async def main() -> None:
+        async with pools(decode=replace(SCRIPT, decode=Fixed(0.05)), each=1, capacity=2) as both:
+            outcomes = await asyncio.gather(
+                *(
+                    complete_with_retry(
+                        both.engine, request(number), policy=POLICY, timeout_s=1.0, deadline_s=1.0
+                    )
+                    for number in range(80)
+                )
+            )
+            assert [str(outcome.error) for outcome in outcomes if outcome.error is not None] == []
+
+    asyncio.run(main())
+
+
+def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
+    async def main() -> None:
+        async with pools() as both:
+            await both.answer(request(0))
+            for replica in both.decode:
+                replica.script = replace(SCRIPT, faults=Faults((("503", 1.0),)))
+            waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(1, 41)]
+            await asyncio.sleep(1.0)
+            assert both.calls(both.prefill) <= 41
+            for replica in both.decode:
+                replica.script = SCRIPT
+            await asyncio.gather(*waiting)
+            assert both.calls(both.prefill) <= 41
 
     asyncio.run(main())
 
@@ -165,17 +240,20 @@ def test_whatever_fails_no_kv_cache_is_read_twice_and_all_get_their_answer(
             )
             for number, answer in enumerate(answers):
                 assert answer.text == (await alone(request(number, texts[number]))).text
-            assert set(both.taken().values()) <= {1}
+            assert set(both.reads().values()) <= {1}
 
     asyncio.run(main())
 
 
-def test_a_prefill_asks_for_one_token_of_no_form() -> None:
-    sampling = Sampling(max_tokens=64, extra={"min_tokens": 8, "ignore_eos": True})
-    asked = prefill_of(Request("e", "m", prompt="Why?", sampling=sampling, schema={"type": "object"}))
-    assert asked.sampling.max_tokens == 1
-    assert asked.schema is None
-    assert set(asked.sampling.extra) == {"ignore_eos", KV_TRANSFER}
+def test_a_prefill_is_of_the_same_prompt_and_asks_for_one_token() -> None:
+    """What an engine makes of a schema may be in its prompt."""
+    extra: dict[str, JSON] = {"max_tokens": 64, "min_tokens": 8, "ignore_eos": True, "stream_options": {}}
+    sampling = Sampling(max_tokens=64, extra=extra)
+    asked = Request("e", "m", prompt="Why?", sampling=sampling, schema={"type": "object"})
+    body = orjson.loads(request_body(prefill_of(asked), stream=False))
+    whole = orjson.loads(request_body(asked, stream=False))
+    del whole["min_tokens"], whole["stream_options"]
+    assert body == {**whole, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
 
 
 def test_without_addresses_for_it_nothing_is_apart() -> None:

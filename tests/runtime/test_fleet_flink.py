@@ -39,10 +39,10 @@ def test_prefill_and_decode_apart(pipelines: Any, flink_logs: Path, replicas: li
     last = run_pipeline(spec, nullcontext(()), options, settings)
     assert last.dead_letters == 0
     assert len(pipelines.lines()) == last.results
-    taken = [times for replica in decode for times in replica.report().taken.values()]
+    taken = [times for replica in decode for times in replica.report().kv_reads.values()]
     assert len(taken) >= last.results
     assert set(taken) == {1}
-    assert not prefills.report().taken
+    assert not prefills.report().kv_reads
 
 
 def test_a_replica_that_dies_in_mid_stream_costs_no_record(

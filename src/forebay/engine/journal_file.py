@@ -119,8 +119,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
     """Switch the file to a write-ahead log; gives the mode that it has then.
 
-    Of two that switch a new file at once SQLite lets one wait, as with all else, and tells the other at once
-    that the file is locked. So it is not left to SQLite.
+    Where two processes switch a new file at the same time, SQLite does not wait as it does elsewhere: one of
+    them gets "database is locked" at once. So this tries again itself.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):

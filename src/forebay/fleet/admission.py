@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector
+from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector, new_tokens
 from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
@@ -195,7 +195,7 @@ class Admission(Generic[Item]):
                     heappush(self._late, (float(entry[2]), *entry[1:]))
                     continue
                 if has_room[best]:
-                    if fits(fleet, demand.prompt_tokens - float(cached[best]), best):
+                    if fits(fleet, new_tokens(demand, cached[best]), best):
                         self._leave(demand)
                         ticket = fleet.take(best, demand, cached, now_s)
                         sent.append((item, ticket))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from forebay.engine import Deadline, EngineFactory
 from forebay.engine.protocol import KV_TRANSFER
+from forebay.errors import EngineError
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.records import JSON, Completion, Request, Usage
+from forebay.records import JSON, Completion, Request
 
-PREFILL: dict[str, JSON] = {
+PREFILL_PARAMS: dict[str, JSON] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -20,64 +22,103 @@ PREFILL: dict[str, JSON] = {
     "remote_host": None,
     "remote_port": None,
 }
-"""How vLLM is asked to keep the KV cache of a prompt for another replica, and to say where it is. Source:
-vLLM, docs/features/nixl_connector_usage.md and tests/v1/kv_connector/nixl_integration/toy_proxy_server.py."""
-OF_THE_LENGTH = ("max_completion_tokens", "min_tokens")
-"""Fields of a request that would ask for more than one token."""
+"""How vLLM's NIXL connector is asked to keep the KV cache of a prompt for another replica, and to say where
+it is. Source: vLLM 0.32, docs/features/nixl_connector_usage.md."""
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
+STREAM_FIELDS = ("stream_options",)
+"""What is refused of a request that does not ask for a stream."""
+MISSING = 10
+"""After so many prefills in a row without a KV cache it is told."""
+
+log = logging.getLogger("forebay")
 
 
 class DisaggregatedEngine:
-    """A request is prefilled at a replica of `prefill`, in one token, and then decoded at one of `decode`.
+    """A request gets a place at a replica of `decode`, is prefilled at one of `prefill`, in one token, and is
+    decoded at that place, which takes over its KV cache.
 
-    Each fleet routes by its own estimate: of prompts and prefix caches there, of what decodes here. A KV
-    cache is read once: what fails in decoding is raised, and its caller's next try prefills anew. A prefill
-    that hands out no KV cache, as where the first token is the last, leaves the prompt to the replica that
-    decodes.
+    In this order: vLLM keeps a KV cache for half a minute only, and then gives its blocks to other prompts.
+    So nothing may wait between the two calls. Each fleet routes by its own estimate: of prompts and prefix
+    caches there, of what decodes here.
 
-    The answer's token counts are those of decoding but for `cached_tokens`, which are of the prefill; its
+    A KV cache is read once. A request whose decoding failed is prefilled where it is decoded from then on, as
+    `FleetEngine` has it; so is every one while no replica of `prefill` works, or where it failed there or
+    gave no KV cache.
+
+    The answer's token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere; its
     timing begins with the prefill.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
         self._prefill = prefill
         self._decode = decode
+        self._missing = 0
 
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         """As `Engine` has it; `timeout_s` is of each of the two calls."""
         deadline = deadline or Deadline()
-        prompt = await self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
-        answer = await self._decode.complete_once(
-            decode_of(request, prompt),
-            timeout_s=timeout_s,
-            deadline=deadline,
-            transferred=prompt.kv_transfer is not None,
+        if self._decode.has_failed(request.id) or self._none_prefills():
+            return await self._decode.complete(request, timeout_s=timeout_s, deadline=deadline)
+        prefilled: Completion | None = None
+
+        async def prompt() -> Request:
+            nonlocal prefilled
+            try:
+                prefilled = await self._prefill.complete(
+                    prefill_of(request), timeout_s=timeout_s, deadline=deadline
+                )
+            except EngineError as error:
+                if not error.retryable:
+                    raise
+                return request
+            self._look(prefilled)
+            return decode_of(request, prefilled)
+
+        answer = await self._decode.complete_first(
+            request, timeout_s=timeout_s, deadline=deadline, prompt=prompt
         )
+        if prefilled is None:
+            return answer
         usage, timing = answer.usage, answer.timing
-        return replace(
-            answer,
-            usage=Usage(usage.prompt_tokens, usage.completion_tokens, prompt.usage.cached_tokens),
-            timing=replace(timing, sent_s=min(timing.sent_s, prompt.timing.sent_s)),
-        )
+        if prefilled.kv_transfer is not None:
+            usage = replace(usage, cached_tokens=prefilled.usage.cached_tokens)
+        return replace(answer, usage=usage, timing=replace(timing, sent_s=prefilled.timing.sent_s))
 
     async def close(self) -> None:
         await self._prefill.close()
         await self._decode.close()
 
+    def _none_prefills(self) -> bool:
+        client = self._prefill.client
+        return client.probed and not client.usable
+
+    def _look(self, prefilled: Completion) -> None:
+        """Tell once where prefills are for nothing."""
+        self._missing = 0 if prefilled.kv_transfer is not None else self._missing + 1
+        if self._missing == MISSING:
+            log.warning(
+                "%s gave no KV cache to take over, %d times, so prompts are prefilled twice: start vLLM there"
+                " with a KV connector, or leave out 'prefill'",
+                prefilled.replica,
+                MISSING,
+            )
+
 
 def prefill_of(request: Request) -> Request:
-    """`request` for a replica that prefills: one token, whatever form the answer is to have."""
-    extra = {key: value for key, value in request.sampling.extra.items() if key not in OF_THE_LENGTH}
-    sampling = replace(request.sampling, max_tokens=1, extra={**extra, KV_TRANSFER: PREFILL})
-    return replace(request, sampling=sampling, schema=None)
+    """`request` for a replica that prefills: the same prompt, and one token."""
+    left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
+    extra = {key: value for key, value in request.sampling.extra.items() if key not in left_out}
+    sampling = replace(request.sampling, max_tokens=1, extra={**extra, KV_TRANSFER: PREFILL_PARAMS})
+    return replace(request, sampling=sampling)
 
 
-def decode_of(request: Request, prompt: Completion) -> Request:
+def decode_of(request: Request, prefilled: Completion) -> Request:
     """`request` for a replica that decodes, with where the KV cache of its prompt is."""
-    if prompt.kv_transfer is None:
+    if prefilled.kv_transfer is None:
         return request
-    extra = {**request.sampling.extra, KV_TRANSFER: prompt.kv_transfer}
+    extra = {**request.sampling.extra, KV_TRANSFER: prefilled.kv_transfer}
     return replace(request, sampling=replace(request.sampling, extra=extra))
 
 

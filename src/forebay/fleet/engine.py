@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -107,6 +107,29 @@ ELSEWHERE = (Unreachable, Overloaded, RateLimited, *MISPLACED)
 """What says nothing of the request: it goes to another replica at once, unheard by its caller."""
 
 
+PromptElsewhere = Callable[[], Awaitable[Request]]
+"""Has a prompt prefilled at another replica; gives the request as whoever decodes it is to get it."""
+
+
+class Unbegun(Deadline):
+    """The time of a record that has a place and no call yet: it does not begin with the place."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._of = deadline
+
+    def begin(self, now_s: float) -> None:
+        self._of.wait(now_s, counts=False)
+
+    def wait(self, now_s: float, *, counts: bool) -> None:
+        self._of.wait(now_s, counts=counts)
+
+    def left_s(self, now_s: float) -> float:
+        return self._of.left_s(now_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """What became of a request until now: the replicas at which it failed, how the last time, and whether
@@ -176,30 +199,23 @@ class FleetEngine:
                 raise Unreachable(f"{error}; no other replica can be asked now")
             raise error
 
-    async def complete_once(
-        self,
-        request: Request,
-        *,
-        timeout_s: float,
-        deadline: Deadline | None = None,
-        transferred: bool = False,
+    async def complete_first(
+        self, request: Request, *, timeout_s: float, deadline: Deadline, prompt: PromptElsewhere
     ) -> Completion:
-        """As `complete`, by one call at most: what failed at one replica is raised, and is not tried at
-        another. `transferred`: as `RoutingRequest` has it."""
-        deadline = deadline or Deadline()
-        before = self._failed.get(request.id)
-        avoid = () if before is None else before.replicas
+        """The first call of a request whose prompt `prompt` has prefilled elsewhere, once there is a place
+        for it here. What fails is raised, and held against no replica where the other one may have caused it.
+        """
         text = prompt_text(request)
-        found = await self._once(request, text, avoid, timeout_s, deadline, transferred=transferred)
+        found = await self._once(request, text, (), timeout_s, deadline, prompt=prompt)
         if isinstance(found, Completion):
-            self._failed.pop(request.id, None)
             self._retries.succeeded()
             return found
-        error, replicas = found.error, found.replicas
-        self._remember(request.id, Failed(() if self._all_tried(replicas) else replicas, error, found.lost))
-        if isinstance(error, MISPLACED) and len(self.client.replicas()) > 1:
-            raise Unreachable(f"{error}; another replica can be asked")
-        raise error
+        self._remember(request.id, found)
+        raise found.error
+
+    def has_failed(self, id: str) -> bool:
+        """Whether the last call of this request failed."""
+        return id in self._failed
 
     async def _once(
         self,
@@ -209,7 +225,7 @@ class FleetEngine:
         timeout_s: float,
         deadline: Deadline,
         *,
-        transferred: bool = False,
+        prompt: PromptElsewhere | None = None,
     ) -> Completion | Failed:
         """One call, when a replica has room. Raises where none has within the deadline."""
         begun = deadline.begun_s is not None
@@ -220,10 +236,20 @@ class FleetEngine:
             tenant=request.session,
             session=request.session,
             avoid=avoid,
-            transferred=transferred,
+            transferred=prompt is not None,
         )
-        async with self.client.place(demand, deadline=deadline, chars=len(text)) as lease:
+        placing = deadline if prompt is None else Unbegun(deadline)
+        async with self.client.place(demand, deadline=placing, chars=len(text)) as lease:
             lease.timeout_s = timeout_s
+            if prompt is not None:
+                lease.awaits_prompt()
+                try:
+                    request = await prompt()
+                except EngineError:
+                    # Another replica's.
+                    lease.release()
+                    raise
+                lease.prompt_came()
             try:
                 completion = await self._call(lease, request, deadline)
             except EngineError as error:
@@ -233,6 +259,8 @@ class FleetEngine:
                 # One that fails again there says as much of itself.
                 again = only and request.id in self._failed and not lease.on_trial
                 blame = not again and self._blames(lease, error, avoid, deadline)
+                # It may have been refused the KV cache of its prompt.
+                blame = blame and not (prompt is not None and isinstance(error, ServerFault))
                 # A time that has passed says how slow the replica is, wherever else there is to go.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))

@@ -128,6 +128,21 @@ class ReplicaLease:
         self.quiet = self.unseen = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
+    def awaits_prompt(self) -> None:
+        """Another replica prefills the prompt until `prompt_came`: there is a place for it here, but silence
+        says nothing, and neither does its first token of how fast this replica prefills."""
+        self.quiet = True
+        self._assume_first_token()
+
+    def prompt_came(self) -> None:
+        """The request is sent now."""
+        now_s = self._clock.monotonic_s()
+        self.quiet = False
+        self.sent_s = self.moved_s = self._ticket.first_token_s = now_s
+        self.passed_s = math.nan
+        self._member.progress.ended(self)
+        self._member.progress.sent(self)
+
     def _assume_first_token(self) -> None:
         if not self._began and not self.ended:
             self._began = True
@@ -189,7 +204,7 @@ class ReplicaLease:
         if isinstance(error, FULL):
             against = self._member.refused(error, self._others(), self.sent_s, now_s)
             self._member.tell(self._fleet)
-            # Where there is no other place to go, one that names a time is asked then.
+            # With no other place to go, it is asked again when it said, and not shut for longer.
             if against and (not alone or (blame and not names_time(error))):
                 health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):

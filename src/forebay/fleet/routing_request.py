@@ -40,6 +40,12 @@ class RoutingRequest:
     transferred: bool = False
 
 
+def new_tokens(demand: RoutingRequest, cached: float) -> float:
+    """How many tokens the prompt takes in the KV cache of a replica that has `cached` of them, or gets them
+    from another one."""
+    return demand.prompt_tokens - (0.0 if demand.transferred else float(cached))
+
+
 class ReplicaCharge:
     """What the fleet keeps of a request from the moment it is sent until it ends.
 

@@ -91,7 +91,8 @@ def engine_of(
         deadline_s=spec.deadline_s,
         scaled=scaled,
     )
-    return engine_factory(fleet, spec.engine.prefill)
+    # Other replicas than the file's are given with what they are for.
+    return engine_factory(fleet, spec.engine.prefill if replicas == spec.engine.replicas() else ())
 
 
 def call_of(

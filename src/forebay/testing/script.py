@@ -153,7 +153,9 @@ class ReplicaScript:
         load_header_on_streams: Send vLLM's load header with streamed answers as well. vLLM itself does not.
         metrics: What `/metrics` answers instead of the truth.
         streams: Without it, answers come in one piece even if a stream was asked for.
-        hands_over: Give the KV cache of a prompt to another replica that is told where it is.
+        gives_kv_cache: Tell where the KV cache of a prompt is, if asked: another replica reads it there.
+        kv_lease_s: Seconds after which the cache is another prompt's. What comes to read it later, or for
+            another prompt, gives a broken answer.
         absent: Paths that answer 404. Without `/metrics` there is no load header either.
         id_in_prompt: Regular expression; what it finds in a prompt is the request's id, for clients that
             cannot send `X-Request-Id`. None: the header alone counts.
@@ -183,7 +185,8 @@ class ReplicaScript:
     load_header_on_streams: bool = False
     metrics: str | None = None
     streams: bool = True
-    hands_over: bool = True
+    gives_kv_cache: bool = True
+    kv_lease_s: float = 30.0
     absent: tuple[str, ...] = ()
     id_in_prompt: str | None = None
     faults: Faults = field(default_factory=Faults)
@@ -214,7 +217,7 @@ class CallReport:
         in_flight, max_in_flight: Requests that run or queue, now and at most.
         completed: Answers that were complete.
         aborted: Requests whose client went away before the answer was complete.
-        taken: How often the KV cache of a prompt was taken over from another replica, by where it was.
+        kv_reads: How often it was told to read the KV cache of a prompt, by where that is.
 
     >>> report = CallReport({"request 1": 2}, in_flight=0, max_in_flight=1, completed=1, aborted=0)
     >>> [id for id, tries in report.calls.items() if tries > 1]
@@ -226,7 +229,7 @@ class CallReport:
     max_in_flight: int
     completed: int
     aborted: int
-    taken: dict[str, int] = field(default_factory=dict)
+    kv_reads: dict[str, int] = field(default_factory=dict)
 
 
 def _pairs(values: list[list[Any]]) -> tuple[tuple[Any, Any], ...]:

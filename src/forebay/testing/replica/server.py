@@ -54,8 +54,8 @@ class FakeReplica:
         self._completed = 0
         self._aborted = 0
         self._totals: Counter[str] = Counter()
-        self._handed = 0
-        self._taken: Counter[str] = Counter()
+        self._kv_caches = 0
+        self._kv_reads: Counter[str] = Counter()
         self._id_in_prompt = re.compile(self.script.id_in_prompt) if self.script.id_in_prompt else None
         self._refuses_until_s = 0.0
 
@@ -97,7 +97,7 @@ class FakeReplica:
             max_in_flight=self._max_in_flight,
             completed=self._completed,
             aborted=self._aborted,
-            taken=dict(self._taken),
+            kv_reads=dict(self._kv_reads),
         )
 
     def work(self) -> WorkReport:
@@ -162,9 +162,15 @@ class FakeReplica:
             return _error(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
         id = self._id_of(request, asked)
         self._calls[id] += 1
+        read = wire.kv_place(asked)
+        fault = None
+        if read is not None:
+            self._kv_reads[f"{read.replica} {read.number}"] += 1
+            # From now on vLLM has whoever keeps it know that it is waited for.
+            fault = None if read.holds(asked, now_s=_now_s()) else "schema"
         if asyncio.get_running_loop().time() < self._refuses_until_s:
             return self._status(429)
-        fault = script.faults.pick(id, asked.text, self._calls[id])
+        fault = script.faults.pick(id, asked.text, self._calls[id]) or fault
         if fault in STATUSES:
             return self._status(int(fault))
         if fault == "too_long" or asked.prompt_tokens + asked.max_tokens > script.max_model_len:
@@ -245,10 +251,7 @@ class FakeReplica:
         if fault == "hang":
             await asyncio.Event().wait()
         cached = self._cache.take(asked.text)
-        if asked.kv_transfer and asked.kv_transfer.get("do_remote_prefill"):
-            self._taken[
-                f"{asked.kv_transfer['remote_engine_id']}/{asked.kv_transfer['remote_block_ids']}"
-            ] += 1
+        if wire.kv_place(asked) is not None:
             cached = len(asked.text)
         text, reason = answer_to(
             asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
@@ -257,7 +260,7 @@ class FakeReplica:
             text = BROKEN_ANSWER
         cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
         usage = Usage(asked.prompt_tokens, tokens(text), cached_tokens)
-        answer = Answered(id, text, reason, usage, self._handed_out(asked, reason))
+        answer = Answered(id, text, reason, usage, self._kv_transfer(asked))
         decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
@@ -285,14 +288,15 @@ class FakeReplica:
         await response.write_eof(pieces[-1])
         return response
 
-    def _handed_out(self, asked: Asked, reason: str) -> dict[str, Any] | None:
-        """As vLLM: only what is cut off at its length has a KV cache that somebody waits for."""
-        wanted = bool(asked.kv_transfer and asked.kv_transfer.get("do_remote_decode"))
-        if not (wanted and reason == "length" and self.script.hands_over):
+    def _kv_transfer(self, asked: Asked) -> dict[str, Any] | None:
+        """Where the KV cache of the prompt is, if that was asked for."""
+        if not (
+            asked.kv_transfer and asked.kv_transfer.get("do_remote_decode") and self.script.gives_kv_cache
+        ):
             return None
-        self._handed += 1
-        place = {"remote_engine_id": self.url, "remote_block_ids": [self._handed], "remote_host": self.host}
-        return {"do_remote_prefill": True, "do_remote_decode": False, **place, "remote_port": self.port}
+        self._kv_caches += 1
+        until_s = _now_s() + self.script.kv_lease_s
+        return wire.KvPlace(self.url, self._kv_caches, wire.prompt_hash(asked), until_s).params()
 
     async def _break(
         self, request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
@@ -378,6 +382,10 @@ class FakeReplica:
         for name in (*names, "prefix_cache_hits", "request_success"):
             lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
         return "\n".join(lines) + "\n"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _number(request: web.BaseRequest) -> float | None:
