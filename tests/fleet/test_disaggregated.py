@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -30,6 +30,7 @@ from forebay.fleet.engine import FleetEngineFactory
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
+from forebay.testing.waiting import wait_until
 
 SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.0), block_chars=16, cache_blocks=1000)
 POLICY = RetryPolicy(max_attempts=50, base_s=0.01, max_backoff_s=0.05)
@@ -82,6 +83,10 @@ async def pools(
         engine = engine_factory(fleet, [replica.url for replica in first])()
         opened.push_async_callback(engine.close)
         yield Pools(first, second, engine)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(wait_until, condition, timeout_s=30)
 
 
 async def alone(asked: Request) -> Completion:
@@ -172,6 +177,35 @@ def test_without_a_replica_that_prefills_the_others_do_both() -> None:
     asyncio.run(main())
 
 
+def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
+    async def main() -> None:
+        async with pools(each=1) as both:
+            await both.prefill[0].stop()
+            outcomes = await asyncio.gather(
+                *(
+                    complete_with_retry(
+                        both.engine, request(number), policy=POLICY, timeout_s=4.0, deadline_s=8.0
+                    )
+                    for number in range(12)
+                )
+            )
+            assert [str(outcome.error) for outcome in outcomes if outcome.error is not None] == []
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
+    async def main() -> None:
+        async with pools(prefill=replace(SCRIPT, delay=Fixed(30.0)), each=1, capacity=2) as both:
+            waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(6)]
+            await until(lambda: both.calls(both.prefill) > 0)
+            await both.prefill[0].stop()
+            answers = await asyncio.gather(*waiting)
+            assert {answer.text for answer in answers} == {(await alone(request(0))).text}
+
+    asyncio.run(main())
+
+
 def test_no_kv_cache_waits_for_a_place() -> None:
     """Twenty times as many as there are places, and a KV cache lives for twice as long as an answer takes."""
 
@@ -209,7 +243,7 @@ def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
             for replica in both.decode:
                 replica.script = replace(SCRIPT, faults=Faults((("503", 1.0),)))
             waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(1, 41)]
-            await asyncio.sleep(1.0)
+            await until(lambda: both.calls(both.decode) > 20)
             assert both.calls(both.prefill) <= 41
             for replica in both.decode:
                 replica.script = SCRIPT

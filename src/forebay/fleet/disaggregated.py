@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ it is. Source: vLLM 0.32, docs/features/nixl_connector_usage.md."""
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 STREAM_FIELDS = ("stream_options",)
 """What is refused of a request that does not ask for a stream."""
+LOOK_S = 1.0
+"""How often a request that waits for its prefill looks whether there is still a replica for it."""
 MISSING = 10
 """After so many prefills in a row without a KV cache it is told."""
 
@@ -66,12 +69,11 @@ class DisaggregatedEngine:
         async def prompt() -> Request:
             nonlocal prefilled
             try:
-                prefilled = await self._prefill.complete(
-                    prefill_of(request), timeout_s=timeout_s, deadline=deadline
-                )
+                prefilled = await self._prefilled(request, timeout_s, deadline)
             except EngineError as error:
                 if not error.retryable:
                     raise
+            if prefilled is None:
                 return request
             self._look(prefilled)
             return decode_of(request, prefilled)
@@ -89,6 +91,21 @@ class DisaggregatedEngine:
     async def close(self) -> None:
         await self._prefill.close()
         await self._decode.close()
+
+    async def _prefilled(self, request: Request, timeout_s: float, deadline: Deadline) -> Completion | None:
+        """What a replica that prefills made of it; None where there is none that works any more."""
+        call = asyncio.ensure_future(
+            self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
+        )
+        try:
+            while not call.done():
+                await asyncio.wait((call,), timeout=LOOK_S)
+                if not call.done() and self._none_prefills():
+                    return None
+            return call.result()
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
 
     def _none_prefills(self) -> bool:
         client = self._prefill.client
