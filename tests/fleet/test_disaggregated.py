@@ -207,10 +207,10 @@ def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
 
 
 def test_no_kv_cache_waits_for_a_place() -> None:
-    """Twenty times as many as there are places, and a KV cache lives for twice as long as an answer takes."""
+    """All together take four seconds, and a KV cache lives for one and a half."""
 
     async def main() -> None:
-        prefill = replace(SCRIPT, kv_lease_s=0.4)
+        prefill = replace(SCRIPT, kv_lease_s=1.5)
         async with pools(prefill, replace(SCRIPT, slots=2, decode=Fixed(0.2)), each=1) as both:
             told = await alone(request(0))
             answers = await asyncio.gather(*(both.answer(request(number)) for number in range(40)))
