@@ -331,3 +331,14 @@ def test_deadlines_within_a_second_are_alike_and_priority_decides() -> None:
     admission.add("low", RoutingRequest(1, deadline_s=300.1, priority=2), 0.0)
     admission.add("high", RoutingRequest(1, deadline_s=300.2, priority=1), 0.1)
     assert names(admission.ready(0.1)) == ["high", "low"]
+
+
+def test_a_prompt_whose_kv_cache_comes_from_elsewhere_takes_room_and_no_time() -> None:
+    one = fleet(kv_tokens=10_000.0)
+    admission: Admission[str] = Admission(one)
+    for name in "ab":
+        admission.add(name, RoutingRequest(6000, transferred=True), 0.0)
+    [(name, ticket)] = admission.ready(0.0)
+    assert name == "a", "the second does not fit beside it"
+    assert ticket.reserved >= 6000
+    assert ticket.work_s <= 0.002

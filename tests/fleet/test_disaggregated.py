@@ -13,20 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.engine import Engine
+from forebay.engine import Deadline, Engine
 from forebay.engine.client import HttpEngine
 from forebay.engine.protocol import KV_TRANSFER, request_body
 from forebay.engine.retry import RetryPolicy, complete_with_retry
-from forebay.errors import ServerFault
+from forebay.errors import ServerFault, Unauthorized
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import (
+    MISSING,
     PREFILL_PARAMS,
+    DisaggregatedEngine,
     DisaggregatedEngineFactory,
     engine_factory,
     prefill_of,
 )
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.engine import FleetEngine, FleetEngineFactory
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
@@ -62,6 +64,11 @@ class Pools:
             for place, times in replica.report().kv_reads.items():
                 found[place] = found.get(place, 0) + times
         return found
+
+    def usable(self) -> int:
+        """How many that decode may get requests."""
+        assert isinstance(self.engine, DisaggregatedEngine)
+        return self.engine._decode.client.usable
 
     def calls(self, replicas: Sequence[FakeReplica]) -> int:
         return sum(sum(replica.report().calls.values()) for replica in replicas)
@@ -181,15 +188,8 @@ def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
     async def main() -> None:
         async with pools(each=1) as both:
             await both.prefill[0].stop()
-            outcomes = await asyncio.gather(
-                *(
-                    complete_with_retry(
-                        both.engine, request(number), policy=POLICY, timeout_s=4.0, deadline_s=8.0
-                    )
-                    for number in range(12)
-                )
-            )
-            assert [str(outcome.error) for outcome in outcomes if outcome.error is not None] == []
+            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(12)))
+            assert {answer.text for answer in answers} == {(await alone(request(0))).text}
 
     asyncio.run(main())
 
@@ -207,33 +207,80 @@ def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
 
 
 def test_no_kv_cache_waits_for_a_place() -> None:
-    """All together take four seconds, and a KV cache lives for one and a half."""
-
     async def main() -> None:
-        prefill = replace(SCRIPT, kv_lease_s=1.5)
-        async with pools(prefill, replace(SCRIPT, slots=2, decode=Fixed(0.2)), each=1) as both:
-            told = await alone(request(0))
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(40)))
-            assert {answer.text for answer in answers} == {told.text}
-            assert len(both.reads()) == 40
+        async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), each=1, capacity=2) as both:
+
+            async def answer(number: int) -> int:
+                await both.answer(request(number))
+                return both.calls(both.prefill) - both.calls(both.decode)
+
+            ahead = await asyncio.gather(*(answer(number) for number in range(40)))
+            assert max(ahead) <= 2, "as many as there are places"
 
     asyncio.run(main())
 
 
-def test_the_time_of_what_waits_for_a_place_does_not_run() -> None:
+def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill() -> None:
     async def main() -> None:
-        async with pools(decode=replace(SCRIPT, decode=Fixed(0.05)), each=1, capacity=2) as both:
-            outcomes = await asyncio.gather(
-                *(
-                    complete_with_retry(
-                        both.engine, request(number), policy=POLICY, timeout_s=1.0, deadline_s=1.0
-                    )
-                    for number in range(80)
-                )
+        endless = replace(SCRIPT, faults=Faults((("hang", 1.0),)))
+        async with pools(prefill=endless, each=1) as both:
+            prefill, decode = (
+                FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m", capacity=places))
+                for replica, places in ((both.prefill[0], 1), (both.decode[0], 2))
             )
-            assert [str(outcome.error) for outcome in outcomes if outcome.error is not None] == []
+            engine = DisaggregatedEngine(prefill, decode)
+            deadlines = [Deadline(60.0) for _ in range(2)]
+            calls = [
+                asyncio.ensure_future(
+                    engine.complete(request(number), timeout_s=60.0, deadline=deadlines[number])
+                )
+                for number in range(2)
+            ]
+            await until(lambda: both.calls(both.prefill) == 1)
+            await until(lambda: decode.client.in_flight == 2)
+            assert [deadline.begun_s is not None for deadline in deadlines] == [True, False]
+            (member,) = decode.client._members.rows.values()
+            assert all(lease.quiet for lease in member.leases), "silence says nothing of who will decode"
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            assert decode.client.in_flight == 0
+            await engine.close()
 
     asyncio.run(main())
+
+
+def test_what_a_prefill_is_refused_for_is_held_against_nobody_who_decodes() -> None:
+    async def main() -> None:
+        async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
+            with pytest.raises(Unauthorized):
+                await both.engine.complete(request(0), timeout_s=10.0)
+            assert both.calls(both.decode) == 0
+            assert both.usable() == 1
+
+    asyncio.run(main())
+
+
+def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
+    async def main() -> None:
+        async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),))), each=1) as both:
+            for number in range(50):
+                with pytest.raises(ServerFault):
+                    await both.engine.complete(request(number), timeout_s=10.0)
+            assert both.calls(both.prefill) == 50
+            assert both.usable() == 1
+
+    asyncio.run(main())
+
+
+def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
+            for number in range(2 * MISSING):
+                await both.answer(request(number))
+
+    asyncio.run(main())
+    assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
 def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:

@@ -15,6 +15,7 @@ from aiohttp import web
 from forebay.records import Usage
 from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
 from forebay.testing.replica import wire
+from forebay.testing.replica.kv_caches import KvCaches, kv_place
 from forebay.testing.replica.wire import Answered, Asked
 from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
 from forebay.testing.script import STATUSES, CallReport, ReplicaScript
@@ -54,8 +55,7 @@ class FakeReplica:
         self._completed = 0
         self._aborted = 0
         self._totals: Counter[str] = Counter()
-        self._kv_caches = 0
-        self._kv_reads: Counter[str] = Counter()
+        self._kv = KvCaches()
         self._id_in_prompt = re.compile(self.script.id_in_prompt) if self.script.id_in_prompt else None
         self._refuses_until_s = 0.0
 
@@ -97,7 +97,7 @@ class FakeReplica:
             max_in_flight=self._max_in_flight,
             completed=self._completed,
             aborted=self._aborted,
-            kv_reads=dict(self._kv_reads),
+            kv_reads=dict(self._kv.reads),
         )
 
     def work(self) -> WorkReport:
@@ -162,20 +162,17 @@ class FakeReplica:
             return _error(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
         id = self._id_of(request, asked)
         self._calls[id] += 1
-        read = wire.kv_place(asked)
-        fault = None
-        if read is not None:
-            self._kv_reads[f"{read.replica} {read.number}"] += 1
-            # From now on vLLM has whoever keeps it know that it is waited for.
-            fault = None if read.holds(asked, now_s=_now_s()) else "schema"
-        if asyncio.get_running_loop().time() < self._refuses_until_s:
+        now_s = asyncio.get_running_loop().time()
+        # From now on vLLM has whoever keeps a KV cache know that it is waited for.
+        stale = self._kv.read(asked, now_s=now_s)
+        if now_s < self._refuses_until_s:
             return self._status(429)
-        fault = script.faults.pick(id, asked.text, self._calls[id]) or fault
+        fault = script.faults.pick(id, asked.text, self._calls[id]) or ("schema" if stale else None)
         if fault in STATUSES:
             return self._status(int(fault))
         if fault == "too_long" or asked.prompt_tokens + asked.max_tokens > script.max_model_len:
             return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
-        wait_s = self._bucket.take(asyncio.get_running_loop().time())
+        wait_s = self._bucket.take(now_s)
         if wait_s:
             return self._status(429, wait_s)
         if script.max_calls is not None and self._waiting + self._running >= script.max_calls:
@@ -251,7 +248,7 @@ class FakeReplica:
         if fault == "hang":
             await asyncio.Event().wait()
         cached = self._cache.take(asked.text)
-        if wire.kv_place(asked) is not None:
+        if kv_place(asked) is not None:
             cached = len(asked.text)
         text, reason = answer_to(
             asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
@@ -260,7 +257,11 @@ class FakeReplica:
             text = BROKEN_ANSWER
         cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
         usage = Usage(asked.prompt_tokens, tokens(text), cached_tokens)
-        answer = Answered(id, text, reason, usage, self._kv_transfer(asked))
+        place = None
+        if script.gives_kv_cache:
+            until_s = asyncio.get_running_loop().time() + script.kv_lease_s
+            place = self._kv.give(asked, self.url, until_s=until_s)
+        answer = Answered(id, text, reason, usage, place)
         decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
@@ -287,16 +288,6 @@ class FakeReplica:
             await self._work.do(decode_s)
         await response.write_eof(pieces[-1])
         return response
-
-    def _kv_transfer(self, asked: Asked) -> dict[str, Any] | None:
-        """Where the KV cache of the prompt is, if that was asked for."""
-        if not (
-            asked.kv_transfer and asked.kv_transfer.get("do_remote_decode") and self.script.gives_kv_cache
-        ):
-            return None
-        self._kv_caches += 1
-        until_s = _now_s() + self.script.kv_lease_s
-        return wire.KvPlace(self.url, self._kv_caches, wire.prompt_hash(asked), until_s).params()
 
     async def _break(
         self, request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
@@ -382,10 +373,6 @@ class FakeReplica:
         for name in (*names, "prefix_cache_hits", "request_success"):
             lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
         return "\n".join(lines) + "\n"
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def _number(request: web.BaseRequest) -> float | None:

@@ -76,40 +76,6 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class KvPlace:
-    """Where the KV cache of a prompt is until a moment of the event loop's clock."""
-
-    replica: str
-    number: int
-    prompt: str
-    until_s: float
-
-    def params(self) -> dict[str, Any]:
-        """As vLLM's NIXL connector says it; a real one says nothing of the prompt and the moment."""
-        place = {"remote_engine_id": self.replica, "remote_block_ids": [self.number]}
-        own = {"prompt": self.prompt, "until_s": self.until_s}
-        return {"do_remote_prefill": True, "do_remote_decode": False, **place, **own}
-
-    def holds(self, asked: Asked, *, now_s: float) -> bool:
-        """Whether it is the cache of this prompt still."""
-        return self.prompt == prompt_hash(asked) and now_s <= self.until_s
-
-
-def kv_place(asked: Asked) -> KvPlace | None:
-    """What the request is told to read; None where it is told nothing."""
-    params = asked.kv_transfer
-    if not params or not params.get("do_remote_prefill"):
-        return None
-    (number,) = params["remote_block_ids"]
-    return KvPlace(params["remote_engine_id"], number, params["prompt"], params["until_s"])
-
-
-def prompt_hash(asked: Asked) -> str:
-    """Of all that a prompt is made of."""
-    return sha1(orjson.dumps([asked.text, asked.schema])).hexdigest()
-
-
 def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
     """The events of a streamed answer: role and first content, further contents, usage and the end."""
     size = max(1, -(-len(answer.text) // max(1, chunks)))
