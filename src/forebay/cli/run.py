@@ -223,11 +223,6 @@ def _run(
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenAnyEngine = nullcontext(engine)
     if local and spec.scaling is not None:
-        if options["cluster"] is not None:
-            raise SettingError(
-                "scaling: expected replicas that run already with --cluster, whose subtasks do not tell this "
-                "machine what waits; start them with forebay engine up, and name them with --engine"
-            )
         place = scaled_engine(spec, context, settings, ConsoleProgress(errors))
     elif local:
         place = local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))

@@ -14,7 +14,7 @@ from forebay.autoscale.demand import SUFFIX, encode_demand
 from forebay.autoscale.meter import DemandReport, Waiting
 from forebay.autoscale.settings import ScalingSettings
 from forebay.engine.launch import LocalPlaces
-from forebay.runtime.scaling.engine import COUNTED_S, GONE_S, ScaledEngine
+from forebay.runtime.scaling.engine import COUNTED_S, GONE_S, SILENT_S, ScaledEngine
 from forebay.runtime.scaling.record import COURSE, read_course
 from forebay.runtime.snapshot import Backlog
 
@@ -78,6 +78,30 @@ def test_reports_of_subtasks_that_have_ended_are_removed(bench: Bench) -> None:
     gone, hangs = bench.report("gone", GONE_S), bench.report("hangs", GONE_S - 2.0)
     bench.mend()
     assert (gone.exists(), hangs.exists()) == (False, True)
+
+
+def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:
+    bench.clock.advance(SILENT_S)
+    bench.mend()
+    assert bench.said == [], "it has not been submitted yet"
+    bench.engine.heard(None)
+    bench.clock.advance(SILENT_S - 2.0)
+    bench.mend()
+    assert bench.said == []
+    bench.mend()
+    assert len(bench.said) == 1
+    assert f"no subtask has told within {SILENT_S:.0f} s what waits" in bench.said[0]
+    bench.mend()
+    assert len(bench.said) == 1
+
+
+def test_subtasks_that_told_something_once_may_be_silent(bench: Bench) -> None:
+    bench.engine.heard(None)
+    bench.report("a").touch()
+    bench.mend()
+    bench.clock.advance(2 * SILENT_S)
+    bench.mend()
+    assert bench.said == []
 
 
 def test_a_replica_that_does_not_get_ready_in_the_time_that_it_is_given_has_failed(tmp_path: Path) -> None:

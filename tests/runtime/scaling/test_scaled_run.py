@@ -22,6 +22,7 @@ from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.scaling.record import COURSE, read_course, running_statuses
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
+from forebay.testing.cluster import local_cluster
 
 pytestmark = pytest.mark.flink
 
@@ -141,6 +142,24 @@ def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answe
     assert max(line["ready"] for line in course) == 2
     assert max(line["backlog_tokens"] for line in course) > 0
     assert list(running_statuses(home)) == []
+
+
+def test_the_subtasks_of_a_cluster_on_this_machine_have_replicas_started(
+    pipelines: Any, tmp_path: Path
+) -> None:
+    texts = [f"event {number}" for number in range(150)]
+    pipelines.write(*({"text": text} for text in texts))
+    spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
+    with local_cluster(tmp_path / "cluster", slots=2) as address:
+        last = run(
+            pipelines, spec, engine_of(pipelines.folder, SETTINGS), lambda now: None, cluster=address
+        )
+    assert sorted(line["fields"]["text"] for line in pipelines.lines()) == sorted(texts)
+    assert (last.dead_letters, last.engine_failure) == (0, "")
+    course = read_course(pipelines.folder / "home" / "run" / "scaling" / "p" / COURSE)
+    assert course[0]["ready"] == 0
+    assert max(line["ready"] for line in course) == 2
+    assert max(line["backlog_tokens"] for line in course) > 0
 
 
 @dataclass

@@ -32,6 +32,8 @@ COUNTED_S = 30.0
 """What waits in topics counts for so long after it was counted."""
 GONE_S = 60.0
 """A report that is older is of a subtask that has ended; one that hangs writes it anew."""
+SILENT_S = 60.0
+"""A job whose subtasks have told nothing for so long since it was submitted cannot reach the folder."""
 
 
 class ScaledEngine:
@@ -66,6 +68,8 @@ class ScaledEngine:
         self._assumed = settings.answer_tokens if asks_each else 0.0
         self._queued = Tokens()
         self._counted_s = self._looked_s = float("-inf")
+        self._submitted_s: float | None = None
+        self._told_silence = False
         self._reason = self._failure = ""
         self.scaling = Scaling()
         """How it stands, for people."""
@@ -107,7 +111,9 @@ class ScaledEngine:
         return self.replicas.failed
 
     def heard(self, backlog: Backlog | None) -> None:
-        """So much waits in the source's topics."""
+        """The job was looked at, and so much waits in the source's topics."""
+        if self._submitted_s is None:
+            self._submitted_s = self._clock.monotonic_s()
         if backlog is None:
             return
         prompt, output = backlog.prompt_tokens, backlog.completion_tokens
@@ -127,6 +133,7 @@ class ScaledEngine:
         self._looked_s = now_s
         self._reports = read_reports(self._folder)
         self._forget_gone()
+        self._check_silence(now_s)
         self.replicas.look(now_s)
         if self._loop.tick(now_s) is not None:
             self._tell(now_s)
@@ -149,6 +156,20 @@ class ScaledEngine:
             if now_ms - report.at_ms > GONE_S * 1000:
                 with suppress(OSError):
                     (self._folder / name).unlink(missing_ok=True)
+
+    def _check_silence(self, now_s: float) -> None:
+        """Say it once where no subtask has ever told what waits."""
+        if self._reports:
+            self._told_silence = True
+        elif self._submitted_s is not None and not self._told_silence:
+            silent_s = now_s - self._submitted_s
+            if silent_s >= SILENT_S:
+                self._told_silence = True
+                self._say(
+                    f"no subtask has told within {silent_s:.0f} s what waits, and nothing is scaled: the task "
+                    f"managers must run on this machine, as the local engine does, and may write to "
+                    f"{self._folder}; start replicas elsewhere, and name them with --engine"
+                )
 
     def _drained(self, replica: Replica, left: int) -> bool:
         return has_drained(self._reports, self._clock.wall_ms(), replica.url, left, lambda: is_idle(replica))
