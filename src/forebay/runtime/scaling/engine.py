@@ -166,8 +166,8 @@ class ScaledEngine:
             if silent_s >= SILENT_S:
                 self._told_silence = True
                 self._say(
-                    f"no subtask has told within {silent_s:.0f} s what waits, and nothing is scaled: the task "
-                    f"managers must run on this machine, as the local engine does, and may write to "
+                    f"no subtask has told within {silent_s:.0f} s what waits, and nothing is scaled: the "
+                    f"task managers must run on this machine, as the local engine does, and may write to "
                     f"{self._folder}; start replicas elsewhere, and name them with --engine"
                 )
 
