@@ -151,9 +151,7 @@ def test_the_subtasks_of_a_cluster_on_this_machine_have_replicas_started(
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
     with local_cluster(tmp_path / "cluster", slots=2) as address:
-        last = run(
-            pipelines, spec, engine_of(pipelines.folder, SETTINGS), lambda now: None, cluster=address
-        )
+        last = run(pipelines, spec, engine_of(pipelines.folder, SETTINGS), lambda now: None, cluster=address)
     assert sorted(line["fields"]["text"] for line in pipelines.lines()) == sorted(texts)
     assert (last.dead_letters, last.engine_failure) == (0, "")
     course = read_course(pipelines.folder / "home" / "run" / "scaling" / "p" / COURSE)
