@@ -103,11 +103,12 @@ def test_a_jump_is_answered_at_once_and_no_further_than_it_goes() -> None:
     assert 12 <= found <= 40
 
 
-def test_history_teaches_the_shape_of_a_day() -> None:
+@pytest.mark.parametrize("first", [0, -3], ids=["then", "before the clock's zero"])
+def test_history_teaches_the_shape_of_a_day(first: int) -> None:
     season = Season()
     for day in range(3):
         for minute in range(1440):
-            begin_s = day * DAY_S + 60.0 * minute
+            begin_s = (first + day) * DAY_S + 60.0 * minute
             season.add(begin_s, begin_s + 60, 60.0 * (8 if 540 <= minute < 600 else 1))
     assert season.rate(3 * DAY_S + 8.5 * 3600) == pytest.approx(1, abs=0.1)
     assert season.rate(3 * DAY_S + 9.5 * 3600) == pytest.approx(8, abs=0.1)

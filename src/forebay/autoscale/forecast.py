@@ -108,7 +108,7 @@ class Season:
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
         self._weeks: list[float | None] = [None] * (SLOTS * DAYS)
-        self._slot = -1
+        self._slot: int | None = None
         self._sum = self._span_s = 0.0
 
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
@@ -120,7 +120,7 @@ class Season:
         self._span_s += end_s - begin_s
 
     def _close(self) -> None:
-        if self._slot >= 0 and self._span_s > SLOT_S / 2:
+        if self._slot is not None and self._span_s > SLOT_S / 2:
             mean = self._sum / self._span_s
             for known, at in ((self._days, self._slot % SLOTS), (self._weeks, self._slot % (SLOTS * DAYS))):
                 old = known[at]
