@@ -23,12 +23,13 @@ from forebay.runtime.resume import (
     found_state,
 )
 from forebay.runtime.run_state import Completed, RunRecordBroken, RunState
-from forebay.runtime.s3_state_store import FENCES, PATIENCE_S, S3Store
+from forebay.runtime.s3_state_store import AT_ONCE, FENCES, PATIENCE_S, Fences, S3Store
 from forebay.runtime.state_store import newest_of, number_of, open_store
-from forebay.s3.client import Changed, S3Client, StoreAway
+from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
 from forebay.s3.lease import Lock, encode_lock
 from forebay.s3.location import S3Path
 from forebay.s3.lock import Fenced
+from forebay.testing import wait_until
 
 pytestmark = pytest.mark.xdist_group("object-store")
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
@@ -220,7 +221,7 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         taker = S3Store(place.home, clock=clock, sleep=clock.pause)
         open_.enter_context(taker.lock("p"))
         end_orphan(taker, state)
-        for number in (8, 7 + FENCES):
+        for number in (8, 7 + AT_ONCE):
             with pytest.raises(Changed):
                 place.put(f"{JOB_A}/chk-{number}/_metadata", b"of the job that goes on")
         place.put(f"{JOB_A}/chk-{8 + FENCES}/other", b"")
@@ -233,6 +234,31 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         place.checkpoint(JOB_A, 7 + FENCES + 1)
         end_orphan(taker, state)
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
+    with pytest.raises(Changed):
+        place.put(f"{JOB_A}/chk-{7 + FENCES}/_metadata", b"of the job that goes on")
+
+
+def test_the_rest_of_the_fence_is_put_up_once_the_store_answers_again() -> None:
+    taken: list[int] = []
+    refusals = [StoreAway("away"), StoreRefused("expired")]
+
+    def take(number: int) -> None:
+        if refusals:
+            raise refusals.pop()
+        taken.append(number)
+
+    fences = Fences(take, range(5), later_s=0.0)
+    wait_until(lambda: len(taken) == 5)
+    fences.finish()
+    assert taken == [0, 1, 2, 3, 4]
+
+
+def test_the_end_does_not_wait_for_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    def take(number: int) -> None:
+        raise StoreAway("away")
+
+    Fences(take, range(5), later_s=1e6).finish()
+    assert "could not all be taken: away" in caplog.text
 
 
 def test_a_silent_run_without_a_checkpoint_counts_on_from_the_one_that_it_was_started_from(

@@ -10,7 +10,10 @@ completes none whose `_metadata` is there already, and without one it commits no
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -32,10 +35,15 @@ from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
 from forebay.s3.location import Location, S3Path, s3_path
 from forebay.s3.lock import Fenced, Hold, held_lock
 
+log = logging.getLogger(__name__)
+
 BEGUN = "begun"
-FENCES = 64
-"""So many of a silent job's next checkpoints are taken. Ten in a row that fail end it, and one of its own
-that finds its lock taken ends at once."""
+AT_ONCE, FENCES = 24, 64
+"""So many of a silent job's next checkpoints are taken before anything else, and so many altogether. Ten in a
+row that fail end it, and one of its own that finds its lock taken ends at once."""
+LATER_S = 8.0
+"""When the others are taken, beside a stream that runs again. Flink makes two checkpoints a second at
+most."""
 AT_A_TIME = 16
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
@@ -50,6 +58,36 @@ class NothingKept:
 
     def bring_back(self, number: int) -> None:
         return None
+
+
+class Fences:
+    """Checkpoints of a silent job that are taken by `take`, after `later_s` or at `finish`, whichever is
+    first, in a thread of their own. Where the store does not answer, they are tried again."""
+
+    def __init__(self, take: Callable[[int], None], numbers: Sequence[int], later_s: float) -> None:
+        self._take = take
+        self._numbers = deque(numbers)
+        self._hurry, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(later_s,), name="s3-fences", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Take what is left now; blocks until it is done, or the store does not answer."""
+        self._ended.set()
+        self._hurry.set()
+        self._thread.join()
+
+    def _run(self, pause_s: float) -> None:
+        self._hurry.wait(pause_s)
+        while self._numbers:
+            try:
+                self._take(self._numbers[0])
+                self._numbers.popleft()
+            except (StoreAway, StoreRefused) as error:
+                if self._ended.is_set():
+                    log.warning("the checkpoints of a silent job could not all be taken: %s", error)
+                    return
+                self._ended.wait(PAUSE_S)
 
 
 class S3Store:
@@ -70,12 +108,18 @@ class S3Store:
         self._sleep = sleep
         self._hold: Hold | None = None
         self._record: str | None = None
+        self._fences: list[Fences] = []
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
         with held_lock(self.home / LOCK, pipeline, clock=self._clock, sleep=self._sleep) as hold:
             self._hold = hold
-            yield
+            try:
+                yield
+            finally:
+                # Who comes after one that let go in order takes none.
+                for each in self._fences:
+                    each.finish()
 
     def check_held(self) -> None:
         if self._hold is not None:
@@ -125,8 +169,10 @@ class S3Store:
                 key = self._key(f"{job}/chk-{number}/{METADATA}")
                 self._client.put(key, b"", replacing=None)
 
+        next_ones = range(newest + 1, newest + 1 + FENCES)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(take, range(newest + 1, newest + 1 + FENCES)))
+            list(pool.map(take, next_ones[:AT_ONCE]))
+        self._fences.append(Fences(take, next_ones[AT_ONCE:], LATER_S))
         # One that is being written is complete when its upload is, whatever lies there.
         self._client.abort_uploads(self._key(job))
         self._hold.silent = False
