@@ -7,8 +7,9 @@ asks nobody. Whoever owns the replicas gives it `Signals` every few seconds and 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from forebay.errors import SettingError
 
@@ -59,7 +60,7 @@ class Signals:
     """What is known of the stream and its replicas at one moment.
 
     Attributes:
-        now_s: The moment, on a clock that only goes forward. Forecasts take 86,400 s for a day.
+        now_s: The moment, on a clock that only goes forward.
         ready: Replicas that take requests.
         starting: For each replica that boots, the seconds since it was started.
         draining: Replicas that finish their requests and take no new ones.
@@ -70,6 +71,8 @@ class Signals:
         running_tokens: Tokens in the batches of all replicas: what their requests hold of the KV cache.
         kv_usage: Share of the ready replicas' KV cache in use, from 0 to 1.
         age_s: How old all of this is, in seconds.
+        wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: `now_s` stands
+            for it. It tells the time of day: days are 86,400 s and begin at midnight in UTC.
     """
 
     now_s: float
@@ -83,6 +86,7 @@ class Signals:
     running_tokens: float = 0.0
     kv_usage: float = 0.0
     age_s: float = 0.0
+    wall_s: float | None = None
 
     @property
     def replicas(self) -> int:
@@ -113,6 +117,21 @@ class ScalingPolicy(Protocol):
     """
 
     def decide(self, signals: Signals) -> Decision: ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What a policy may have beside `decide`, to keep over a restart what it has learned. One without it
+    begins anew each time."""
+
+    def remembers(self) -> Mapping[str, object]:
+        """What is worth keeping, as JSON; what a pause makes wrong is left out."""
+        ...
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Go on with what `remembers` gave before a restart, perhaps in an earlier version. Raises whatever
+        it likes for a memory that it cannot use, and is then as it was."""
+        ...
 
 
 class Speed(Protocol):
@@ -277,6 +296,7 @@ def whole(replicas: float) -> int:
 def _sound(signals: Signals) -> bool:
     numbers = (signals.now_s, signals.running, signals.running_tokens, signals.kv_usage)
     in_range = all(math.isfinite(number) for number in numbers) and min(numbers[1:]) >= 0 <= signals.ready
+    in_range = in_range and (signals.wall_s is None or math.isfinite(signals.wall_s))
     return in_range and signals.age_s >= 0
 
 

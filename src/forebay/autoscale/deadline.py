@@ -15,8 +15,11 @@ was. A replica that is idle goes when it was not needed for as long as another s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from forebay.autoscale.base import (
     Decision,
@@ -27,7 +30,7 @@ from forebay.autoscale.base import (
     Tokens,
     whole,
 )
-from forebay.autoscale.forecast import Forecast
+from forebay.autoscale.forecast import Forecast, ForecastMemory
 from forebay.autoscale.proportional import Hold
 
 CATCH_UP_S = 300.0
@@ -36,10 +39,23 @@ LONGEST_BOOT = 20.0
 """Times the boot that was expected: a longer one is believed no more."""
 SETTLE_S = 60.0
 """How soon the present rate gives way to the forecast one."""
+LONGEST_GAP_S = 300.0
+"""After a longer time without signals, arrivals are counted anew."""
 CHANCES = 2.0
 """Standard deviations that are taken for chance; what is above them is taken for a jump."""
 SHARES = (0.05, 0.125, 0.25, 0.5, 1.0)
 """Where in the time between two corrections deadlines are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineMemory:
+    """What outlives a restart: how long boots took, and the forecast of each class of service."""
+
+    boot_s: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+    classes: dict[str, ForecastMemory]
+
+
+_MEMORY: TypeAdapter[DeadlineMemory] = TypeAdapter(DeadlineMemory)
 
 
 @dataclass(slots=True)
@@ -87,6 +103,10 @@ class Deadline:
     def _lead_s(self) -> float:
         return self._boot_s + self._timings.warm_up_s + self._timings.interval_s
 
+    @property
+    def _longest_boot_s(self) -> float:
+        return LONGEST_BOOT * max(self._timings.boot_s, 1.0)
+
     def _blind_s(self, slo_s: float) -> float:
         """What arrives for so long cannot be answered in time by a replica that is started for it."""
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
@@ -98,10 +118,27 @@ class Deadline:
             tokens = known.get(name)
             stream.forecast.add(begin_s, end_s, self._speed.work_s(tokens) if tokens else 0.0)
 
+    def remembers(self) -> Mapping[str, object]:
+        classes = {name: stream.forecast.remembers() for name, stream in self._streams.items()}
+        return asdict(DeadlineMemory(self._boot_s, classes))
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        found = _MEMORY.validate_python(memory)
+        for name, stream in self._streams.items():
+            if name in found.classes:
+                stream.forecast.recall(found.classes[name])
+        self._boot_s = min(found.boot_s, self._longest_boot_s)
+
     def decide(self, signals: Signals) -> Decision:
         now_s = signals.now_s
         last_s = now_s - self._timings.interval_s if self._last_s is None else self._last_s
-        if now_s > last_s:
+        for stream in self._streams.values():
+            stream.forecast.wall_ahead_s = 0.0 if signals.wall_s is None else signals.wall_s - now_s
+        if now_s - last_s > LONGEST_GAP_S:
+            # Of what came meanwhile, nobody knows when it came, nor whether it is all.
+            for stream in self._streams.values():
+                stream.forecast.resume()
+        elif now_s > last_s:
             self.learn(last_s, now_s, signals.arrived)
         self._last_s = now_s
         self._boots(signals)
@@ -201,7 +238,7 @@ class Deadline:
 
     def _boots(self, signals: Signals) -> None:
         """How long a boot takes: as the last ones did, and at least as long as one has taken so far."""
-        longest_s = LONGEST_BOOT * max(self._timings.boot_s, 1.0)
+        longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:
                 self._boot_s += 0.5 * (min(took_s, longest_s) - self._boot_s)

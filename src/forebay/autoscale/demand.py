@@ -48,8 +48,9 @@ class StreamDemand:
 
     `reports` gives what there is of them, and `wall_ms` the time. What arrived is the growth of their totals;
     a subtask that was not known begins with what it has. `speed` learns from what is done, given how many
-    replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic: they count as
-    due when the SLO is over, as nobody knows how long they have waited. What leaves the queue arrives in a
+    replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic (None: nothing
+    is known): they count as due when the SLO is over, as nobody knows how long they have waited. Those that
+    wait at first came before, and do not arrive at this time of day. What leaves the queue arrives in a
     subtask, and is heard of from both at different moments: what has left and not arrived yet is taken off
     what arrives later.
     """
@@ -62,7 +63,7 @@ class StreamDemand:
         slo_s: float,
         speed: LearnedSpeed | None = None,
         ready: Callable[[], int] = lambda: 0,
-        queued: Callable[[], Tokens] = Tokens,
+        queued: Callable[[], Tokens | None] = lambda: None,
     ) -> None:
         self._reports = reports
         self._wall_ms = wall_ms
@@ -74,7 +75,7 @@ class StreamDemand:
         self._done: dict[str, Tokens] = {}
         self._before_s: float | None = None
         self._before: tuple[bool, int] = (False, 0)
-        self._queued_before = Tokens()
+        self._queued_before: Tokens | None = None
         self._came = Tokens()
         self._heard_ms: int | None = None
 
@@ -92,10 +93,12 @@ class StreamDemand:
             for part in one.waiting
         ]
         queued = self._queued()
-        if queued.requests > 0:
-            backlog.append(Backlog(self._slo_s, queued))
-        self._came += _change(self._queued_before, queued)
-        self._queued_before = queued
+        if queued is not None:
+            if queued.requests > 0:
+                backlog.append(Backlog(self._slo_s, queued))
+            if self._queued_before is not None:
+                self._came += _change(self._queued_before, queued)
+            self._queued_before = queued
         arrived = _positive(self._came)
         self._came += arrived.times(-1)
         if fresh:
@@ -111,6 +114,7 @@ class StreamDemand:
             running_tokens=sum(one.running_tokens for one in fresh.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
             age_s=math.inf if self._heard_ms is None else max(now_ms - self._heard_ms, 0) / 1000,
+            wall_s=now_ms / 1000,
         )
 
     def _learn(self, now_s: float, done: Tokens, *, waits: bool) -> None:

@@ -13,6 +13,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 DAY_S = 86_400.0
 DAYS = 7
@@ -102,8 +106,35 @@ class Arrivals:
         return found, jumped
 
 
+Rate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class SeasonMemory:
+    """Mean rates by the time of day and of the week, in slots of five minutes; None where nothing is known.
+    `work_s` came in `span_s` of the slot that had not ended."""
+
+    days: Annotated[tuple[Rate | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
+    weeks: Annotated[tuple[Rate | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
+    slot: int | None
+    work_s: Rate
+    span_s: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastMemory:
+    """What of a forecast outlives a restart: how much each of the four erred, and the season.
+
+    Level and trend, and how far the load was above a forecast, are of the last hours: a pause makes them
+    wrong.
+    """
+
+    errors: Annotated[tuple[Rate, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
+    season: SeasonMemory
+
+
 class Season:
-    """Mean rates by the time of day, and of the week once there is one."""
+    """Mean rates by the time of day, and of the week once there is one. Times are of the wall clock."""
 
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
@@ -136,18 +167,38 @@ class Season:
             return None
         return one + share * (other - one)
 
+    def remembers(self) -> SeasonMemory:
+        """All that it has learned, to four digits."""
+        days, weeks = (tuple(map(_rounded, known)) for known in (self._days, self._weeks))
+        return SeasonMemory(days, weeks, self._slot, self._sum, self._span_s)
+
+    def recall(self, memory: SeasonMemory) -> None:
+        """Go on with what was remembered."""
+        self._days, self._weeks = list(memory.days), list(memory.weeks)
+        self._slot, self._sum, self._span_s = memory.slot, memory.work_s, memory.span_s
+
     def _known(self, slot: int) -> float | None:
         day, week = self._days[slot % SLOTS], self._weeks[slot % (SLOTS * DAYS)]
         return day if week is None or day is None else (day + week) / 2
 
 
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else float(f"{rate:.4g}")
+
+
 class Forecast:
-    """The mean rate over the next `window_s`, and how far it may be above what is expected."""
+    """The mean rate over the next `window_s`, and how far it may be above what is expected.
+
+    `wall_ahead_s` is by how much the wall clock is ahead of the clock on which all moments are given; it may
+    be set at any time.
+    """
 
     def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
         self.window_s = window_s
+        self._keep_s = keep_s
         self.arrivals = Arrivals(keep_s)
         self.season = Season()
+        self.wall_ahead_s = 0.0
         self._errors = [0.0] * len(NAMES)
         self._open: deque[tuple[float, tuple[float, ...], float]] = deque()
         self._seen: deque[tuple[float, float]] = deque()
@@ -159,7 +210,7 @@ class Forecast:
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
         """What came between these moments. Also learns from how the forecasts for them turned out."""
         self.arrivals.add(begin_s, end_s, work_s)
-        self.season.add(begin_s, end_s, work_s)
+        self.season.add(begin_s + self.wall_ahead_s, end_s + self.wall_ahead_s, work_s)
         self._count += 1
         self._mean += (work_s / (end_s - begin_s) - self._mean) / min(self._count, 2000)
         while self._open and self._open[0][0] <= end_s:
@@ -169,6 +220,21 @@ class Forecast:
             for at, guess in enumerate(guesses):
                 self._errors[at] += (abs(found - guess) - self._errors[at]) * FADE
             self._remember((found - guesses[best]) / scale, found)
+
+    def remembers(self) -> ForecastMemory:
+        """What outlives a restart."""
+        return ForecastMemory(tuple(self._errors), self.season.remembers())
+
+    def recall(self, memory: ForecastMemory) -> None:
+        """Go on with what was remembered."""
+        self._errors = list(memory.errors)
+        self.season.recall(memory.season)
+
+    def resume(self) -> None:
+        """Nothing is known of what came for a while: it was no time without arrivals. Level and trend begin
+        anew, and forecasts for that time are not judged."""
+        self.arrivals = Arrivals(self._keep_s)
+        self._open.clear()
 
     @property
     def best(self) -> int:
@@ -183,7 +249,8 @@ class Forecast:
             earlier = self.arrivals.mean(now_s - TREND_S, TREND_S)
             trend = (self.arrivals.mean(now_s, TREND_S) - earlier) / TREND_S * min(ahead_s, TREND_S)
         mean = self.arrivals.mean(now_s, MEAN_S)
-        then, here = self.season.rate(now_s + ahead_s), self.season.rate(now_s)
+        wall_s = now_s + self.wall_ahead_s
+        then, here = self.season.rate(wall_s + ahead_s), self.season.rate(wall_s)
         turn = 0.0 if then is None or here is None else then - here
         return tuple(max(each, 0.0) for each in (level, mean, level + trend, level + turn))
 

@@ -49,7 +49,8 @@ class ReplicaOwner(Protocol):
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What is known of the stream: the fields of `Signals` that replicas do not tell. `arrived` is what came
-    since the last demand; `age_s` is how old all of this is, infinite where nothing was ever heard."""
+    since the last demand; `age_s` is how old all of this is, infinite where nothing was ever heard; `wall_s`
+    is the moment by the wall clock."""
 
     backlog: tuple[Backlog, ...] = ()
     arrived: tuple[tuple[str, Tokens], ...] = ()
@@ -57,6 +58,7 @@ class Demand:
     running_tokens: float = 0.0
     kv_usage: float = 0.0
     age_s: float = 0.0
+    wall_s: float | None = None
 
 
 class DemandSource(Protocol):
@@ -137,4 +139,5 @@ def signals_of(now_s: float, counts: ReplicaCounts, demand: Demand) -> Signals:
         running_tokens=demand.running_tokens,
         kv_usage=demand.kv_usage,
         age_s=demand.age_s,
+        wall_s=demand.wall_s,
     )

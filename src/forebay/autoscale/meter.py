@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from forebay.autoscale.base import Tokens
 
@@ -61,6 +64,25 @@ class DemandReport:
         )
 
 
+Mean = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthsMemory:
+    """How many answers came, and means over them: characters of the event `x`, tokens of the prompt `y`,
+    products of the two, tokens of the answer."""
+
+    count: Annotated[int, Field(ge=0)]
+    x: Mean
+    y: Mean
+    xx: Mean
+    xy: Mean
+    output: Mean
+
+
+_MEMORY: TypeAdapter[LengthsMemory] = TypeAdapter(LengthsMemory)
+
+
 class AnswerLengths:
     """Tokens of prompts and answers to come, learned from those that came: a prompt has a fixed part, the
     template, and one that grows with the event."""
@@ -92,6 +114,18 @@ class AnswerLengths:
         ):
             old = getattr(self, name)
             setattr(self, name, old + share * (value - old))
+
+    def remembers(self) -> Mapping[str, object]:
+        """What outlives a restart, for the same model."""
+        return asdict(LengthsMemory(self._count, self._x, self._y, self._xx, self._xy, self.output))
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Go on with what was remembered; nothing, where no answer had come. Raises `ValueError` where it is
+        not that, and is then as it was."""
+        found = _MEMORY.validate_python(memory)
+        if found.count:
+            self._count, self.output = found.count, found.output
+            self._x, self._y, self._xx, self._xy = found.x, found.y, found.xx, found.xy
 
 
 class DemandMeter:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
 from forebay.autoscale.base import ReplicaSpeed, Tokens
 
 ENOUGH_S = 20.0
@@ -10,6 +16,20 @@ MEMORY_S = 300.0
 """Seconds of replicas' time after which what was seen counts for a third."""
 MOST = 1000.0
 """A replica is at most so many times faster or slower than assumed."""
+
+
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedMemory:
+    """Replicas' time that counts, and the work done in it, as long as it was assumed to take."""
+
+    spent_s: Seconds
+    work_s: Seconds
+
+
+_MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)
 
 
 class LearnedSpeed:
@@ -48,6 +68,16 @@ class LearnedSpeed:
                 self._learn(self._idle_s, self._idle_work_s)
             self._idle_s = self._idle_work_s = 0.0
 
+    def remembers(self) -> Mapping[str, object]:
+        """What outlives a restart, for the same assumed speed and the same model."""
+        return asdict(SpeedMemory(self._spent_s, self._work_s))
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        found = _MEMORY.validate_python(memory)
+        self._spent_s, self._work_s = found.spent_s, found.work_s
+        self._correct()
+
     def _learn(self, replicas_s: float, work_s: float) -> None:
         if not self._work_s and not work_s:
             # The first answers are still to come: their replicas have only begun.
@@ -55,5 +85,8 @@ class LearnedSpeed:
         kept = max(0.0, 1 - replicas_s / MEMORY_S)
         self._spent_s = self._spent_s * kept + replicas_s
         self._work_s = self._work_s * kept + work_s
+        self._correct()
+
+    def _correct(self) -> None:
         if self._spent_s >= ENOUGH_S and self._work_s > 0:
             self.factor = min(max(self._spent_s / self._work_s, 1 / MOST), MOST)

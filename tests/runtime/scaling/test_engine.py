@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.harness.clock import ManualClock
 from tests.runtime.scaling.test_processes import Processes
 
 from forebay.autoscale.base import Limits, Timings, Tokens
 from forebay.autoscale.demand import SUFFIX, encode_demand
+from forebay.autoscale.forecast import SLOTS
+from forebay.autoscale.memory import KEEP_S
 from forebay.autoscale.meter import DemandReport, Waiting
 from forebay.autoscale.settings import ScalingSettings
 from forebay.engine.launch import LocalPlaces
+from forebay.runtime.scaling import learned
 from forebay.runtime.scaling.engine import COUNTED_S, GONE_S, SILENT_S, ScaledEngine
+from forebay.runtime.scaling.learned import LEARNED
 from forebay.runtime.scaling.record import COURSE, read_course
 from forebay.runtime.snapshot import Backlog
 
@@ -22,13 +27,13 @@ SETTINGS = ScalingSettings(Limits(0, 2), timings=Timings(interval_s=0.5), answer
 
 
 class Bench:
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(self, folder: Path, clock: ManualClock | None = None, **changes: Any) -> None:
+        self.clock = clock or ManualClock()
         self.folder = folder / "scaling"
         processes: Any = Processes()
         self.engine = ScaledEngine(
-            LocalPlaces(processes, ((0,), (1,))), SETTINGS, self.folder, name="p", model="m", port_base=8100,
-            clock=self.clock, healthy=lambda replica: False, **changes,
+            LocalPlaces(processes, ((0,), (1,))), SETTINGS, self.folder, name="p", port_base=8100,
+            clock=self.clock, **{"model": "m", "healthy": lambda replica: False, **changes},
         )  # fmt: skip
         self.said: list[str] = []
 
@@ -113,3 +118,107 @@ def test_a_replica_that_does_not_get_ready_in_the_time_that_it_is_given_has_fail
     bench.mend()
     assert "was not healthy within 6 s" in bench.said[0]
     assert bench.engine.failed == 1
+
+
+class Stream:
+    """A subtask that answers four records of a thousand tokens each second, and of which more wait."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._done = 0
+
+    def goes_on(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self._done += 4
+            now_ms = self._bench.clock.wall_ms()
+            waiting = (Waiting(now_ms + 10_000, Tokens(3, 3000, 300)),)
+            total = Tokens(self._done, 1000 * self._done, 100 * self._done)
+            report = DemandReport(now_ms, waiting, arrived=total, done=total)
+            (self._bench.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
+            self._bench.mend()
+
+
+def parts(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((bench.folder / LEARNED).read_bytes())["parts"]
+    return found
+
+
+def test_what_a_killed_run_had_learned_is_known_to_the_next(tmp_path: Path) -> None:
+    """The next one may be on a machine that was started anew: its monotonic clock begins with it."""
+    killed = Bench(tmp_path, healthy=lambda replica: True)
+    killed.engine.heard(Backlog(10, 300, 40, 0.0))
+    Stream(killed).goes_on(round(5.5 * KEEP_S))
+    before = parts(killed)
+    assert before["speed"]["work_s"] > 0
+    assert before["record cost"] == {"prompt": 30.0, "output": 4.0}
+    began = Bench(tmp_path, ManualClock(10.0, killed.clock.wall_ms() + 3_600_000), asks_each=False)
+    began.engine.heard(Backlog(10, None, None, 0.0))
+    assert began.mend()["backlog_tokens"] == 340
+    assert began.said == []
+    Stream(began).goes_on(5)
+    began.engine.close()
+    after = parts(began)
+    assert after["speed"] == before["speed"]
+    seasons = [each["policy deadline"]["classes"]["default"]["season"] for each in (before, after)]
+    slot = seasons[0]["slot"]
+    assert seasons[0]["days"][slot % SLOTS] is None
+    # The five minutes that had not ended; an hour in which nothing ran is none in which nothing came.
+    for name in ("days", "weeks"):
+        known = {at: rate for at, rate in enumerate(seasons[1][name]) if rate is not None}
+        assert list(known) == [slot % len(seasons[1][name])]
+        assert known.popitem()[1] > 0
+
+
+def test_a_run_that_ends_keeps_what_it_has_learned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.mend()
+    assert not (bench.folder / LEARNED).exists()
+    bench.engine.close()
+    assert parts(bench)["record cost"] == {"prompt": 30.0, "output": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is no JSON"),
+        (b'{"version": 99}', "expected version 1, found 99"),
+        (b"x" * (2 << 20), "it is larger than"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_said_once_and_replaced(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scaling"
+    folder.mkdir()
+    (folder / LEARNED).write_bytes(content)
+    bench = Bench(tmp_path)
+    for _ in range(3):
+        bench.mend()
+    assert len(bench.said) == 1
+    assert why in bench.said[0]
+    assert str(folder / LEARNED) in bench.said[0]
+    bench.engine.close()
+    assert Bench(tmp_path).said == []
+
+
+def test_what_was_learned_of_another_model_is_not_used(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.engine.close()
+    other = Bench(tmp_path, model="n")
+    other.mend()
+    assert "'m'" in other.said[0]
+    other.engine.heard(Backlog(10, None, None, 0.0))
+    assert other.mend()["backlog_tokens"] == 2 * 10 * 50
+
+
+def test_a_disk_that_takes_nothing_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    bench = Bench(tmp_path)
+    monkeypatch.setattr(learned, "write_atomic", full)
+    Stream(bench).goes_on(round(2 * KEEP_S))
+    bench.engine.close()
+    assert not (bench.folder / LEARNED).exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from forebay.autoscale.base import Tokens
 from forebay.autoscale.demand import SUFFIX, StreamDemand, read_reports
 from forebay.autoscale.loop import ScalingLoop, ScalingStep
+from forebay.autoscale.memory import memory_of
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
@@ -22,6 +23,7 @@ from forebay.files import private_folder
 from forebay.fleet.listing import ScaledReplicas
 from forebay.runtime.inference import Served
 from forebay.runtime.scaling.drain import has_drained, is_idle
+from forebay.runtime.scaling.learned import LearnedFile, RecordCost
 from forebay.runtime.scaling.processes import LocalReplicas
 from forebay.runtime.scaling.record import LISTING, ReplicaStatus, ScalingRecord, scaling_folder
 from forebay.runtime.snapshot import Backlog, Scaling
@@ -41,7 +43,8 @@ class ScaledEngine:
 
     `tick` is to be called several times a second, from one thread; it waits for no replica. The subtasks of
     the job tell their demand in `folder`, and read there which replicas they may send to. `asks_each`: each
-    record leads to a call, so that those that wait cost something before it is known what.
+    record leads to a call, so that those that wait cost something before it is known what. What is learned of
+    seasons, speed, boots and costs is kept in `folder` for the next run.
     """
 
     def __init__(
@@ -65,8 +68,8 @@ class ScaledEngine:
         self._clock = clock or SystemClock()
         self._record = ScalingRecord(folder, name)
         self._say: Callable[[str], None] = lambda words: None
-        self._assumed = settings.answer_tokens if asks_each else 0.0
-        self._queued = Tokens()
+        self._cost = RecordCost(settings.answer_tokens if asks_each else 0.0)
+        self._queued: Tokens | None = None
         self._counted_s = self._looked_s = float("-inf")
         self._submitted_s: float | None = None
         self._told_silence = False
@@ -84,6 +87,8 @@ class ScaledEngine:
             say=self._failed,
         )
         scaler, speed = settings.scaler()
+        memory = memory_of(settings, model, {"record cost": self._cost}, scaler.policy, speed)
+        self._learned = LearnedFile(folder, memory, self._clock.monotonic_s())
         self._reports = {**read_reports(folder)}
         demand = StreamDemand(
             lambda: self._reports,
@@ -116,11 +121,7 @@ class ScaledEngine:
             self._submitted_s = self._clock.monotonic_s()
         if backlog is None:
             return
-        prompt, output = backlog.prompt_tokens, backlog.completion_tokens
-        if prompt is None or output is None:
-            # No answer has come yet that would tell.
-            prompt = output = round(backlog.records * self._assumed)
-        self._queued = Tokens(backlog.records, prompt, output)
+        self._queued = self._cost.tokens(backlog)
         self._counted_s = self._clock.monotonic_s() - backlog.age_s
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
@@ -131,24 +132,30 @@ class ScaledEngine:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
+        while self._learned.problems:
+            say(self._learned.problems.pop(0))
         self._reports = read_reports(self._folder)
         self._forget_gone()
         self._check_silence(now_s)
         self.replicas.look(now_s)
         if self._loop.tick(now_s) is not None:
             self._tell(now_s)
+            with suppress(OSError):
+                self._learned.save_if_due(now_s, self._clock.wall_ms())
 
     def close(self) -> None:
         """The run is over."""
+        with suppress(OSError):
+            self._learned.save(self._clock.wall_ms())
         self._record.end()
 
     def _failed(self, words: str) -> None:
         self._say(words)
 
-    def _waits(self) -> Tokens:
+    def _waits(self) -> Tokens | None:
         """What waits in the topics, where it was counted of late."""
         old = self._clock.monotonic_s() - self._counted_s > COUNTED_S
-        return Tokens() if old else self._queued
+        return None if old else self._queued
 
     def _forget_gone(self) -> None:
         now_ms = self._clock.wall_ms()

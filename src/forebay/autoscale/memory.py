@@ -1,0 +1,102 @@
+"""What scaling has learned, as bytes that outlive a restart: a small JSON document of a known version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from forebay.autoscale.base import Remembers, ScalingPolicy, Speed
+from forebay.autoscale.settings import ScalingSettings
+from forebay.errors import SettingError
+
+VERSION = 1
+MOST_PART_BYTES = 1 << 17
+"""A part that takes more is not kept; a season takes at most a sixth of it."""
+KEEP_S = 60.0
+"""What was learned is kept so often: a kill loses what came since."""
+
+
+class Memory:
+    """Keeps `parts`, by name, those that can remember; the others stay out of it.
+
+    `of` says what they hold for: what was kept with another `of` is not used. Parts may be anybody's code:
+    nothing that one of them does or finds in its memory is raised.
+    """
+
+    def __init__(self, of: Mapping[str, str | float], parts: Mapping[str, object]) -> None:
+        self._of = dict(of)
+        self._parts = {name: part for name, part in parts.items() if isinstance(part, Remembers)}
+        self._saved: dict[str, bytes] = {}
+
+    def save(self, at_ms: int) -> bytes | None:
+        """The document, written at this wall-clock moment; None where nothing was learned since the last."""
+        parts = {name: saved for name, part in self._parts.items() if (saved := _saved(part))}
+        if parts == self._saved:
+            return None
+        self._saved = parts
+        fragments = {name: orjson.Fragment(saved) for name, saved in parts.items()}
+        return orjson.dumps({"version": VERSION, "at_ms": at_ms, "of": self._of, "parts": fragments})
+
+    def recall(self, data: bytes) -> list[str]:
+        """Have each part go on with what it had learned; returns what of the document is not used, and why, a
+        line each."""
+        try:
+            document = _read(data)
+        except SettingError as error:
+            return [str(error)]
+        if document.get("of") != self._of:
+            return [f"it was learned of {str(document.get('of'))[:200]}, and this is {self._of}"]
+        problems = []
+        kept = document.get("parts")
+        for name, part in self._parts.items():
+            if not isinstance(kept, dict) or name not in kept:
+                continue
+            try:
+                part.recall(kept[name])
+            except Exception as error:
+                first = (str(error).splitlines() or [""])[0]
+                problems.append(f"{name}: {type(error).__name__}: {first[:200]}")
+        return problems
+
+
+def memory_of(
+    settings: ScalingSettings, model: str, parts: Mapping[str, object], policy: ScalingPolicy, speed: Speed
+) -> Memory:
+    """That of a policy, of the speed that it goes by, and of other `parts` beside them."""
+    return Memory(holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts})
+
+
+def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
+    """What is learned counts in replicas that serve this model, and in multiples of the assumed speed."""
+    return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
+
+
+def saved_ms(data: bytes) -> int:
+    """When a document was written; below 0 for one that cannot be used."""
+    try:
+        at_ms = _read(data).get("at_ms")
+    except SettingError:
+        return -1
+    return at_ms if isinstance(at_ms, int) else -1
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"it is no JSON: {error}") from None
+    version = document.get("version") if isinstance(document, dict) else None
+    if version != VERSION:
+        raise SettingError(f"expected version {VERSION}, found {str(version)[:20]}")
+    return dict(document)
+
+
+def _saved(part: Remembers) -> bytes:
+    """What the part remembers; nothing where that is none, too much or no JSON."""
+    try:
+        saved = orjson.dumps(dict(part.remembers()))
+    except Exception:
+        return b""
+    return saved if len(saved) <= MOST_PART_BYTES else b""
