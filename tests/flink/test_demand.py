@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
 from forebay.autoscale.base import Limits, Timings, Tokens
@@ -99,7 +100,7 @@ async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
     link = ScalingLink(SETTINGS, str(tmp_path))
-    handler = demand.MeteredHandler(Cached(), client, link, ScalingGauges(), SystemClock())
+    handler = demand.MeteredHandler(Cached(), client, link, ScalingGauges(), SystemClock(), model="m")
     one = item(1)
     handler.accept(one, again=False)
     await handler.answer(one)
@@ -168,6 +169,47 @@ def test_a_wanted_number_that_changes_alone_is_told() -> None:
         demand.publisher(gauges)(wanted)
         gauges.set(gauges.wanted_replicas, 0, None)
     assert told == [1, 0]
+
+
+@pytest.mark.parametrize("folder", [True, False])
+async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
+    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lengths of answers; and where it decides itself, what the policy has learned, and the speed."""
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    monkeypatch.setattr(demand, "KEEP_S", 0.01)
+    link = ScalingLink(SETTINGS, str(tmp_path) if folder else None)
+
+    async def subtask(found: bytes | None, answers: int) -> tuple[ScalingGauges, Tokens]:
+        client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
+        gauges = ScalingGauges()
+        gauges.learned.found = found
+        told = list[bytes | None]()
+        gauges.tell = lambda: told.append(gauges.learned.newest)
+        handler = demand.MeteredHandler(Cached(), client, link, gauges, SystemClock(), model="m")
+        await until(lambda: gauges.learned.found is None and gauges.learned.newest is not None)
+        assert gauges.learned.newest in told
+        for one in [item(number) for number in range(answers)]:
+            handler.accept(one, again=False)
+            await handler.answer(one)
+        before = gauges.learned.newest
+        if answers:
+            await until(lambda: gauges.learned.newest is not before)
+        handler.accept(item(99), again=False)
+        (waiting,) = handler._meter.report(0, running=0).waiting
+        await handler.close()
+        await client.close()
+        return gauges, waiting.tokens
+
+    first, _ = await subtask(None, answers=3)
+    assert first.learned.newest is not None
+    parts = {"lengths"} if folder else {"lengths", "speed", "policy deadline"}
+    assert set(orjson.loads(first.learned.newest)["parts"]) == parts
+    _, expected = await subtask(first.learned.newest, answers=0)
+    # As `Cached` answers.
+    assert expected == Tokens(1, 100, 5)
+    _, unknown = await subtask(b"{", answers=0)
+    assert unknown == Tokens(1, 10, SETTINGS.answer_tokens)
 
 
 async def test_scaling_needs_a_fleet() -> None:

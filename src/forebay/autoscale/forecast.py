@@ -41,7 +41,7 @@ class Arrivals:
     """Work per second over the last while. Work is in replica-seconds, so rates are in busy replicas."""
 
     def __init__(self, keep_s: float) -> None:
-        self._keep_s = keep_s
+        self.keep_s = keep_s
         self._ends: list[float] = []
         self._sums: list[float] = []
         self._noise = 0.0
@@ -59,7 +59,7 @@ class Arrivals:
         change = (work_s - self._last) ** 2 / 2
         self._noise += (change - self._noise) * FADE
         self._last, self._step_s = work_s, end_s - begin_s
-        if len(self._ends) > 256 and self._ends[len(self._ends) // 2] < end_s - self._keep_s:
+        if len(self._ends) > 256 and self._ends[len(self._ends) // 2] < end_s - self.keep_s:
             half = len(self._ends) // 2
             base = self._sums[half]
             self._ends = self._ends[half:]
@@ -195,7 +195,6 @@ class Forecast:
 
     def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
         self.window_s = window_s
-        self._keep_s = keep_s
         self.arrivals = Arrivals(keep_s)
         self.season = Season()
         self.wall_ahead_s = 0.0
@@ -233,7 +232,7 @@ class Forecast:
     def resume(self) -> None:
         """Nothing is known of what came for a while: it was no time without arrivals. Level and trend begin
         anew, and forecasts for that time are not judged."""
-        self.arrivals = Arrivals(self._keep_s)
+        self.arrivals = Arrivals(self.arrivals.keep_s)
         self._open.clear()
 
     @property

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from forebay.autoscale.demand import SUFFIX, StreamDemand, encode_demand
 from forebay.autoscale.loop import ScalingLoop
-from forebay.autoscale.meter import DemandMeter, DemandReport
+from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
+from forebay.autoscale.meter import AnswerLengths, DemandMeter, DemandReport
 from forebay.autoscale.published import PublishedReplicas
 from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock
@@ -51,11 +52,19 @@ class MeteredHandler:
 
     With a folder, the report goes there as a file of its own, which is gone after `close`. Without one, a
     scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
-    them by a hash. What it wants, what waits and when it is due go to `gauges`.
+    them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
+    learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
     """
 
     def __init__(
-        self, handler: Handler, client: FleetClient, link: ScalingLink, gauges: ScalingGauges, clock: Clock
+        self,
+        handler: Handler,
+        client: FleetClient,
+        link: ScalingLink,
+        gauges: ScalingGauges,
+        clock: Clock,
+        *,
+        model: str,
     ) -> None:
         self._handler = handler
         self._client = client
@@ -65,6 +74,8 @@ class MeteredHandler:
         self._meter = DemandMeter(link.settings.slo_s, link.settings.answer_tokens)
         self._sight = Sight()
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
+        self._memory = _memory(link, model, self._meter.lengths, self._loop)
+        self._kept_s = clock.monotonic_s()
         name = f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
@@ -107,6 +118,9 @@ class MeteredHandler:
 
     async def _report(self) -> None:
         client, now_ms = self._client, self._clock.wall_ms()
+        found = self._gauges.learned.take()
+        for why in [] if found is None else self._memory.recall(found):
+            log.warning("what scaling had learned is not used: %s", why)
         report = self._meter.report(
             now_ms,
             running=client.in_flight,
@@ -123,9 +137,27 @@ class MeteredHandler:
             wanted = self._gauges.wanted_replicas
         due_s = None if not report.waiting else (report.waiting[0].due_ms - now_ms) // 1000
         self._gauges.set(wanted, math.ceil(report.backlog_tokens), due_s)
+        self._keep(now_ms)
         if self._path is not None:
             data = encode_demand(report)
             await asyncio.get_running_loop().run_in_executor(None, _replace, self._path, data)
+
+    def _keep(self, now_ms: int) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._kept_s < KEEP_S:
+            return
+        self._kept_s = now_s
+        data = self._memory.save(now_ms)
+        if data is not None:
+            self._gauges.learned.newest = data
+            self._gauges.tell()
+
+
+def _memory(link: ScalingLink, model: str, lengths: AnswerLengths, loop: ScalingLoop | None) -> Memory:
+    if loop is None:
+        return Memory(holds_for(link.settings, model), {"lengths": lengths})
+    scaler = loop.scaler
+    return memory_of(link.settings, model, {"lengths": lengths}, scaler.policy, scaler.speed)
 
 
 def _replace(path: Path, data: bytes) -> None:

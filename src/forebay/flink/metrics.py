@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from forebay.flink.learned import LearnedMail
 from forebay.records import Completion
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ NOTHING_DUE_S = 10_000_000
 
 class ScalingGauges:
     """What a pipeline whose replicas are scaled tells of that. Set by the event loop, which calls `tell` if
-    something changed; read by the operator's thread."""
+    something changed; read by the operator's thread. `learned`: what is to outlive a restart."""
 
     def __init__(self) -> None:
         self.wanted_replicas: int | None = None
@@ -89,6 +90,7 @@ class ScalingGauges:
         self.next_deadline_s = NOTHING_DUE_S
         self.changed = True
         self.tell: Callable[[], None] = lambda: None
+        self.learned = LearnedMail()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
         """What holds now: replicas wanted (None: nothing was decided yet), tokens that wait, and in how many

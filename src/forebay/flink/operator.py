@@ -27,6 +27,7 @@ from forebay.codec import decode, encode
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
+from forebay.flink.learned import LEARNED, LearnedState
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
@@ -150,6 +151,10 @@ class InferenceOperator(KeyedProcessFunction):
         self._seen_ms = EARLIEST_MS
         for key, ctx in self._keys():
             self._recover(key, ctx)
+        self._learned: LearnedState | None = None
+        if self._counts.scaling is not None:
+            self._learned = LearnedState(open_store(LEARNED), self._counts.scaling.learned)
+            self._learned.restore(self._with_learned)
         self._metrics.tell_oldest()
 
     def close(self) -> None:
@@ -189,6 +194,9 @@ class InferenceOperator(KeyedProcessFunction):
             self._early = False
             for key in self._wakes.each(self._calls.ready()):
                 yield from self._look_after(self._shards[key], ctx)
+            if self._learned is not None:
+                for _ in self._wakes.each(self._learned.place(self._shards)):
+                    self._learned.write()
             self._metrics.flush_if_due(self._clock.monotonic_s())
             return
         key = ctx.get_current_key()
@@ -210,6 +218,13 @@ class InferenceOperator(KeyedProcessFunction):
         if self.event_time:
             yield from self._beat(ctx)
         self._arm(shard, ctx)
+
+    def _with_learned(self) -> Iterator[int]:
+        """The shards that hold what scaling has learned; the last one given is in hand."""
+        for key, ctx in held_keys(self._context, LEARNED):
+            if key not in self._shards:
+                self._recover(key, ctx)
+            yield key
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         """Take up a shard in this run: issue again what a checkpoint left in its state."""

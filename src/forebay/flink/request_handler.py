@@ -349,4 +349,5 @@ def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCount
     if not isinstance(handler.engine, FleetEngine):
         raise SettingError("scaling: expected a fleet as the engine, found another one")
     counts.scaling = ScalingGauges()
-    return MeteredHandler(handler, handler.engine.client, call.scaling, counts.scaling, clock)
+    client = handler.engine.client
+    return MeteredHandler(handler, client, call.scaling, counts.scaling, clock, model=call.model)

@@ -1,0 +1,71 @@
+"""What scaling has learned, in the state of one of a subtask's shards, where a restore finds it.
+
+The event loop learns, and the operator's thread has the state: between them lies a `LearnedMail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from forebay.autoscale.memory import saved_ms
+from forebay.stateful.machine import Store
+
+LEARNED = "learned"
+"""The name of the state."""
+NAME = "scaling"
+
+
+class LearnedMail:
+    """`found`: what a restore found, for the event loop, which takes it out. `newest`: what is to be kept,
+    for the operator's thread."""
+
+    def __init__(self) -> None:
+        self.found: bytes | None = None
+        self.newest: bytes | None = None
+
+    def take(self) -> bytes | None:
+        """What a restore found, once."""
+        found, self.found = self.found, None
+        return found
+
+
+class LearnedState:
+    """Keeps what `mail` has in `store`, under one key of the subtask's. For the operator's thread.
+
+    It is written when the operator is woken, as that is when a key can be chosen. After a restore at another
+    parallelism a subtask may find several, or none: the newest counts, the others are removed, and without
+    one it is learned anew.
+    """
+
+    def __init__(self, store: Store, mail: LearnedMail) -> None:
+        self._store = store
+        self._mail = mail
+        self._key: int | None = None
+        self._written: bytes | None = None
+
+    def restore(self, keys: Callable[[], Iterable[int]]) -> None:
+        """Hand the event loop what the state holds. `keys` gives those with state; the one that it gave last
+        is in hand."""
+        newest_ms = -2
+        for key in keys():
+            data = self._store.get(NAME) or b""
+            if (at_ms := saved_ms(data)) > newest_ms:
+                newest_ms, self._key, self._mail.found = at_ms, key, data
+        for key in keys():
+            if key != self._key:
+                self._store.remove(NAME)
+
+    def place(self, shards: Iterable[int]) -> Iterable[int]:
+        """The key under which to `write` now, one of `shards`; nothing where there is nothing to write."""
+        if self._mail.newest is None or self._mail.newest is self._written:
+            return ()
+        if self._key is None:
+            self._key = next(iter(shards), None)
+        return () if self._key is None else (self._key,)
+
+    def write(self) -> None:
+        """Keep the newest, under the key in hand."""
+        newest = self._mail.newest
+        if newest is not None:
+            self._store.put(NAME, newest)
+            self._written = newest

@@ -1,0 +1,163 @@
+"""What scaling has learned rests in the operator's state, and a restore finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.autoscale.memory import Memory, saved_ms
+from forebay.flink import infer as infer_module
+from forebay.flink.learned import NAME, LearnedMail, LearnedState
+from forebay.flink.metrics import InferenceCounters, ScalingGauges
+from forebay.flink.request_pool import Handler
+from forebay.records import KeyedEvent, Result, Usage
+from forebay.stateful.machine import DictStore
+from forebay.testing.waiting import wait_until
+
+
+class Number:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def remembers(self) -> Mapping[str, object]:
+        return {"value": self.value}
+
+    def recall(self, memory: Mapping[str, object]) -> None: ...
+
+
+def document(at_ms: int) -> bytes:
+    data = Memory({"model": "m"}, {"number": Number(at_ms)}).save(at_ms)
+    assert data is not None
+    return data
+
+
+class Shards:
+    """State by key; the key in hand."""
+
+    def __init__(self, held: Mapping[int, bytes]) -> None:
+        self.by_key = {key: DictStore({NAME: data}) for key, data in held.items()}
+        self.key = -1
+
+    def keys(self) -> Iterator[int]:
+        for key in [key for key, store in self.by_key.items() if store]:
+            self.key = key
+            yield key
+
+    def get(self, key: str) -> bytes | None:
+        return self.by_key[self.key].get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self.by_key.setdefault(self.key, DictStore()).put(key, value)
+
+    def remove(self, key: str) -> None:
+        self.by_key[self.key].remove(key)
+
+    def items(self) -> Any:
+        raise AssertionError("nobody asks for all")
+
+
+def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes | None]:
+    """What is held by key, after a wake with these shards taken up."""
+    for shards.key in state.place(taken):
+        state.write()
+    return {key: store.get(NAME) for key, store in shards.by_key.items() if store}
+
+
+def test_the_newest_of_several_counts_and_is_kept_where_it_lies() -> None:
+    """As of subtasks that are one now."""
+    shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), LearnedMail()
+    state = LearnedState(shards, mail)
+    state.restore(shards.keys)
+    assert (mail.take(), mail.take()) == (document(3), None)
+    assert written(state, shards, 4, 7, 9) == {7: document(3)}
+    mail.newest = document(5)
+    assert written(state, shards, 4, 7, 9) == {7: document(5)}
+    # What is written is not written again.
+    assert list(state.place((4, 7, 9))) == []
+
+
+def test_without_one_it_is_kept_with_the_first_shard_that_there_is() -> None:
+    shards, mail = Shards({}), LearnedMail()
+    state = LearnedState(shards, mail)
+    state.restore(shards.keys)
+    assert mail.take() is None
+    mail.newest = document(1)
+    assert written(state, shards) == {}
+    assert written(state, shards, 5, 6) == {5: document(1)}
+
+
+@pytest.mark.parametrize("other", [{}, {2: document(1)}])
+def test_one_that_cannot_be_read_gives_way_to_one_that_can(other: Mapping[int, bytes]) -> None:
+    shards, mail = Shards({1: b"\x80no memory", **other}), LearnedMail()
+    LearnedState(shards, mail).restore(shards.keys)
+    # Alone it is handed on: who recalls it says what is wrong.
+    assert mail.take() == (other.get(2) or b"\x80no memory")
+    assert len(list(shards.keys())) == 1
+
+
+@dataclass(frozen=True)
+class OpenLearning:
+    """Opens a `Learning`, in place of what opens a handler for `call`. Picklable."""
+
+    call: Any
+
+    async def __call__(self, counts: InferenceCounters) -> Handler:
+        counts.scaling = ScalingGauges()
+        return Learning(counts.scaling, Path(self.call.engine.folder))
+
+
+class Learning:
+    """Answers at once, and has learned the number of the event that it answered last. What subtasks found
+    after a restore is in the file `found`, a line each."""
+
+    def __init__(self, gauges: ScalingGauges, folder: Path) -> None:
+        self._gauges = gauges
+        self._folder = folder
+
+    def accept(self, item: KeyedEvent, *, again: bool) -> None: ...
+
+    async def answer(self, item: KeyedEvent) -> Result:
+        found = self._gauges.learned.take()
+        if found is not None:
+            with (self._folder / "found").open("ab") as file:
+                file.write(found + b"\n")
+        number = int(str(item.event.fields["n"]))
+        self._gauges.learned.newest = document(number)
+        self._gauges.tell()
+        return Result(item.id, item.key, item.event.fields, "x", Usage(1, 1), 1, item.read_ms, 0.0, 0.0)
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.flink
+def test_a_job_that_is_stopped_and_restored_finds_what_it_had_learned(
+    make_runs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the state of a version without it is restored; then that of one subtask by two, and by one."""
+    runs = make_runs(follow=True, capacity=4, keyed=True)
+
+    def go_on(total: int, **settings: Any) -> list[int]:
+        """Answer events up to `total`; gives the number of each memory that was found on the way."""
+        (runs.folder / "found").unlink(missing_ok=True)
+        runs.feed({"n": n, "text": "x", "key": f"k{n}"} for n in range(total - 40, total))
+        job = runs.start(**settings)
+        wait_until(lambda: len(runs.results()) >= total)
+        runs.await_checkpoint(job)
+        runs.stop(job)
+        found = runs.folder / "found"
+        return [saved_ms(line) for line in found.read_bytes().splitlines()] if found.exists() else []
+
+    go_on(40)
+    monkeypatch.setattr(infer_module, "OpenRequestHandler", OpenLearning)
+    assert go_on(80, restore=True) == []
+    (first,) = go_on(120, restore=True, parallelism=2)
+    assert 40 <= first < 80
+    (second,) = go_on(160, restore=True)
+    assert 80 <= second < 120
+    assert sorted(result["fields"]["n"] for result in runs.results()) == list(range(160))
+    assert orjson.loads(document(7))["at_ms"] == 7
