@@ -51,8 +51,8 @@ def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
     [
         # A result stands for many records: they are through once their calls are.
         ({"type": "sessions"}, Backlog(30, 150, 30, 0.0)),
-        # It asks about what it finds: of what a record costs nothing is known.
-        ({"type": "trends"}, Backlog(30, None, None, 0.0)),
+        # It asks about what it finds: all that it asked, over all that was read.
+        ({"type": "trends"}, Backlog(30, 60, 12, 0.0)),
     ],
 )
 def test_of_an_application_no_result_stands_for_a_record(
@@ -68,12 +68,30 @@ def test_of_an_application_no_result_stands_for_a_record(
     now = replace(NOW, accepted=115, in_flight=10, pending=5, dead_letters=0)
     job: Any = None
     with lag_watched(parse_spec(document), job, restored=False, clock=ManualClock()) as last:
-        last.set(30)
+        last.set(30, read=250)
         # What was taken in has cost nothing until the first answer.
         assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == Backlog(
             30, None, None, 0.0
         )
         assert last.backlog(now) == backlog
+
+
+def test_what_topics_and_trends_cost_is_added_up_over_restarts_of_the_job() -> None:
+    last = LastCount(ManualClock(), None)
+
+    def expected(records: int, read: int, prompt: int, completion: int) -> tuple[int | None, int | None]:
+        last.set(records, read)
+        found = last.backlog(Snapshot(0.0, "RUNNING", prompt_tokens=prompt, completion_tokens=completion))
+        assert found is not None
+        assert found.records == records
+        return found.prompt_tokens, found.completion_tokens
+
+    assert expected(100, 200, 0, 0) == (None, None)
+    assert expected(100, 400, 800, 40) == (200, 10)
+    # The job has restarted, and its counts with it: until it has asked again, what it asked before counts.
+    assert expected(100, 400, 0, 0) == (200, 10)
+    assert expected(100, 500, 200, 10) == (200, 10)
+    assert expected(100, 1000, 200, 10) == (100, 5)
 
 
 def spec(folder: Path, **changes: Any) -> Any:
@@ -95,6 +113,8 @@ def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
     begun, over = threading.Event(), threading.Event()
 
     class Probe:
+        read = 0
+
         def __init__(self, *arguments: object, **more: object) -> None:
             pass
 

@@ -45,6 +45,28 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> Backlog:
     )
 
 
+class SpentInAll:
+    """What records have cost where no question is about a single one: all tokens, over all records that the
+    source has read. Both are added up over restarts of the job, which reads records again and asks again."""
+
+    def __init__(self) -> None:
+        self._before = self._sum = Spent()
+
+    def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
+        """Given the records read over all starts, and the tokens since the last one. Nothing before the first
+        answer: what was read has cost nothing yet."""
+        before, total = self._before, self._sum
+        again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
+        since = Spent() if again else before
+        self._before = Spent(read, prompt_tokens, completion_tokens)
+        self._sum = Spent(
+            read,
+            total.prompt_tokens + prompt_tokens - since.prompt_tokens,
+            total.completion_tokens + completion_tokens - since.completion_tokens,
+        )
+        return self._sum if self._sum.prompt_tokens else Spent()
+
+
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """Replicas that a run starts and stops: how many serve, start, drain and are wanted, and why that number

@@ -22,7 +22,7 @@ from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, Runnin
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
-from forebay.runtime.snapshot import Backlog, Snapshot, Spent, estimate
+from forebay.runtime.snapshot import Backlog, Snapshot, Spent, SpentInAll, estimate
 from forebay.s3.location import Location
 
 POLL_S = 0.5
@@ -256,33 +256,32 @@ def taken_records(now: Snapshot) -> int:
     return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
 
 
-def unknown_records(now: Snapshot) -> int:
-    """The same where an application finds by itself what to ask about: questions are counted, not records."""
-    return 0
-
-
 class LastCount:
     """The newest count of what waits, written by one thread and read by another. `done` says how many records
-    have cost what a snapshot says of tokens; 0 where that is not known."""
+    have cost what a snapshot says of tokens; 0 where that is not known. None: an application finds by itself
+    what to ask about, so that a snapshot counts questions, and records are those that the source has read."""
 
-    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] = answered_records) -> None:
+    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
         self._clock = clock
         self._done = done
-        self._counted: tuple[int, float] | None = None
+        self._counted: tuple[int, int, float] | None = None
         self._spent = Spent()
+        self._in_all = SpentInAll()
 
-    def set(self, records: int) -> None:
-        self._counted = (records, self._clock.monotonic_s())
+    def set(self, records: int, read: int = 0) -> None:
+        """So many wait; so many were read, as `LagProbe.read`."""
+        self._counted = (records, read, self._clock.monotonic_s())
 
     def backlog(self, now: Snapshot) -> Backlog | None:
         """What waits, with the tokens that it will take by what `now` says of those before; None before the
         first count. After a restart, until one more record is through, the mean from before it counts."""
-        done = self._done(now)
-        if done:
+        if self._done is not None and (done := self._done(now)):
             self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
         if self._counted is None:
             return None
-        records, at_s = self._counted
+        records, read, at_s = self._counted
+        if self._done is None:
+            self._spent = self._in_all.add(read, now.prompt_tokens, now.completion_tokens)
         return estimate(records, self._spent, self._clock.monotonic_s() - at_s)
 
 
@@ -295,9 +294,10 @@ def lag_watched(
     Counting is done on a thread of its own, which asks Kafka and Flink and waits for neither longer than
     their clients' time-outs; a count that fails leaves the last one, which grows old.
     """
-    application, done = spec.application, answered_records
+    application = spec.application
+    done: Callable[[Snapshot], int] | None = answered_records
     if application is not None:
-        done = unknown_records if application.own_clock else taken_records
+        done = None if application.own_clock else taken_records
     last, ended = LastCount(clock or SystemClock(), done), threading.Event()
     if not isinstance(spec.source, KafkaSource):
         yield last
@@ -310,7 +310,8 @@ def lag_watched(
             try:
                 with kafka_admin(source.cluster) as admin:
                     while not ended.is_set():
-                        last.set(probe.count(admin))
+                        waits = probe.count(admin)
+                        last.set(waits, probe.read)
                         ended.wait(COUNT_EVERY_S)
             except (LaunchError, KafkaRefused):
                 ended.wait(COUNT_EVERY_S)

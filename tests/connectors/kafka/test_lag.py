@@ -92,6 +92,33 @@ def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
     assert probe.count(admin) == 3
 
 
+def test_what_the_job_has_taken_is_added_up_and_what_a_restart_takes_again_counts_again() -> None:
+    answers, said = Answers((Place("a", 0, 6),)), dict[str, float]()
+    config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g")
+    probe = LagProbe(config, lambda: said, restored=True)
+    admin: Any = answers
+
+    def read(**partitions: int) -> int:
+        said.clear()
+        said.update({metric("a", int(name[1:])): float(last) for name, last in partitions.items()})
+        probe.count(admin)
+        return probe.read
+
+    # Nothing was taken yet: the one goes on at 6, the other begins at 4.
+    assert read() == 0
+    assert read(p0=7) == 2
+    assert read(p0=9, p1=5) == 6
+    # Nothing is told for a while; then both were set back by a restart, of which one has gone on.
+    assert read() == 6
+    assert read(p0=6, p1=8) == 9
+    assert read(p0=9, p1=8) == 12
+    # Of one that came later it is not known where it began.
+    more = answers.ends
+    answers.ends = lambda topics: (*more(topics), Place("a", 7, 200))  # type: ignore[method-assign]
+    assert read(p0=9, p1=8, p7=100) == 12
+    assert read(p0=9, p1=8, p7=103) == 15
+
+
 def test_a_pattern_takes_whole_names() -> None:
     answers = Answers()
     assert waits(answers, topics=(), pattern="a.?") == 40

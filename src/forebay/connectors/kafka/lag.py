@@ -75,6 +75,10 @@ class LagProbe:
         self._metrics = metrics
         self._commits = restored or source.start == "committed"
         self._begins: tuple[Place, ...] | None = None
+        self._taken: dict[tuple[str, int], int] = {}
+        self.read = 0
+        """Records that the job has taken, as far as counts have seen it; what a restart took again counts
+        again. They are counted in offsets, like those that wait."""
 
     def count(self, admin: KafkaAdmin) -> int:
         """The records that wait now; blocks for a few calls.
@@ -97,7 +101,18 @@ class LagProbe:
             start = self._source.start
             self._begins = admin.offsets(topics, "earliest" if start == "committed" else start)
         committed = admin.committed(self._source.group) if self._commits and self._source.group else ()
-        return lag(ends, first_known(places(self._metrics(), ends), committed, self._begins))
+        said = places(self._metrics(), ends)
+        self._note(said, first_known(committed, self._begins))
+        return lag(ends, first_known(said, committed, self._begins))
+
+    def _note(self, said: Iterable[Place], begins: Iterable[Place]) -> None:
+        if not self._taken:
+            self._taken = {(place.topic, place.partition): place.offset for place in begins}
+        for place in said:
+            at = (place.topic, place.partition)
+            # One that goes back was restored. Of one that came later, it is not known where it began.
+            self.read += max(place.offset - self._taken.get(at, place.offset), 0)
+            self._taken[at] = place.offset
 
     def _topics(self, admin: KafkaAdmin) -> tuple[str, ...]:
         if self._source.pattern is None:
