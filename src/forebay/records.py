@@ -220,10 +220,17 @@ class ReplicaLoad:
     kv_cache_usage: float | None = None
 
 
+KvHandover = Literal["transferred", "no_server", "prefill_failed", "no_kv_cache", "decode_failed"]
+"""How an answer came about where there are servers for prefill: decoded with the KV cache that one of them
+handed over, or prefilled where it was decoded, because none of them worked, the prefill failed, it gave no KV
+cache, or the request's first decoding failed: then the KV cache may have expired or been refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A finished answer. `replica` is the address of who gave it, None where that is not known. `kv_transfer`
-    is where another replica finds the KV cache of the prompt, in the engine's own words; None: nowhere."""
+    is where another replica finds the KV cache of the prompt, in the engine's own words; None: nowhere.
+    `handover` is None where there are no servers for prefill."""
 
     text: str
     finish_reason: str | None
@@ -232,6 +239,7 @@ class Completion:
     load: ReplicaLoad | None = None
     replica: str | None = None
     kv_transfer: Mapping[str, JSON] | None = None
+    handover: KvHandover | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
-from forebay.runtime.snapshot import Backlog, Snapshot
+from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
@@ -58,6 +58,13 @@ def test_the_line_and_the_end_say_what_limits() -> None:
 )
 def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None:
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
+
+
+def test_the_line_says_how_many_prompts_fell_back() -> None:
+    now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
+    assert "prefilled" not in line_of(now, 0.0)
+    fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
+    assert " · prefilled where decoded 3" in line_of(fell_back, 0.0)
 
 
 def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:

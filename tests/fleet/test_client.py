@@ -523,3 +523,29 @@ async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
         said = why()[fakes.replicas[0].url]
         assert len(said) < 1000
         assert said.isprintable()
+
+
+def test_how_many_may_get_requests_is_told_when_it_is_known_and_when_it_changes() -> None:
+    async def main() -> None:
+        a, b = Unheard(), Unheard()
+        inside = {"http://a:1": a, "http://b:1": b}
+        config = FleetConfig(FixedReplicas(tuple(inside)), model="m")
+        clock = LoopClock(asyncio.get_running_loop())
+        client = FleetClient(config, clock=clock, connect=inside.__getitem__)
+        told: list[int] = []
+        client.on_usable = told.append
+        client.watch()
+        await asyncio.sleep(2.0)
+        assert told == [], "nobody knows yet"
+        for each in (a, b):
+            each.speaks.set()
+        await asyncio.sleep(2.0)
+        assert told == [2]
+        for each, left in ((a, 1), (b, 0)):
+            each.down = True
+            await asyncio.sleep(10.0)
+            assert told[-1] == left
+        assert told == [2, 1, 0]
+        await client.close()
+
+    run_virtual(main())

@@ -283,6 +283,40 @@ def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
+def test_each_answer_says_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
+    async def main() -> None:
+        async with pools(each=1) as both:
+            assert (await both.answer(request(0))).handover == "transferred"
+            both.prefill[0].script = replace(SCRIPT, gives_kv_cache=False)
+            assert (await both.answer(request(1))).handover == "no_kv_cache"
+            both.prefill[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
+            assert (await both.answer(request(2))).handover == "prefill_failed"
+            both.prefill[0].script = SCRIPT
+            both.decode[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
+            with pytest.raises(ServerFault):
+                await both.engine.complete(request(3), timeout_s=10.0)
+            both.decode[0].script = SCRIPT
+            assert (await both.answer(request(3))).handover == "decode_failed"
+            await both.prefill[0].stop()
+            assert (await both.answer(request(4))).handover == "no_server"
+            assert isinstance(both.engine, DisaggregatedEngine)
+            none_prefills = both.engine._none_prefills
+            await until(none_prefills)
+            assert (await both.answer(request(5))).handover == "no_server"
+
+    asyncio.run(main())
+
+
+def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
+    async def main() -> None:
+        async with FakeReplica(SCRIPT) as replica:
+            engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
+            assert (await engine.complete(request(0), timeout_s=10.0)).handover is None
+            await engine.close()
+
+    asyncio.run(main())
+
+
 def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
     async def main() -> None:
         async with pools() as both:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
@@ -10,15 +11,17 @@ from forebay.flink.metrics import (
     COUNTERS,
     FLUSH_S,
     GAUGES,
+    KV_COUNTERS,
     NOTHING_DUE_S,
     NOTHING_READ_MS,
+    REPLICAS,
     WINDOW_S,
     FlinkMetrics,
     InferenceCounters,
     OperatorLoad,
     ScalingGauges,
 )
-from forebay.records import Completion, Timing, Usage
+from forebay.records import Completion, KvHandover, Timing, Usage
 
 
 class Number:
@@ -69,8 +72,9 @@ class Load:
         return self.now
 
 
-def completion(tokens: tuple[int, int, int]) -> Completion:
-    return Completion(text="", finish_reason=None, usage=Usage(*tokens), timing=Timing(0.0, 1.0))
+def completion(tokens: tuple[int, int, int], handover: KvHandover | None = None) -> Completion:
+    usage, timing = Usage(*tokens), Timing(0.0, 1.0)
+    return Completion(text="", finish_reason=None, usage=usage, timing=timing, handover=handover)
 
 
 def test_what_is_counted_reaches_the_group_forebay_once() -> None:
@@ -147,6 +151,33 @@ def test_what_scaling_tells_is_flushed_at_once_and_a_wanted_number_not_before_it
     metrics.flush_if_due(100.1)
     found = group.groups["forebay"].values()
     assert [found[name] for name in ("wanted_replicas", "backlog_tokens", "next_deadline_s")] == [2, 1500, -3]
+
+
+@pytest.mark.parametrize("handover", get_args(KvHandover))
+def test_each_way_to_prefill_elsewhere_or_not_has_a_counter(handover: KvHandover) -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    counts.answered(completion((0, 0, 0), handover))
+    counts.answered(completion((0, 0, 0)))
+    metrics.flush(1.0)
+    values = group.groups["forebay"].values()
+    assert {name: values[name] for name in KV_COUNTERS.values() if values[name]} == {KV_COUNTERS[handover]: 1}
+
+
+def test_the_number_of_replicas_is_flushed_at_once_and_not_before_it_is_known() -> None:
+    group, counts, told = Group(), InferenceCounters(), list[str]()
+    metrics = FlinkMetrics(group, counts, Load())
+    metrics.told_by(lambda: told.append("woken"))
+    metrics.flush(100.0)
+    assert REPLICAS not in group.groups["forebay"].values(), "0 would be an outage"
+    for _ in range(2):
+        counts.replicas.set(0)
+    assert told == ["woken"]
+    metrics.flush_if_due(100.1)
+    assert group.groups["forebay"].values()[REPLICAS] == 0
+    counts.replicas.set(2)
+    metrics.flush_if_due(100.2)
+    assert group.groups["forebay"].values()[REPLICAS] == 2
 
 
 def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import sqlite3
 from dataclasses import replace
@@ -17,6 +18,9 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.disaggregated import engine_factory
+from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
 from forebay.records import (
@@ -34,6 +38,7 @@ from forebay.records import (
 )
 from forebay.testing.answers import echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 
 FAST = RetryPolicy(base_s=0.001, max_backoff_s=0.001)
@@ -320,3 +325,28 @@ async def test_a_call_can_be_sent_to_a_cluster() -> None:
     opened = await pickle.loads(pickle.dumps(OpenRequestHandler(plan)))(InferenceCounters())
     assert isinstance(await opened.answer(item()), Result)
     await opened.close()
+
+
+async def test_two_pools_tell_what_was_handed_over_and_how_many_decode() -> None:
+    script = ReplicaScript(models=("m",), delay=Fixed(0.0))
+    async with FakeReplica(script) as prefills, FakeReplica(script) as decodes:
+        engine = engine_factory(FleetConfig(FixedReplicas((decodes.url,)), model="m"), [prefills.url])()
+        counts = InferenceCounters()
+        found = await answer(item(), call(engine), counts)
+        assert isinstance(found, Result)
+        assert (counts.kv_transfers, counts.kv_fallbacks_no_server) == (1, 0)
+
+
+async def test_a_fleet_tells_how_many_may_get_requests() -> None:
+    script = ReplicaScript(models=("m",), delay=Fixed(0.0))
+    async with FakeReplica(script) as prefills, FakeReplica(script) as one, FakeReplica(script) as other:
+        fleet = FleetConfig(FixedReplicas((one.url, other.url)), model="m")
+        for factory in (engine_factory(fleet), engine_factory(fleet, [prefills.url])):
+            counts, told = InferenceCounters(), asyncio.Event()
+            counts.replicas.tell = told.set
+            handler = RequestHandler(call(factory()), counts)
+            await handler.answer(item())
+            while counts.replicas.usable != 2:
+                told.clear()
+                await asyncio.wait_for(told.wait(), 60.0)
+            await handler.close()

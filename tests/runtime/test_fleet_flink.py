@@ -43,6 +43,9 @@ def test_prefill_and_decode_apart(pipelines: Any, flink_logs: Path, replicas: li
     assert len(taken) >= last.results
     assert set(taken) == {1}
     assert not prefills.report().kv_reads
+    assert last.kv_transfers is not None
+    assert last.kv_transfers.transferred >= 100
+    assert last.kv_transfers.fallbacks == 0
 
 
 def test_a_replica_that_dies_in_mid_stream_costs_no_record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
 from forebay.runtime.reports import Look
-from forebay.runtime.snapshot import Backlog, Snapshot
+from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot
 from forebay.runtime.watch import LastCount, Rests, StopRequests, lag_watched, watch_until_end
 from forebay.testing.waiting import wait_until
 
@@ -245,7 +245,8 @@ class Job:
     id = "a"
     rest: Any = None
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, **counts: float) -> None:
+        self._counts = counts
         self.looks: list[int] = []
         self.drained: list[int] = []
         self.round = -1
@@ -269,20 +270,35 @@ class Job:
         return 1
 
     def counts(self) -> dict[str, float]:
-        return {"accepted": 8, "results": 8}
+        return {"accepted": 8, "results": 8, **self._counts}
 
     def drain(self, savepoints: Path) -> None:
         self.drained.append(self.round)
 
 
+def test_what_was_handed_over_is_told_once_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[KvTransfers | None] = []
+    for counts in ({}, {"kv_transfers": 5.0, "kv_fallbacks_no_server": 2.0, "kv_fallbacks_no_kv_cache": 1.0}):
+        watched(Job(3, **counts), monkeypatch, seen=lambda now: found.append(now.kv_transfers))
+    assert found[0] is None
+    assert found[-1] == KvTransfers(transferred=5, no_server=2, no_kv_cache=1)
+    assert found[-1].fallbacks == 3
+
+
 def watched(
-    job: Job, monkeypatch: pytest.MonkeyPatch, *, drain_at: int = -1, **more: Any
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    drain_at: int = -1,
+    seen: Callable[[Snapshot], object] = lambda now: None,
+    **more: Any,
 ) -> list[tuple[int, str]]:
     """What was told of the job, with the round; the run is asked to drain at `drain_at`."""
     wishes, told = StopRequests(), list[tuple[int, str]]()
 
     def tell(look: Look) -> None:
         told.append((job.round, look.snapshot.state))
+        seen(look.snapshot)
         wishes.drain = wishes.drain or job.round == drain_at
 
     monkeypatch.setattr(module, "POLL_S", 0.0)

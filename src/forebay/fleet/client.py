@@ -69,6 +69,9 @@ class FleetClient:
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no request waits for room any more."""
+        self.on_usable: Callable[[int], None] = lambda usable: None
+        """Called with `usable` within a quarter of a second after it has changed, and once it is known."""
+        self._told_usable: int | None = None
 
     @property
     def waiting(self) -> int:
@@ -231,11 +234,19 @@ class FleetClient:
             self.fleet.forget_stale_reports(now_s)
             self._members.find_stalled()
             self._members.forget_evicted()
+            self._tell_usable()
             counts = self._members.time_counts()
             for placing in list(self._placings):
                 placing.waits(now_s, counts=counts)
             if len(self._dispatcher):
                 self._soon()
+
+    def _tell_usable(self) -> None:
+        usable = self.usable
+        # None may be usable because none was asked yet.
+        if usable != self._told_usable and (usable or self.probed):
+            self._told_usable = usable
+            self.on_usable(usable)
 
     def _add(self, placing: PendingPlacement) -> None:
         self.watch()

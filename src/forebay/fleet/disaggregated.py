@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from forebay.engine import Deadline, EngineFactory
 from forebay.engine.protocol import KV_TRANSFER
-from forebay.errors import EngineError
+from forebay.errors import EngineError, Unreachable
+from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.records import JSON, Completion, Request
+from forebay.records import JSON, Completion, KvHandover, Request
 
 PREFILL_PARAMS: dict[str, JSON] = {
     "do_remote_decode": True,
@@ -49,7 +50,7 @@ class DisaggregatedEngine:
     gave no KV cache.
 
     The answer's token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere; its
-    timing begins with the prefill.
+    timing begins with the prefill. `Completion.handover` says which way it came about.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
@@ -57,36 +58,46 @@ class DisaggregatedEngine:
         self._decode = decode
         self._missing = 0
 
+    @property
+    def client(self) -> FleetClient:
+        """That of the replicas that decode."""
+        return self._decode.client
+
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
         """As `Engine` has it; `timeout_s` is of each of the two calls."""
         deadline = deadline or Deadline()
-        if self._decode.has_failed(request.id) or self._none_prefills():
-            return await self._decode.complete(request, timeout_s=timeout_s, deadline=deadline)
+        handover: KvHandover = "no_server"
+        failed = self._decode.has_failed(request.id)
+        if failed or self._none_prefills():
+            answer = await self._decode.complete(request, timeout_s=timeout_s, deadline=deadline)
+            return replace(answer, handover="decode_failed" if failed else handover)
         prefilled: Completion | None = None
 
         async def prompt() -> Request:
-            nonlocal prefilled
+            nonlocal prefilled, handover
             try:
                 prefilled = await self._prefilled(request, timeout_s, deadline)
             except EngineError as error:
                 if not error.retryable:
                     raise
+                handover = "no_server" if isinstance(error, Unreachable) else "prefill_failed"
             if prefilled is None:
                 return request
             self._look(prefilled)
+            handover = "no_kv_cache" if prefilled.kv_transfer is None else "transferred"
             return decode_of(request, prefilled)
 
         answer = await self._decode.complete_first(
             request, timeout_s=timeout_s, deadline=deadline, prompt=prompt
         )
-        if prefilled is None:
-            return answer
         usage, timing = answer.usage, answer.timing
-        if prefilled.kv_transfer is not None:
+        if prefilled is not None:
+            timing = replace(timing, sent_s=prefilled.timing.sent_s)
+        if prefilled is not None and handover == "transferred":
             usage = replace(usage, cached_tokens=prefilled.usage.cached_tokens)
-        return replace(answer, usage=usage, timing=replace(timing, sent_s=prefilled.timing.sent_s))
+        return replace(answer, usage=usage, timing=timing, handover=handover)
 
     async def close(self) -> None:
         await self._prefill.close()

@@ -7,12 +7,12 @@ half second, because a metric call crosses into Java.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from forebay.flink.learned import LearnedMail
-from forebay.records import Completion
+from forebay.records import Completion, KvHandover
 
 if TYPE_CHECKING:
     from pyflink.metrics import Distribution, MetricGroup
@@ -118,6 +118,37 @@ class ScalingGauges:
         return found if self.wanted_replicas is None else {**found, "wanted_replicas": self.wanted_replicas}
 
 
+KV_COUNTERS: Mapping[KvHandover, str] = {
+    "transferred": "kv_transfers",
+    "no_server": "kv_fallbacks_no_server",
+    "prefill_failed": "kv_fallbacks_prefill_failed",
+    "no_kv_cache": "kv_fallbacks_no_kv_cache",
+    "decode_failed": "kv_fallbacks_decode_failed",
+}
+"""The counter of each way in which an answer comes about where there are servers for prefill."""
+
+
+class ReplicasGauge:
+    """How many replicas may get requests now. Set by the event loop, which calls `tell` if that has changed;
+    read by the operator's thread."""
+
+    def __init__(self) -> None:
+        self.usable: int | None = None
+        self.changed = False
+        self.tell: Callable[[], None] = lambda: None
+
+    def set(self, usable: int) -> None:
+        """So many may get requests now."""
+        if usable != self.usable:
+            self.usable, self.changed = usable, True
+            self.tell()
+
+    def values(self) -> dict[str, int]:
+        """The gauge by its name, where it is known."""
+        self.changed = False
+        return {} if self.usable is None else {REPLICAS: self.usable}
+
+
 @dataclass(slots=True)
 class InferenceCounters:
     """Counts since the operator opened.
@@ -125,8 +156,8 @@ class InferenceCounters:
     `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
     `infer` is of one of them.
 
-    `calls` to `cached_tokens` are written by the event loop; the rest by the operator's thread alone, for
-    nobody may add to a histogram while another thread reads it.
+    `calls` to `kv_fallbacks_decode_failed` are written by the event loop; the rest by the operator's thread
+    alone, for nobody may add to a histogram while another thread reads it.
     """
 
     accepted: int = 0
@@ -141,9 +172,15 @@ class InferenceCounters:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    kv_transfers: int = 0
+    kv_fallbacks_no_server: int = 0
+    kv_fallbacks_prefill_failed: int = 0
+    kv_fallbacks_no_kv_cache: int = 0
+    kv_fallbacks_decode_failed: int = 0
     waited_ms: int = 0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
     scaling: ScalingGauges | None = None
 
     def answered(self, completion: Completion) -> None:
@@ -151,6 +188,9 @@ class InferenceCounters:
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
         self.cached_tokens += usage.cached_tokens
+        if completion.handover is not None:
+            name = KV_COUNTERS[completion.handover]
+            setattr(self, name, getattr(self, name) + 1)
 
 
 COUNTERS = (
@@ -166,12 +206,15 @@ COUNTERS = (
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",
+    *KV_COUNTERS.values(),
     "waited_ms",
 )
 OLDEST = "oldest_read_ms"
 LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
+REPLICAS = "replicas"
+"""A gauge that is told once it is known."""
 SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
 """Told only where the pipeline scales."""
 
@@ -205,7 +248,7 @@ class FlinkMetrics:
         self, group: MetricGroup, counts: InferenceCounters, load: Callable[[], OperatorLoad]
     ) -> None:
         self._named = named = group.add_group("forebay")
-        self._scaling: dict[str, Distribution] = {}
+        self._later: dict[str, Distribution] = {}
         self._counts = counts
         self._load = load
         self._counters = {name: named.counter(name) for name in COUNTERS}
@@ -219,15 +262,14 @@ class FlinkMetrics:
         self._gauges = {name: named.distribution(name) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
-        """`flush`, where that was not done of late, or something about scaling has changed."""
-        scaling = self._counts.scaling
-        if now_s - self._flushed_s >= FLUSH_S or (scaling is not None and scaling.changed):
+        """`flush`, where that was not done of late, or something about replicas has changed."""
+        if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
             self.flush(now_s)
 
     def told_by(self, wake: Callable[[], None]) -> None:
-        """`wake` has the operator's thread flush what changes about scaling while no event comes."""
-        if self._counts.scaling is not None:
-            self._counts.scaling.tell = wake
+        """`wake` has the operator's thread flush what changes about replicas while no event comes."""
+        for each in self._of_replicas():
+            each.tell = wake
 
     def stale(self) -> bool:
         """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
@@ -259,19 +301,23 @@ class FlinkMetrics:
         }
         for name, gauge in self._gauges.items():
             gauge.update(values[name])
-        if counts.scaling is not None:
-            self._tell_scaling(counts.scaling)
+        for each in self._of_replicas():
+            self._tell(each.values())
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
             self._older = (counts.engine_s, counts.event_s)
             counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
 
-    def _tell_scaling(self, scaling: ScalingGauges) -> None:
-        for name, value in scaling.values().items():
-            if name not in self._scaling:
-                # Not before it is known: a 0 would be taken for a decision.
-                self._scaling[name] = self._named.distribution(name)
-            self._scaling[name].update(value)
+    def _of_replicas(self) -> tuple[ReplicasGauge | ScalingGauges, ...]:
+        replicas, scaling = self._counts.replicas, self._counts.scaling
+        return (replicas,) if scaling is None else (replicas, scaling)
+
+    def _tell(self, values: Mapping[str, int]) -> None:
+        for name, value in values.items():
+            if name not in self._later:
+                # Not before it is known: a 0 would be taken for a decision, or for an outage.
+                self._later[name] = self._named.distribution(name)
+            self._later[name].update(value)
 
     def tell_oldest(self) -> None:
         """Something is awaited again: hand on `oldest_read_ms` at once."""

@@ -26,6 +26,7 @@ from forebay.errors import (
     TemplateFailed,
     detail_text,
 )
+from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
 from forebay.flink.demand import MeteredHandler
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
@@ -87,6 +88,8 @@ class RequestHandler:
         self._counts = counts
         self._clock = clock or SystemClock()
         self._engine: Engine = call.engine()
+        if isinstance(self._engine, FleetEngine | DisaggregatedEngine):
+            self._engine.client.on_usable = counts.replicas.set
         self._check = AnswerCheck(call.schema, accept=call.accept) if call.schema is not None else None
         self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
 

@@ -79,6 +79,23 @@ class Scaling:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class KvTransfers:
+    """Answers where there are servers for prefill: decoded with the KV cache that one handed over, and
+    prefilled where they were decoded, by the reason, as `forebay.records.KvHandover` has it."""
+
+    transferred: int = 0
+    no_server: int = 0
+    prefill_failed: int = 0
+    no_kv_cache: int = 0
+    decode_failed: int = 0
+
+    @property
+    def fallbacks(self) -> int:
+        """Those that were prefilled where they were decoded."""
+        return self.no_server + self.prefill_failed + self.no_kv_cache + self.decode_failed
+
+
 WAITING = "WAITING FOR THE ENGINE"
 AWAITS_KAFKA = "WAITING FOR KAFKA"
 RESUMING = "RESUMING"
@@ -108,7 +125,8 @@ class Snapshot:
     in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
     of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
     its replicas stand where the run starts and stops them, else None. `store_failure` is why the object
-    store that holds the state cannot be used now, empty where it can.
+    store that holds the state cannot be used now, empty where it can. `kv_transfers` is None before the first
+    answer, and without servers for prefill.
     """
 
     elapsed_s: float
@@ -138,6 +156,7 @@ class Snapshot:
     backlog: Backlog | None = None
     scaling: Scaling | None = None
     store_failure: str = ""
+    kv_transfers: KvTransfers | None = None
 
 
 OVER_S = 30.0

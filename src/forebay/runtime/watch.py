@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -19,10 +19,10 @@ from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
-from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.flink.metrics import KV_COUNTERS, NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
-from forebay.runtime.snapshot import Backlog, Snapshot, Spent, SpentInAll, estimate
+from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot, Spent, SpentInAll, estimate
 from forebay.s3.location import Location
 
 POLL_S = 0.5
@@ -237,8 +237,14 @@ def _look(
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
+        kv_transfers=_kv_transfers(counts),
     )
     return now, signs
+
+
+def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
+    found = {handover: int(counts.get(name, 0)) for handover, name in KV_COUNTERS.items()}
+    return KvTransfers(**found) if any(found.values()) else None
 
 
 COUNT_EVERY_S = 3.0
