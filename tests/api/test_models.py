@@ -180,3 +180,19 @@ def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
     ask = fb.Inference("http://127.0.0.1:9", deadline_s=0.05)
     with pytest.raises(PipelineFailed, match="nothing was started"):
         ask.served_model()
+
+
+def test_servers_that_prefill_are_asked_when_the_operator_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    with ReplicaThread(script("m")) as decodes, ReplicaThread(script("m")) as prefills:
+        fleet = fb.Fleet(decodes.url, prefill=[prefills.url])
+        assert fb.Inference(fleet).served_model() == "m"
+        assert fb.Inference(fleet, model="m", api="completions").served_model() == "m"
+        assert not caplog.records
+        fleet = fb.Fleet(decodes.url, prefill=["http://127.0.0.1:9"])
+        assert fb.Inference(fleet).served_model() == "m"
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
+    assert said.startswith("prefill: prompts are prefilled where they are decoded until one of its servers")
+    with ReplicaThread(script("m")) as decodes, ReplicaThread(script("other")) as prefills:
+        fleet = fb.Fleet(decodes.url, prefill=[prefills.url])
+        with pytest.raises(SettingError, match=r"^prefill: http://\S+ serves other, not 'm'"):
+            fb.Inference(fleet).served_model()

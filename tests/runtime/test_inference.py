@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from forebay.engine.replica import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
 from forebay.fleet import discovery as module
 from forebay.fleet.discovery import FixedReplicas
-from forebay.runtime.inference import served_model
+from forebay.runtime.inference import served_by, served_model
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Faults, Fixed
 
 URL = "http://engine"
+SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
 class FakeEngine:
@@ -115,3 +119,33 @@ def test_replicas_that_serve_different_models_need_a_name(monkeypatch: pytest.Mo
     words = "expected a name: the engine at http://a serves x; the engine at http://b serves y"
     with pytest.raises(SettingError, match=words):
         engine.served(monkeypatch)
+
+
+def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
+    """What is said before the job starts; `engine`: more keys of the pipeline file's."""
+    said: list[str] = []
+    with ReplicaThread(SCRIPT) as decodes, ReplicaThread(prefill) as prefills:
+        document = {
+            "name": "p",
+            "source": {"type": "generator"},
+            "prompt": "x",
+            "sink": {"type": "stdout"},
+            "engine": {"url": decodes.url, "prefill": prefills.url, **engine},
+        }
+        spec = parse_spec(document)
+        served = served_by(spec, (), lambda words, waited_s: said.append(words))
+        assert served.model == "m"
+        # Whoever names replicas on the command line leaves those of the file out.
+        assert served_by(spec, (decodes.url,)).model == "m"
+    return said
+
+
+def test_servers_that_prefill_are_asked_before_the_job_starts() -> None:
+    assert served_with(SCRIPT) == []
+    assert served_with(SCRIPT, api="completions") == []
+    (said,) = served_with(replace(SCRIPT, faults=Faults((("503", 1.0),))))
+    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until")
+    with pytest.raises(SettingError, match=r"^engine\.prefill: .* gives no KV cache"):
+        served_with(replace(SCRIPT, gives_kv_cache=False))
+    with pytest.raises(SettingError, match=r"^engine\.prefill: .* serves other, not 'm'"):
+        served_with(replace(SCRIPT, models=("other",)))

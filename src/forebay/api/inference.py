@@ -34,6 +34,7 @@ from forebay.fleet.discovery import (
 )
 from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
+from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef
@@ -238,7 +239,9 @@ class Inference:
         return [*found, *((what, text) for what, text in named if text is not None)]
 
     def served_model(self) -> str:
-        """The model's name, checked against what the servers serve; blocks.
+        """The model's name, checked against what the servers serve; blocks. Raises `SettingError` also where
+        no server of the fleet's `prefill` can do that for this model; what else is to be said of them is
+        logged.
 
         Where it was left out they are asked for at most `deadline_s`, and the name of the one that they serve
         is taken; else for at most `ASKED_S`, and one that does not answer may come later. Raises
@@ -249,6 +252,21 @@ class Inference:
         if fleet is None:
             # Nobody can be asked: a name has no meaning but what the factory gives it.
             return self.model or str(getattr(self.engine, "model", "none"))
+        model = self._served_model(fleet)
+        if fleet.prefill:
+            check = partial(
+                check_prefill,
+                fleet.prefill,
+                model,
+                chat=self.api == "chat",
+                api_key=self.secret(),
+                key="prefill",
+            )
+            if words := _beside(check):
+                log.warning("%s", words)
+        return model
+
+    def _served_model(self, fleet: Fleet) -> str:
         if self.model is not None:
             check = partial(
                 check_served,

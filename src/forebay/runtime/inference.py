@@ -17,6 +17,7 @@ from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
+from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.request_handler import InferenceSpec
 
 NO_ENGINE = "http://none.invalid"
@@ -34,13 +35,31 @@ class Served:
 
 def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
     """The replicas at `urls`, or with none those that the pipeline names; blocks and raises as `served_model`
-    does. A pipeline that asks no model needs none, and nothing is asked."""
+    and, for servers that prefill, `check_prefill` do. A pipeline that asks no model needs none, and nothing
+    is asked."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
     if replicas is None:
         raise SettingError("engine.url: expected the address of an engine, found none")
-    return Served(replicas, served_model(spec, replicas, say), published_scaling(spec))
+    model = served_model(spec, replicas, say)
+    prefill = _prefill(spec, replicas)
+    if prefill:
+        words = check_prefill(
+            prefill,
+            model,
+            chat=spec.engine.api == "chat",
+            api_key=spec.engine.secret(),
+            key="engine.prefill",
+        )
+        if words:
+            say(words, 0.0)
+    return Served(replicas, model, published_scaling(spec))
+
+
+def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> tuple[str, ...]:
+    # Other replicas than the file's are given with what they are for.
+    return spec.engine.prefill if replicas == spec.engine.replicas() else ()
 
 
 def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
@@ -91,8 +110,7 @@ def engine_of(
         deadline_s=spec.deadline_s,
         scaled=scaled,
     )
-    # Other replicas than the file's are given with what they are for.
-    return engine_factory(fleet, spec.engine.prefill if replicas == spec.engine.replicas() else ())
+    return engine_factory(fleet, _prefill(spec, replicas))
 
 
 def call_of(

@@ -1,0 +1,77 @@
+"""Whether servers can prefill for others, asked before a job starts: each for its models, and for one token
+and the KV cache of a short prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+from forebay.engine.replica import NO_LIST, HttpReplica
+from forebay.errors import EngineError, SettingError
+from forebay.fleet.disaggregated import prefill_of
+from forebay.records import Message, Request
+from forebay.settings import SecretRef, read_secret
+
+CHECK_S = 5.0
+"""How long a server may take for one answer."""
+ASKED = "What is the weather like?"
+MEND = "start vLLM there with a KV connector (--kv-transfer-config)"
+
+Verdict = tuple[Literal["fit", "wrong", "away"], str]
+"""What is to be thought of a server, and why."""
+
+
+def check_prefill(urls: Sequence[str], model: str, *, chat: bool, api_key: SecretRef | None, key: str) -> str:
+    """What is to be said of the servers at `urls`, which are asked as `chat` or for a plain completion; empty
+    where nothing is. Blocks for at most two times `CHECK_S`.
+
+    Raises `SettingError`, naming the setting `key`, where servers answer and none of them can prefill for
+    `model`: it serves another one, gives no KV cache, or refuses. Where none answers, prompts are prefilled
+    where they are decoded until one does, and where some are fit and others not, those are used: both is
+    said. Nothing is asked where the API key is not here.
+    """
+    try:
+        secret = None if api_key is None else read_secret(api_key)
+    except SettingError:
+        return ""
+    verdicts = asyncio.run(_ask_all(urls, _asked(model, chat=chat), secret))
+    wrong = "; ".join(why for verdict, why in verdicts if verdict == "wrong")
+    away = "; ".join(why for verdict, why in verdicts if verdict == "away")
+    if any(verdict == "fit" for verdict, _ in verdicts):
+        return f"{key}: {wrong}" if wrong else ""
+    if wrong:
+        raise SettingError(f"{key}: {wrong}. Or leave {key} out: the others then do both")
+    return f"{key}: prompts are prefilled where they are decoded until one of its servers answers: {away}"
+
+
+def _asked(model: str, *, chat: bool) -> Request:
+    messages = (Message("user", ASKED),) if chat else ()
+    return prefill_of(
+        Request("forebay-prefill-check", model, messages=messages, prompt=None if chat else ASKED)
+    )
+
+
+async def _ask_all(urls: Sequence[str], asked: Request, secret: str | None) -> list[Verdict]:
+    return await asyncio.gather(*(_ask(url, asked, secret) for url in urls))
+
+
+async def _ask(url: str, asked: Request, secret: str | None) -> Verdict:
+    # vLLM says where a KV cache is in answers in one piece alone.
+    replica = HttpReplica(url, api_key=secret, stream=False)
+    try:
+        try:
+            names = [served.name for served in await replica.list_models(CHECK_S)]
+        except NO_LIST:
+            names = [asked.model]
+        if asked.model not in names:
+            serves = ", ".join(names) or "nothing"
+            return "wrong", f"{url} serves {serves}, not {asked.model!r}: start that one there"
+        answer = await replica.engine.complete(asked, timeout_s=CHECK_S)
+    except EngineError as error:
+        return "away" if error.retryable else "wrong", str(error)
+    finally:
+        await replica.close()
+    if answer.kv_transfer is None:
+        return "wrong", f"{url} gives no KV cache to take over, so that prompts are prefilled twice: {MEND}"
+    return "fit", ""

@@ -1,0 +1,77 @@
+"""Servers that are to prefill for others are asked before a job starts whether they can."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from forebay.errors import SettingError
+from forebay.fleet import prefill_check as module
+from forebay.fleet.prefill_check import check_prefill
+from forebay.settings import SecretRef
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Faults, Fixed
+
+FIT = ReplicaScript(models=("m",), delay=Fixed(0.0))
+OTHER = replace(FIT, models=("x", "y"))
+NO_CACHE = replace(FIT, gives_kv_cache=False)
+AWAY = "http://127.0.0.1:9"
+
+
+def checked(
+    *scripts: ReplicaScript, away: bool = False, chat: bool = True, key: SecretRef | None = None
+) -> tuple[str, list[str]]:
+    """What is said, and the servers' URLs."""
+    with ExitStack() as opened:
+        urls = [opened.enter_context(ReplicaThread(script)).url for script in scripts]
+        more = [AWAY] if away else []
+        return check_prefill([*urls, *more], "m", chat=chat, api_key=key, key="engine.prefill"), urls
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_of_servers_that_can_nothing_is_said(chat: bool) -> None:
+    assert checked(FIT, FIT, chat=chat)[0] == ""
+    assert checked(FIT, away=True)[0] == "", "replicas come and go"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (OTHER, r"^engine\.prefill: http://\S+ serves x, y, not 'm': start that one there\. Or leave engine"),
+        (NO_CACHE, r"^engine\.prefill: http://\S+ gives no KV cache to take over.*--kv-transfer-config"),
+        (replace(FIT, api_key="secret"), r"^engine\.prefill: http://\S+ answered 401: .*check the API key"),
+        (replace(FIT, faults=Faults((("400", 1.0),))), r"^engine\.prefill: http://\S+ answered 400"),
+    ],
+)
+def test_where_none_that_answers_can_it_is_a_wrong_setting(script: ReplicaScript, words: str) -> None:
+    for away in (False, True):
+        with pytest.raises(SettingError, match=words):
+            checked(script, away=away)
+
+
+@pytest.mark.parametrize("script", [OTHER, NO_CACHE])
+def test_one_that_cannot_beside_one_that_can_is_told(script: ReplicaScript) -> None:
+    said, (_, wrong) = checked(FIT, script)
+    assert said.startswith(f"engine.prefill: {wrong} ")
+
+
+def test_where_none_answers_it_is_told_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = checked(away=True)
+    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
+    assert AWAY in said
+    monkeypatch.setattr(module, "CHECK_S", 0.05)
+    for script in (replace(FIT, delay=Fixed(60.0)), replace(FIT, faults=Faults((("503", 1.0),)))):
+        assert "until one of its servers answers" in checked(script)[0]
+
+
+def test_a_server_that_lists_no_models_is_asked_for_a_kv_cache_all_the_same() -> None:
+    silent = replace(FIT, absent=("/v1/models",))
+    assert checked(silent)[0] == ""
+    with pytest.raises(SettingError, match="gives no KV cache"):
+        checked(replace(silent, gives_kv_cache=False))
+
+
+def test_without_the_api_key_nothing_is_asked() -> None:
+    assert checked(OTHER, key=SecretRef(env="NO_SUCH_KEY_HERE"))[0] == ""
