@@ -71,12 +71,14 @@ def words(found: dict[str, Any]) -> str:
     """What came of it."""
     burst, drill = found["burst"], found.get("restarts")
     scaled = ", ".join(f"{seconds:.1f} s" for seconds in burst["scaled_up_s"])
+    known = ", ".join(f"{seconds:.2f} s" for seconds in burst["known_s"])
     routed = ", ".join(f"{seconds:.1f} s" for seconds in burst["routed_s"])
     lines = [
         f"{burst['answered']} of {burst['events']} events answered, {burst['lost']} lost, {burst['doubled']} "
         f"doubled, {burst['cut_off']} cut off; ready replicas {' → '.join(map(str, burst['levels']))}; "
-        f"signal to scale {scaled}; ready to first request {routed}; {burst['at_stop']:.0f} requests in "
-        f"the replica that was taken away, {burst['sent_late']:.0f} sent to it afterwards"
+        f"signal to scale {scaled}; ready to known by the router {known}, to the first request {routed}; "
+        f"{burst['at_stop']:.0f} requests in the replica that was taken away, {burst['sent_late']:.0f} sent "
+        f"to it afterwards"
     ]
     if drill is not None:
         lines.append(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
 from forebay.runtime.scaling.picture import course_figure
 
-RECORD = "kubernetes.json"
+RECORD, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 
 
 def render(records: Records) -> Rendered:
     """What became of each event, how long each step took, and the course of it."""
     burst, drill = records[RECORD]["burst"], records[RECORD]["restarts"]
-    levels = " → ".join(str(level) for level in burst["levels"])
+    scripted = records[SCRIPTED]["burst"]
+    levels = _levels(burst)
     rows = [
         ("replicas that were ready", levels),
         ("events", burst["events"]),
@@ -30,6 +32,13 @@ def render(records: Records) -> Rendered:
         ("requests in the replica when it was told to stop", f"{burst['at_stop']:.0f}"),
         ("requests sent to it from half a second after that on", f"{burst['sent_late']:.0f}"),
     ]
+    known = [
+        ("replicas that were ready", _levels(scripted)),
+        ("events", scripted["events"]),
+        ("answered", scripted["answered"]),
+        ("from a new replica's being ready to the router's counting it", _seconds(scripted["known_s"])),
+        ("to its first request", _seconds(scripted["routed_s"])),
+    ]
     restarts = [
         ("restarts of the API server", drill["restarts"]),
         ("numbers of replicas that were wrong at any moment", len(drill["wrong"])),
@@ -42,19 +51,25 @@ def render(records: Records) -> Rendered:
     return Rendered(
         tables={
             "burst": table(("", ""), rows),
+            "known": table(("", ""), known),
             "restarts": table(("", ""), restarts),
             "origin": origin(records),
         },
         plots={"kubernetes.svg": course_figure(burst["course"], "a burst, and a Deployment's replicas")},
         finding=f"Ready replicas went {levels}. {burst['answered']} of {burst['events']} events were "
         f"answered, {burst['lost']} lost, {burst['doubled']} doubled, {burst['cut_off']} asked for more than "
-        f"once. Over {drill['restarts']} restarts of the API server {len(drill['wrong'])} numbers of "
-        f"replicas were wrong.",
+        f"once. The router knew a new replica after {_seconds(scripted['known_s'])}. Over "
+        f"{drill['restarts']} restarts of the API server {len(drill['wrong'])} numbers of replicas were "
+        f"wrong.",
     )
+
+
+def _levels(burst: Mapping[str, Any]) -> str:
+    return " → ".join(str(level) for level in burst["levels"])
 
 
 def _seconds(found: list[Any]) -> str:
     return ", ".join(f"{seconds:.2f} s" for seconds in found) or "–"
 
 
-PAGE = Page("kubernetes", "Do a Deployment's replicas follow a burst?", (RECORD,), render)
+PAGE = Page("kubernetes", "Do a Deployment's replicas follow a burst?", (RECORD, SCRIPTED), render)

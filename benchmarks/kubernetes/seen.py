@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from forebay.deploy.controller.exposition import values
-from forebay.deploy.kubernetes.metrics import BACKLOG_TOKENS, IN_FLIGHT, PENDING, PREFIX, WANTED
+from forebay.deploy.kubernetes.metrics import BACKLOG_TOKENS, IN_FLIGHT, PENDING, PREFIX, REPLICAS, WANTED
 
 ACCEPTED = f"{PREFIX}_accepted"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
@@ -95,11 +95,13 @@ class Changes:
 
 @dataclass(slots=True)
 class Seen:
-    """All that was seen. `wanted`: by the pipeline's metric; `scale`: of the Deployment; `course`: once a
-    second, as `course_figure` draws it."""
+    """All that was seen. `wanted` and `routed`: replicas that there should be, and to which the router may
+    send, by the pipeline's metrics; `scale`: of the Deployment; `course`: once a second, as `course_figure`
+    draws it."""
 
     replicas: dict[str, ReplicaSeen] = field(default_factory=dict)
     wanted: Changes = field(default_factory=Changes)
+    routed: Changes = field(default_factory=Changes)
     scale: Changes = field(default_factory=Changes)
     course: list[dict[str, Any]] = field(default_factory=list)
     _pipeline: str = ""
@@ -122,6 +124,8 @@ class Seen:
         found = values(text, WANTED)
         if found:
             self.wanted.see(math.ceil(max(found)), now_s)
+        for known in values(text, REPLICAS):
+            self.routed.see(int(known), now_s)
 
     @property
     def job_runs(self) -> bool:
@@ -166,6 +170,19 @@ class Seen:
             if new > old and asked:
                 found.append(round(at_s - asked[0], 2))
             before_s = at_s
+        return found
+
+    def known_s(self) -> list[float]:
+        """For each replica that became ready while there were others: seconds until the router counted one
+        more, as its metric was read."""
+        found = []
+        for each in self.replicas.values():
+            before = [count for at_s, count in self.routed.found if at_s <= (each.ready_s or 0.0)]
+            if each.ready_s is None or not before:
+                continue
+            more = [at_s for at_s, count in self.routed.found if at_s > each.ready_s and count > before[-1]]
+            if more:
+                found.append(round(more[0] - each.ready_s, 2))
         return found
 
     def routed_s(self) -> list[float]:

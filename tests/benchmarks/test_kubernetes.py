@@ -17,7 +17,7 @@ from benchmarks.kubernetes.restarts import RestartReport
 from benchmarks.kubernetes.seen import ReplicaSeen, Seen, levels, summary
 from benchmarks.kubernetes.variants import scripted_burst
 
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, PENDING, WANTED
+from forebay.deploy.kubernetes.metrics import IN_FLIGHT, PENDING, REPLICAS, WANTED
 from forebay.errors import SettingError
 
 
@@ -35,15 +35,17 @@ def test_times_are_read_off_what_is_seen() -> None:
     seen = Seen()
     seen.deployment({"spec": {"replicas": 1}}, 0.0)
     seen.pods({"a": pod("10.0.0.2", ready=True)}, 1.0)
-    seen.pipeline(f"{WANTED} 1\n", 2.0)
+    seen.pipeline(f"{WANTED} 1\n{REPLICAS} 1\n", 2.0)
     for now_s, wanted in ((3.0, 2), (3.5, 2)):
-        seen.pipeline(f"{WANTED} {wanted}\n{IN_FLIGHT} 9\n{PENDING} 1\n", now_s)
+        seen.pipeline(f"{WANTED} {wanted}\n{IN_FLIGHT} 9\n{PENDING} 1\n{REPLICAS} 1\n", now_s)
     seen.replicas["a"].metrics(vllm(4, 0), 3.5)
     seen.deployment({"spec": {"replicas": 2}}, 4.0)
     seen.pods({"a": pod("10.0.0.2", ready=True), "b": pod("10.0.0.3")}, 5.0)
     line = seen.line(5.0)
     assert (line["waiting"], line["running"], line["ready"], line["starting"]) == (6, 4, 1, 1)
     seen.pods({"a": pod("10.0.0.2", ready=True), "b": pod("10.0.0.3", ready=True)}, 9.0)
+    for now_s, routed in ((9.25, 1), (9.5, 2), (10.0, 2)):
+        seen.pipeline(f"{WANTED} 2\n{REPLICAS} {routed}\n", now_s)
     seen.replicas["b"].metrics(vllm(1, 0), 10.25)
     seen.line(10.5)
     seen.deployment({"spec": {"replicas": 1}}, 20.0)
@@ -51,6 +53,7 @@ def test_times_are_read_off_what_is_seen() -> None:
     assert seen.line(21.0)["draining"] == 1
     seen.pods({"a": pod("10.0.0.2", ready=True)}, 40.0)
     assert seen.scaled_up_s() == [1.0]
+    assert seen.known_s() == [0.5]
     assert seen.routed_s() == [1.25]
     assert levels(seen.course) == [1, 2, 1]
     assert seen.replicas["b"].at_stop == 1
@@ -74,8 +77,8 @@ def report(**changes: Any) -> BurstReport:
     return replace(
         BurstReport(
             events=3, answered=3, dead_letters=0, lost=0, doubled=0, cut_off=0, levels=[1, 2, 1],
-            scaled_up_s=[2.0], routed_s=[1.0], sent_late=0.0, at_stop=1.0, replicas=[], controller=[],
-            course=[],
+            scaled_up_s=[2.0], known_s=[1.0], routed_s=[3.0], sent_late=0.0, at_stop=1.0, replicas=[],
+            controller=[], course=[],
         ),
         **changes,
     )  # fmt: skip
@@ -85,8 +88,8 @@ def report(**changes: Any) -> BurstReport:
     "changes",
     [
         {"lost": 1, "answered": 2}, {"doubled": 1}, {"cut_off": 1}, {"dead_letters": 1}, {"sent_late": 1.0},
-        {"levels": [1, 2]}, {"levels": [1]}, {"scaled_up_s": []}, {"scaled_up_s": [5.1]}, {"routed_s": []},
-        {"routed_s": [2.1]},
+        {"levels": [1, 2]}, {"levels": [1]}, {"scaled_up_s": []}, {"scaled_up_s": [5.1]}, {"known_s": []},
+        {"known_s": [2.1]},
     ],
 )  # fmt: skip
 def test_a_burst_passes_only_as_a_whole(changes: dict[str, Any]) -> None:
@@ -165,5 +168,6 @@ def test_a_burst_takes_a_deployment_of_scripted_replicas_up_and_down(tmp_path: P
     assert burst["levels"][-1] == 1
     assert burst["sent_late"] == 0
     assert burst["scaled_up_s"]
+    assert burst["known_s"]
     assert burst["routed_s"]
     assert (restarts["restarts"], restarts["wrong"], restarts["strayed"]) == (2, [], 0)
