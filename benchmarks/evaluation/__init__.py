@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.evaluation import (
+    autoscale,
     batching,
     disaggregation,
     goodput,
@@ -24,6 +25,7 @@ PAGES: Sequence[Page] = (
     interplay.PAGE,
     sustained.PAGE,
     goodput.PAGE,
+    autoscale.PAGE,
     scaling.PAGE,
     kubernetes.PAGE,
     ray_fleet.PAGE,

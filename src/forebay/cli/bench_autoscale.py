@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,8 +62,9 @@ def autoscale(
     and half an hour for days.
     """
     from forebay.bench.autoscale.loads import bursts, days, stretched
-    from forebay.bench.autoscale.measure import compare_policies
+    from forebay.bench.autoscale.measure import GOAL, compare_policies
     from forebay.bench.autoscale.picture import draw_frontiers
+    from forebay.bench.provenance import provenance
     from forebay.simulate.engine import find_model
     from forebay.simulate.figures import check_drawing
     from forebay.simulate.fluid import WorkModel
@@ -90,7 +92,14 @@ def autoscale(
             case = bursts(requests, model, times=times, replicas=quiet, seed=seed)
         found += compare_policies(case, boots, slos, lambda words: say(console, words))
     write_json(
-        json, {"engine": engine, "seed": seed, "goal": 0.99, "comparisons": [one.document() for one in found]}
+        json,
+        {
+            "provenance": provenance(command=["forebay", *sys.argv[1:]], seed=seed, model=model.engine.name),
+            "engine": engine,
+            "seed": seed,
+            "goal": GOAL,
+            "comparisons": [one.document() for one in found],
+        },
     )
     if plot is not None:
         draw_frontiers(plot, found)

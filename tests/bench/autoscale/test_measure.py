@@ -73,6 +73,20 @@ def test_what_is_cheaper_and_what_is_better_at_equal_cost() -> None:
     assert found.best("batch").goodput == 0.95
 
 
+def test_the_frontier_leaves_out_what_another_setting_beats() -> None:
+    def point(setting: str, goodput: float, cost: float) -> Point:
+        return Point("queue", setting, goodput, cost, 0, 0.0)
+
+    others = (
+        point("beaten", 0.9, 200), point("most", 0.99, 300), point("least", 0.8, 50), point("good", 0.9, 150),
+        point("same for more", 0.99, 400), Point("fixed", "alone", 0.1, 900, 0, 0.0),
+    )  # fmt: skip
+    found = Comparison("x", False, 60, 10, 80.0, point("", 0.99, 160), others, 100.0)
+    assert [each.setting for each in found.frontier("queue")] == ["least", "good", "most"]
+    assert [each.setting for each in found.frontier("fixed")] == ["alone"]
+    assert found.frontier("batch") == []
+
+
 def test_loads_have_the_shape_that_they_promise() -> None:
     day = days(TRACE, MODEL, replicas=1.0, seed=1)
     assert day.history is not None

@@ -61,8 +61,19 @@ class Comparison:
             return min(enough, key=lambda each: each.replica_seconds)
         return max(points, key=lambda each: each.goodput)
 
+    def frontier(self, policy: str) -> list[Point]:
+        """A policy's settings of which no other of its settings has more goodput for the same cost or less,
+        cheapest first."""
+        found: list[Point] = []
+        points = (each for each in self.others if each.policy == policy)
+        for point in sorted(points, key=lambda each: (each.replica_seconds, -each.goodput)):
+            if not found or point.goodput > found[-1].goodput:
+                found.append(point)
+        return found
+
     def document(self) -> dict[str, Any]:
-        """The comparison as JSON. Of each policy: its best setting; all settings are in `frontier`."""
+        """The comparison as JSON. Of each policy: its best setting, and in `frontier` those that no other of
+        its settings beats."""
         chosen = [self.deadline, *(self.best(name) for name in (FIXED, *OTHERS))]
         equal = self.at_equal_cost()
         costs = {
@@ -82,7 +93,11 @@ class Comparison:
             "cost_over_best_other": paid / costs["other"].replica_seconds if costs["other"] else None,
             "cost_over_best_fixed": paid / costs["fixed"].replica_seconds if costs["fixed"] else None,
             "reaches_goal": self.deadline.goodput >= GOAL,
-            "frontier": [self._entry(each) | {"policy": each.policy} for each in self.others],
+            "frontier": [
+                self._entry(each) | {"policy": each.policy}
+                for policy in (FIXED, *OTHERS)
+                for each in self.frontier(policy)
+            ],
         }
 
     def _entry(self, point: Point) -> dict[str, Any]:

@@ -1,0 +1,135 @@
+"""Scaling policies in the simulator: the default beside all others at their best, and beside an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
+
+RECORDS = ("autoscale-code.json", "autoscale-conversation.json")
+GOAL = 0.99
+NAMES = {
+    "azure_llm_2023_code": "code completion",
+    "mooncake_conversation": "conversations",
+    "days": "days",
+    "bursts_3x": "bursts, 3 times",
+    "bursts_10x": "bursts, 10 times",
+}
+TARGETS = (
+    "load", "boot", "SLO", "below equal cost", "of the others", "at least possible", "of the oracle",
+)  # fmt: skip
+HEADER = (
+    "load", "boot", "SLO", "`deadline`: goodput", "cost", "oracle", "equal cost", "99 %: others", "fixed",
+)  # fmt: skip
+
+
+def render(records: Records) -> Rendered:
+    """What each comparison found, and how near the default came to what it was to reach."""
+    found = [one for name in RECORDS for one in records[name]["comparisons"]]
+    return Rendered(
+        tables={
+            "policies": table(HEADER, [_row(one) for one in found]),
+            "targets": table(
+                (
+                    "load",
+                    "boot",
+                    "SLO",
+                    "below equal cost",
+                    "of the others",
+                    "at least possible",
+                    "of the oracle",
+                ),
+                [_targets(one) for one in found],
+            ),
+            "origin": origin(records),
+        },
+        finding=_finding(found),
+    )
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    mine, equal = one["policies"]["deadline"], _at_equal_cost(one)
+    return (
+        *_case(one),
+        f"{mine['goodput']:.3f}",
+        _cost(one, mine["replica_seconds"]),
+        _cost(one, one["oracle_replica_seconds"]),
+        "none" if equal is None else f"{equal['goodput']:.3f} ({_policy(equal)})",
+        *(
+            "none" if each is None else _cost(one, each["replica_seconds"]) + suffix
+            for each, suffix in (
+                (_cheapest(one, of_fixed=False), _suffix(_cheapest(one, of_fixed=False))),
+                (_cheapest(one, of_fixed=True), ""),
+            )
+        ),
+    )
+
+
+def _targets(one: Mapping[str, Any]) -> tuple[str | None, ...]:
+    mine, equal, other = one["policies"]["deadline"], _at_equal_cost(one), _cheapest(one, of_fixed=False)
+    oracle_s, enough = one["oracle_replica_seconds"], mine["goodput"] >= GOAL
+    below = None if equal is None else 1 - mine["goodput"] / equal["goodput"]
+    return (
+        *_case(one),
+        None if below is None else f"{max(below, 0.0):.1%}",
+        f"{mine['replica_seconds'] / other['replica_seconds']:.2f}" if other and enough else None,
+        f"{oracle_s / other['replica_seconds']:.2f}" if other else None,
+        f"{mine['replica_seconds'] / oracle_s:.2f}" if enough else None,
+    )
+
+
+def _finding(found: Iterable[Mapping[str, Any]]) -> str:
+    shaped = [one for one in found if one["daily"] or one["load"].startswith("bursts")]
+    best = sum(
+        (equal := _at_equal_cost(one)) is None
+        or one["policies"]["deadline"]["goodput"] >= equal["goodput"] - 0.0005
+        for one in shaped
+    )
+    days = [one for one in shaped if one["daily"]]
+    ratios = [one["policies"]["deadline"]["oracle_ratio"] for one in days]
+    fixed = [
+        one["policies"]["deadline"]["replica_seconds"] / cheapest["replica_seconds"]
+        for one in days
+        if (cheapest := _cheapest(one, of_fixed=True))
+    ]
+    return (
+        f"On days and bursts `deadline` has at least the goodput that any other setting or fixed fleet has "
+        f"for the same cost in {best} of {len(shaped)} cases. On days it pays {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times what an oracle does, and {min(fixed):.2f} to {max(fixed):.2f} times the "
+        f"best fixed fleet."
+    )
+
+
+def _case(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    return NAMES.get(one["load"], one["load"]), f"{one['boot_s']:g} s", f"{one['slo_s']:g} s"
+
+
+def _cost(one: Mapping[str, Any], replica_seconds: float) -> str:
+    return f"{replica_seconds / one['work_s']:.2f}"
+
+
+def _at_equal_cost(one: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    most = one["policies"]["deadline"]["replica_seconds"] * 1.001
+    points = (each for each in one["frontier"] if each["replica_seconds"] <= most)
+    return max(points, key=lambda each: float(each["goodput"]), default=None)
+
+
+def _cheapest(one: Mapping[str, Any], *, of_fixed: bool) -> Mapping[str, Any] | None:
+    points = (
+        each
+        for each in one["frontier"]
+        if (each["policy"] == "fixed") is of_fixed and each["goodput"] >= GOAL
+    )
+    return min(points, key=lambda each: float(each["replica_seconds"]), default=None)
+
+
+def _policy(point: Mapping[str, Any]) -> str:
+    return "fixed" if point["policy"] == "fixed" else f"`{point['policy']}`"
+
+
+def _suffix(point: Mapping[str, Any] | None) -> str:
+    return "" if point is None else f" ({_policy(point)})"
+
+
+PAGE = Page("autoscale", "Which scaling policy pays least for its goodput?", RECORDS, render)
