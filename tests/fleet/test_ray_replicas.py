@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import aclosing
 from typing import Any
 
@@ -56,6 +57,17 @@ async def test_replicas_come_and_go_with_what_the_cluster_says() -> None:
     ]
     assert isinstance(found[3], SettingError)
     assert "ray: " in str(found[3])
+
+
+async def test_all_that_follow_a_fleet_ask_once() -> None:
+    answers = [body(application("fleet", states=states)) for states in (("RUNNING",), ())]
+    async with ScriptedServe(answers).served() as serve:
+        # Each unpickled, as subtasks have them.
+        given = pickle.dumps(RayReplicas(f"{serve.address}/fleet", 1000.0))
+        for _ in range(3):
+            async with aclosing(pickle.loads(given).updates()) as updates:
+                assert await anext(updates) == ("http://127.0.0.2:20100",)
+        assert await pickle.loads(given).urls() == (), "what is asked by itself is asked anew"
 
 
 async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | SettingError]:

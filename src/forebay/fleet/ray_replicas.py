@@ -1,26 +1,38 @@
 """The replicas of a fleet on Ray, as the cluster tells them.
 
-The dashboard is asked twice a second: a replica joins when its engine is healthy, and leaves when Serve
-begins to stop it, which lets it finish what it has. While Serve does not tell all of them, the last list
-stays.
+The dashboard is asked twice a second, once for all of a process: a replica joins when its engine is healthy,
+and leaves when Serve begins to stop it, which lets it finish what it has. While Serve does not tell all of
+them, the last list stays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
+from forebay.clock import SystemClock
 from forebay.engine.client import replica_url
 from forebay.errors import DeployError, SettingError
 from forebay.fleet.discovery import MAX_REPLICAS, polled
 from forebay.ray_serve.engines import engine_urls, fleet_application
-from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication
+from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
 from forebay.ray_serve.ports import DEPLOYMENT
 from forebay.ray_serve.rest import ServeRest
+from forebay.ray_serve.shared_looks import SharedLooks
 
 FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 TIMEOUT_S = 10.0
+
+
+async def look_at(address: str) -> ServeInstance:
+    """What the cluster tells now."""
+    async with ServeRest(address, timeout_s=TIMEOUT_S) as rest:
+        return await rest.instance()
+
+
+LOOKS = SharedLooks(look_at, SystemClock(), limit_s=TIMEOUT_S + 1)
+"""Each subtask of a pipeline has replicas of its own, which were unpickled: they have only this in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ class RayPlace:
 @dataclass(frozen=True)
 class RayReplicas:
     """Every replica of the fleet that takes requests: `place` is `http://HEAD:8265/NAME`, asked every
-    `every_s`.
+    `every_s`, once for all that follow it in this process.
 
     There may be none: then none has started yet, none is wanted, or the fleet is being removed. Raises
     `SettingError` at construction for another form.
@@ -60,23 +72,24 @@ class RayReplicas:
         RayPlace.parse(self.place)
 
     async def urls(self) -> tuple[str, ...]:
-        return await self._urls(before=())
+        return await self._urls((), look_at)
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
         last: tuple[str, ...] = ()
 
         async def look() -> tuple[str, ...]:
             nonlocal last
-            last = await self._urls(last)
+            last = await self._urls(last, lambda address: LOOKS.instance(address, self.every_s))
             return last
 
         return polled(look, self.every_s)
 
-    async def _urls(self, before: tuple[str, ...]) -> tuple[str, ...]:
+    async def _urls(
+        self, before: tuple[str, ...], look: Callable[[str], Awaitable[ServeInstance]]
+    ) -> tuple[str, ...]:
         place = RayPlace.parse(self.place)
         try:
-            async with ServeRest(place.address, timeout_s=TIMEOUT_S) as rest:
-                found = fleet_application(await rest.instance(), place.name, place.address)
+            found = fleet_application(await look(place.address), place.name, place.address)
             _check_whole(found, before)
             urls = engine_urls(found)
         except DeployError as error:
