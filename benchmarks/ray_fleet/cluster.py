@@ -10,6 +10,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,6 +55,7 @@ class RayCluster:
         # Short: Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="fr"))
         self.address = f"http://127.0.0.1:{free_port()}"
+        self._gcs_port = free_port()
 
     def fleet(self, name: str) -> dict[str, Any]:
         """A fleet file with one scripted replica."""
@@ -68,17 +70,48 @@ class RayCluster:
             "health_period_s": 1,
         }
 
-    def __enter__(self) -> RayCluster:
-        (self._folder / "other_application.py").write_text(OTHER)
-        environment = {
+    @contextlib.contextmanager
+    def program(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A program of Python in Ray's environment, which reaches the cluster by `ray.init()`: what it reads
+        and prints is piped, and it ends with the block."""
+        python = self._ray.parent / "python"
+        environment = self._environment() | {"RAY_ADDRESS": f"{LOOPBACK}:{self._gcs_port}"}
+        with (self._folder / "program").open("ab") as log:
+            process = subprocess.Popen(
+                [str(python), *words],
+                env=environment,
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def said(self) -> str:
+        """The last of what programs printed as errors."""
+        return (self._folder / "program").read_text(errors="replace")[-2000:]
+
+    def _environment(self) -> dict[str, str]:
+        given = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(self._folder))),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, self._folder))),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
         }
-        environment.pop("RAY_ADDRESS", None)
-        names = ("port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
+        given.pop("RAY_ADDRESS", None)
+        return given
+
+    def __enter__(self) -> RayCluster:
+        (self._folder / "other_application.py").write_text(OTHER)
+        environment = self._environment()
+        names = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
         ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
+        ports.append(f"--port={self._gcs_port}")
         command = [str(self._ray), "start", "--head", "--block", "--include-dashboard=true", *ports]
         command += [f"--node-ip-address={LOOPBACK}", "--dashboard-host=127.0.0.1"]
         command += [f"--dashboard-port={self.address.rsplit(':', 1)[1]}", f"--num-cpus={self._cpus}"]

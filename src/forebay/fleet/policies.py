@@ -15,17 +15,10 @@ import numpy as np
 from forebay.documents import suggestion
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.admission import Policy
-from forebay.fleet.estimate import prefill_s, queue_s, stall_s
+from forebay.fleet.expected_ttft import ExpectedTtft, least
 from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 from forebay.registry import Registry, described
-
-
-def least(costs: Vector, fleet: Fleet) -> int:
-    """The available replica with the least cost; of equals the one with the lowest number."""
-    if fleet.all_available:
-        return int(costs.argmin())
-    return int(np.where(fleet.available, costs, np.inf).argmin())
 
 
 class LeastRequests:
@@ -108,21 +101,6 @@ class SessionAffinity:
             if mine > weight or best < 0:
                 best, weight = number, mine
         return best
-
-
-class ExpectedTtft:
-    """The replica with the least sum of the time to this request's first token and its cost to the others.
-
-    There is no threshold for imbalance: a hot prefix spills by itself once the cached replica's queue costs
-    more than a prefill elsewhere.
-    """
-
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
-        work_s = prefill_s(fleet, demand, cached)
-        costs = stall_s(fleet, work_s)
-        costs += work_s
-        costs += queue_s(fleet, now_s)
-        return least(costs, fleet)
 
 
 CACHE_THRESHOLD = 0.5

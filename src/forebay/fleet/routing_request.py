@@ -91,7 +91,15 @@ def prompt_text(request: Request) -> str:
     known here, and do not matter where they are the same for all."""
     if request.prompt is not None:
         return request.prompt
-    return "".join(f"\0{message.role}\0{message.content}" for message in request.messages)
+    return "".join(message_text(message.role, message.content) for message in request.messages)
+
+
+def message_text(role: str, content: object) -> str:
+    """One message of a chat as `prompt_text` has it. `content` is what an OpenAI client sends: a text, or a
+    list of parts, of which those that are no text are left out."""
+    parts = content if isinstance(content, list) else (content,)
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return f"\0{role}\0" + "".join(text for text in texts if isinstance(text, str))
 
 
 def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:

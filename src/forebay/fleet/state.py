@@ -79,9 +79,11 @@ class Fleet:
         block_tokens: int = 512,
         index_blocks: int = 100_000,
         speed: PrefillSpeed | None = None,
+        work_s: float = 0.0,
     ) -> None:
         """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered of a
-        replica that does not say how much it caches.
+        replica that does not say how much it caches. `work_s` is the prefill time that a request of others'
+        is taken to have until own first tokens have taught it.
         """
         count = len(replicas)
         self.count = count
@@ -132,7 +134,7 @@ class Fleet:
         self._output_tokens = 0.0
         self.answer_s = 1.0
         """Mean time from first token to end of an answer."""
-        self._work_s = 0.0
+        self._work_s = work_s
         self.nothing: Vector = np.zeros(count)
         self._free: list[int] = []
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.fleet.routing_request import message_text
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, no_room, slow_body, too_large
 
@@ -194,17 +195,8 @@ def _messages(messages: object) -> str:
         role = message.get("role")
         if not isinstance(role, str):
             raise _wrong(f"messages[{at}].role", f"expected a text, found {_kind(role)}")
-        text.append(f"\0{role}\0{_content(message.get('content'))}")
+        text.append(message_text(role, message.get("content")))
     return "".join(text)
-
-
-def _content(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""
 
 
 def _prompt(prompt: object, param: str) -> tuple[str, int]:

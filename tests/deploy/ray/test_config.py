@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,17 @@ def test_the_fleet_has_no_route_and_is_scaled_from_outside() -> None:
     assert engine["ray_actor_options"] == {"num_cpus": 1.0, "num_gpus": 1.0}
     assert engine["graceful_shutdown_timeout_s"] > SPEC.drain_s
     assert "runtime_env" not in made
+
+
+def test_ray_programs_get_our_router_or_serves_own() -> None:
+    (engine,) = fleet_config(SPEC)["deployments"]
+    assert engine["max_ongoing_requests"] == 256
+    router = engine["request_router_config"]
+    module, _, name = router["request_router_class"].rpartition(".")
+    assert f"class {name}(RequestRouter)" in Path(str(find_spec(module).origin)).read_text()  # type: ignore[union-attr]
+    assert router["request_routing_stats_period_s"] == 1.0
+    (engine,) = fleet_config(SPEC.model_copy(update={"router": "serve"}))["deployments"]
+    assert "request_router_config" not in engine
 
 
 def test_alone_it_has_no_proxies() -> None:

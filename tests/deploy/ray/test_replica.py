@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from forebay.deploy.ray.replica import Engine
 engine = Engine(sys.argv[2:], int(sys.argv[1]), 1, startup_s=60, drain_s=0)
 engine.check_health()
 print("healthy")
+print(engine.record_replica_metadata(), engine.record_routing_stats())
 engine.__del__()
+print(engine.record_routing_stats())
 """
 
 
@@ -45,8 +49,31 @@ def test_its_engine_is_called_without_a_proxy(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "")
     server = (sys.executable, "-m", "http.server", "{port}", "--bind", "{host}", "--directory", str(tmp_path))
+    port = free_port()
+    (tmp_path / "metrics").write_text("vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n")
+    done = replica(port, *server)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "healthy",
+        f"{{'url': 'http://127.0.0.1:{port}'}} {{'running': 3.0, 'waiting': 1.0}}",
+        "{'away': True}",
+    ]
+
+
+def test_an_engine_without_metrics_is_there(tmp_path: Path) -> None:
+    (tmp_path / "health").touch()
+    server = (sys.executable, "-m", "http.server", "{port}", "--bind", "{host}", "--directory", str(tmp_path))
     done = replica(free_port(), *server)
-    assert (done.returncode, done.stdout) == (0, "healthy\n"), done.stderr
+    assert done.stdout.splitlines()[1].endswith("} {}"), done.stderr
+
+
+def test_what_runs_on_the_cluster_needs_numpy_only() -> None:
+    names = ("forebay.deploy.ray.replica", "forebay.deploy.ray.choice", "forebay.deploy.ray.stats")
+    code = f"import sys, {', '.join(names)}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    needed = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in requires("forebay") or ()}
+    assert imported & needed == {"numpy", "ray"}
 
 
 def test_an_engine_of_somebody_else_is_not_its_own(tmp_path: Path) -> None:

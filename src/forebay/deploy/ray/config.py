@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from forebay.deploy.ray.stats import STATS_PERIOD_S
 from forebay.errors import DeployError
 from forebay.ray_serve.engines import is_fleet
 from forebay.ray_serve.instance import DECLARATIVE
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
+ROUTER = "forebay.deploy.ray.router.FleetRouter"
+"""What Serve imports on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
@@ -55,7 +58,13 @@ def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
         "health_check_period_s": spec.health_period_s,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
         "graceful_shutdown_timeout_s": spec.drain_s + AFTER_DRAIN_S,
+        "max_ongoing_requests": spec.max_ongoing,
     }
+    if spec.router == "forebay":
+        deployment["request_router_config"] = {
+            "request_router_class": ROUTER,
+            "request_routing_stats_period_s": STATS_PERIOD_S,
+        }
     return made | {"external_scaler_enabled": True, "deployments": [deployment]}
 
 

@@ -1,7 +1,7 @@
 """What runs on the Ray cluster: a deployment of Ray Serve of which each replica owns one engine.
 
 It needs Ray and the standard library, and Forebay of the same version beside it. Requests do not come this
-way: routers call the engine's own address.
+way: routers call the engine's own address, which it tells.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 
 import ray
 from ray import serve
 
 from forebay.deploy.drain import DIRECT, drain
+from forebay.deploy.ray.stats import replica_metadata, routing_stats
 from forebay.ray_serve.ports import DEPLOYMENT, Ports
 
 PR_SET_PDEATHSIG = 1
@@ -30,6 +32,8 @@ NOTICE_S = 3.0
 """Routers look twice a second: after this, none sends to a replica that leaves."""
 LOOK_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
+STATS_TIMEOUT_S = 2.0
+MAX_METRICS_BYTES = 16 << 20
 END_S = 5.0
 LINES = 20
 MAX_SAID = 1500
@@ -81,6 +85,14 @@ class Engine:
         if not self._healthy():
             raise RuntimeError(f"the engine at {self.url()} is not healthy")
 
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Called by Serve once, for programs that choose this replica and call its engine themselves."""
+        return replica_metadata(self.url(), self._metrics())
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Called by Serve often, for its router."""
+        return routing_stats(self._metrics())
+
     def __del__(self) -> None:
         """Called by Serve when the replica is taken away; it may block."""
         if getattr(self, "_process", None) is not None and not self._ends:
@@ -121,6 +133,16 @@ class Engine:
                 return bool(answer.status == 200)
         except (OSError, HTTPException, ValueError):
             return False
+
+    def _metrics(self) -> str | None:
+        """The engine's metrics, empty where it has none; None where it does not answer."""
+        try:
+            with DIRECT.open(f"{self.url()}/metrics", timeout=STATS_TIMEOUT_S) as answer:
+                return bytes(answer.read(MAX_METRICS_BYTES)).decode("utf-8", "replace")
+        except HTTPError:
+            return ""
+        except (OSError, HTTPException, ValueError):
+            return None
 
     def _print(self) -> None:
         """What the engine prints goes to the replica's log; the last lines are kept for a message."""

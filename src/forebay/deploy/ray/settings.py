@@ -57,6 +57,16 @@ class RayFleetSpec(Model):
     health_period_s: Annotated[int, Strict(), Field(ge=1, le=600)] = Field(
         2, description="Pause between two looks at an engine; one that has ended is noticed at once."
     )
+    max_ongoing: Annotated[int, Strict(), Field(ge=1, le=1_000_000)] = Field(
+        256,
+        description="How many requests programs on Ray may have at one replica that they have chosen by a "
+        "handle of Serve; more wait for a place. Gateways and pipelines do not count.",
+    )
+    router: Literal["forebay", "serve"] = Field(
+        "forebay",
+        description="Who chooses the replica for such a program: Forebay's router or Serve's own. With "
+        "HAProxy, Serve refuses any but its own.",
+    )
     proxies: Literal["Disabled", "HeadOnly", "EveryNode"] = Field(
         "Disabled",
         description="Where Ray Serve runs HTTP proxies, if it does not run yet; the engines need none. "

@@ -1,0 +1,203 @@
+"""Which replica a program on a Ray cluster gets: the gateway's estimate, of what Serve's handle knows. Pure.
+
+A handle sees each request when it is sent, and what the replicas say of their engines. It sees no answer, for
+that comes from the engine's own address. So a first token is taken to come when it is expected to, and the
+oldest requests are taken to have ended where their replica says that it has fewer.
+
+Like all that runs on the cluster it needs the standard library and numpy only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.clock import Clock
+from forebay.deploy.ray.stats import STATS_PERIOD_S, ReplicaSeen
+from forebay.fleet.expected_ttft import ExpectedTtft
+from forebay.fleet.routing_request import (
+    BLOCK_CHARS,
+    CHARS_PER_TOKEN,
+    ReplicaCharge,
+    RoutingRequest,
+    Vector,
+    message_text,
+    text_blocks,
+)
+from forebay.fleet.state import Fleet, ReplicaLimits
+from forebay.records import ReplicaLoad
+
+SEEN_S = 2 * STATS_PERIOD_S
+"""Age at which a request is in what its replica says: it was sent, read there, and told on."""
+MOST_S = 60.0
+"""How long a request is taken to last where its replica does not say how many it has."""
+WORK_S = 0.1
+"""Prefill time that a request of others' is taken to have: a thousand tokens at the speed that is assumed."""
+
+
+@dataclass(slots=True, eq=False)
+class Placement:
+    """A request that is on its way to a replica."""
+
+    demand: RoutingRequest
+    charge: ReplicaCharge | None = None
+
+
+@dataclass(slots=True)
+class _Row:
+    """Own requests at one replica, in the order in which they were sent: all, and those without a first
+    token. `told`: how many requests of anybody it has."""
+
+    sent: deque[ReplicaCharge] = field(default_factory=deque)
+    queued: deque[ReplicaCharge] = field(default_factory=deque)
+    told: float = math.inf
+
+
+class ReplicaChooser:
+    """Ranks the replicas for one request after the other. Belongs to one event loop.
+
+    `update` says which replicas there are. Then for each request `place`, `rank` as often as it needs, and
+    `settle` once.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._policy = ExpectedTtft()
+        self._fleet = Fleet([], block_tokens=round(BLOCK_CHARS / CHARS_PER_TOKEN), work_s=WORK_S)
+        self._numbers: dict[str, int] = {}
+        self._rows: dict[int, _Row] = {}
+
+    def update(self, replicas: Sequence[ReplicaSeen]) -> None:
+        """These are the replicas now, and this is what they say."""
+        fleet, now_s = self._fleet, self._clock.monotonic_s()
+        self._go_on(now_s)
+        here = {replica.name for replica in replicas}
+        for name in [name for name in self._numbers if name not in here]:
+            self._leave(name, now_s)
+        for replica in replicas:
+            number = self._numbers.get(replica.name)
+            if number is None:
+                number = fleet.add(ReplicaLimits(replica.name, replica.kv_tokens))
+                self._numbers[replica.name] = number
+                self._rows[number] = _Row()
+            fleet.report(number, ReplicaLoad(now_s, replica.running, replica.waiting))
+            told = math.inf if replica.running is None else replica.running + (replica.waiting or 0.0)
+            self._rows[number].told = told
+        alive = [replica.name for replica in replicas if not replica.away]
+        for replica in replicas:
+            # Where none answers, none is worse than another.
+            fleet.set_available(self._numbers[replica.name], not alive or not replica.away)
+
+    def place(self, text: str, given_tokens: int = 0) -> Placement:
+        """A request with this prompt, of which so many tokens are known by number only."""
+        tokens = round(len(text) / CHARS_PER_TOKEN) + given_tokens
+        return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
+
+    def rank(self, placement: Placement) -> list[list[str]]:
+        """The replicas by name: the best, the next best, all others. None is left out, and there is at least
+        one. The request counts at the best one until it is settled."""
+        fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
+        self._end(placement, now_s)
+        self._go_on(now_s)
+        cached = fleet.cached(demand)
+        best = self._policy.choose(demand, cached, fleet, now_s)
+        with fleet.without((best,)):
+            next_best = self._policy.choose(demand, cached, fleet, now_s)
+        # Of what it caches only once it is sent there.
+        placement.charge = self._take(best, RoutingRequest(demand.prompt_tokens), cached, now_s)
+        first = dict.fromkeys((best, next_best))
+        others = [name for name, number in self._numbers.items() if number not in first]
+        return [*([fleet.names[number]] for number in first), *([others] if others else [])]
+
+    def settle(self, placement: Placement, name: str | None) -> None:
+        """The request is sent to the replica `name`; None: to nobody."""
+        now_s = self._clock.monotonic_s()
+        number = None if name is None else self._numbers.get(name)
+        charge = placement.charge
+        if number is not None and charge is not None and charge.replica == number:
+            self._fleet.index.insert(number, placement.demand.blocks)
+            placement.charge = None
+            return
+        self._end(placement, now_s)
+        if number is not None:
+            self._take(number, placement.demand, self._fleet.cached(placement.demand), now_s)
+
+    def in_flight(self, name: str) -> int:
+        """How many own requests are taken to be at this replica."""
+        return len(self._rows[self._numbers[name]].sent)
+
+    def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
+        row, charge = self._rows[number], self._fleet.take(number, demand, cached, now_s)
+        row.sent.append(charge)
+        row.queued.append(charge)
+        return charge
+
+    def _end(self, placement: Placement, now_s: float) -> None:
+        """Its replica has it no longer, if it had."""
+        charge, placement.charge = placement.charge, None
+        row = None if charge is None else self._rows.get(charge.replica)
+        # A replica that left may have a successor of the same number.
+        if charge is not None and row is not None and charge in row.sent:
+            row.sent.remove(charge)
+            self._finish(row, charge, now_s)
+
+    def _finish(self, row: _Row, charge: ReplicaCharge, now_s: float) -> None:
+        if charge in row.queued:
+            row.queued.remove(charge)
+        self._fleet.finish(charge, now_s)
+
+    def _leave(self, name: str, now_s: float) -> None:
+        number = self._numbers.pop(name)
+        row = self._rows.pop(number)
+        for charge in row.sent:
+            self._finish(row, charge, now_s)
+        self._fleet.remove(number)
+
+    def _go_on(self, now_s: float) -> None:
+        """What is expected to have happened by now."""
+        fleet = self._fleet
+        for number, row in self._rows.items():
+            while row.queued and (due_s := float(fleet.head_until_s[number])) <= now_s:
+                fleet.assume_first_token(row.queued.popleft(), due_s)
+            # In order of age: one too many has ended where the first that need not be there is old enough.
+            most, age_s = (int(row.told), SEEN_S) if row.told < math.inf else (0, MOST_S)
+            while len(row.sent) > most and row.sent[most].sent_s <= now_s - age_s:
+                self._finish(row, row.sent.popleft(), now_s)
+
+
+def asked_text(values: Sequence[object]) -> tuple[str, int]:
+    """The prompt among a call's arguments, and how many tokens it has besides as numbers.
+
+    An argument is a request's body as OpenAI's clients send it, parsed or not, or the prompt itself. Where
+    there is none, the request is one without a prompt.
+    """
+    for value in values:
+        found = value
+        if isinstance(value, bytes) or (isinstance(value, str) and value.lstrip()[:1] == "{"):
+            try:
+                found = json.loads(value)
+            except ValueError:
+                continue
+        if isinstance(found, str):
+            return found, 0
+        if isinstance(found, Mapping) and (text := _body_text(found)) is not None:
+            return text
+    return "", 0
+
+
+def _body_text(body: Mapping[str, Any]) -> tuple[str, int] | None:
+    messages, prompt = body.get("messages"), body.get("prompt", body.get("input"))
+    if isinstance(messages, list):
+        said = (message for message in messages if isinstance(message, dict))
+        return "".join(message_text(str(each.get("role")), each.get("content")) for each in said), 0
+    if isinstance(prompt, str):
+        return prompt, 0
+    if isinstance(prompt, list) and prompt:
+        if isinstance(prompt[0], int):
+            return "", len(prompt)
+        return "\0".join(one for one in prompt if isinstance(one, str)), 0
+    return None
