@@ -25,9 +25,9 @@ def ray_fleet(
     quick: Annotated[bool, typer.Option("--quick", help="One round each way.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Send prompts that share their beginnings to four scripted replicas on a local Ray, by our router, and
-    to our gateway alone, in turn; then kill a replica, and hang up. Five minutes; status 1 where a target is
-    missed."""
+    """Send prompts that share their beginnings to four scripted replicas on a local Ray, by our gateway and
+    by Serve with our router, and to our gateway alone, in turn; then kill a replica, and hang up. Six
+    minutes; status 1 where a target is missed."""
     from benchmarks.ray_fleet.cluster import find_ray
     from benchmarks.ray_fleet.measure import RayOptions, measure_ray
     from forebay.bench.provenance import provenance

@@ -9,9 +9,10 @@ from typing import Any
 from benchmarks.figures import quantile
 from benchmarks.ray_fleet.client import Answer
 
-RAY, GATEWAY, DIRECT, IN_TURN = "ray", "gateway", "direct", "in_turn"
+RAY, SERVE, GATEWAY, DIRECT, IN_TURN = "ray", "serve", "gateway", "direct", "in_turn"
 WAYS = {
     RAY: "our gateway before the fleet on Ray",
+    SERVE: "a Ray program before it: Serve chooses, by our router",
     GATEWAY: "our gateway before replicas of its own",
     DIRECT: "no gateway: each group to its replica on Ray",
     IN_TURN: "no gateway: to the replicas on Ray in turn",

@@ -26,7 +26,7 @@ import orjson
 from benchmarks.gateway import gateway_process
 from benchmarks.ray_fleet.client import Answer, Order
 from benchmarks.ray_fleet.cluster import RayCluster
-from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, Slo, kill_figures, report
+from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from forebay.deploy.ray.fleet import apply_fleet, remove_fleet
 from forebay.deploy.ray.load import load_fleet
@@ -88,10 +88,12 @@ def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> 
         config.write_bytes(orjson.dumps({"engine": {"ray": fleet.place}}))
         on_ray = stack.enter_context(gateway_process(config=config))
         alone = stack.enter_context(gateway_process(own))
+        program = stack.enter_context(front_process(cluster))
         engines = fleet.all_urls(note)
         orders = {
             DIRECT: Order(options.load, engines, by_group=True),
             RAY: Order(options.load, (on_ray,)),
+            SERVE: Order(options.load, (program,)),
             GATEWAY: Order(options.load, (alone,)),
         }
         rounds = _rounds(options, orders, Order(options.load, engines), note)
@@ -164,6 +166,18 @@ def fleet_on(cluster: RayCluster, words: list[str], place: Path, note: Note) -> 
     asyncio.run(apply())
     yield FleetOnRay(cluster, spec)
     asyncio.run(remove())
+
+
+@contextmanager
+def front_process(cluster: RayCluster) -> Iterator[str]:
+    """A program on the cluster that asks the fleet by Serve's handle; its URL. Raises `LaunchError` where it
+    does not start."""
+    with cluster.program("-m", "benchmarks.ray_fleet.front", NAME) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if "http://" not in line:
+            raise LaunchError(f"the Ray program did not start: {cluster.said()}")
+        yield line.strip()
 
 
 def _rounds(
