@@ -80,6 +80,32 @@ def test_signals_that_stopped_change_nothing() -> None:
     assert scaler.decide(Signals(0.0, ready=3, starting=(1.0,), age_s=29.0)).wanted == 0
 
 
+@pytest.mark.parametrize(
+    "signals",
+    [
+        Signals(0.0, ready=5, age_s=31.0),
+        Signals(0.0, ready=5, age_s=math.inf),
+        Signals(0.0, ready=5, kv_usage=math.nan),
+    ],
+)
+def test_limits_hold_without_signals_too_and_the_reason_says_so(signals: Signals) -> None:
+    found = Scaler(Always(4), SPEED, Limits(most=3)).decide(signals)
+    assert found.wanted == 3
+    assert found.reason.endswith(": 3 in place of 5 only for the limits")
+
+
+@given(
+    wanted=st.integers(0, 60), ready=st.integers(0, 50), starting=st.integers(0, 5), most=st.integers(1, 60)
+)
+def test_while_a_subtask_is_silent_replicas_come_and_none_goes(
+    wanted: int, ready: int, starting: int, most: int
+) -> None:
+    signals = Signals(0.0, ready=ready, starting=(1.0,) * starting, silent=1)
+    found = Scaler(Always(wanted), SPEED, Limits(most=most)).decide(signals)
+    assert found.wanted == min(max(wanted, ready + starting), most)
+    assert ("of silent subtasks" in found.reason) is (wanted < found.wanted)
+
+
 @dataclass
 class Fails:
     def decide(self, signals: Signals) -> Decision:
@@ -100,6 +126,7 @@ def test_a_policy_that_fails_changes_nothing(
     found = Scaler(policy, SPEED, Limits(least=least)).decide(Signals(0.0, ready=ready, running=running))
     assert found.wanted == max(ready, least)
     assert words in found.reason
+    assert ("nothing changes" in found.reason) is (found.wanted == ready)
 
 
 @given(

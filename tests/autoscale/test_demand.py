@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.autoscale.base import Backlog, ReplicaSpeed, Tokens
-from forebay.autoscale.demand import SUFFIX, StreamDemand, encode_demand, read_reports
+from forebay.autoscale.demand import (
+    FRESH_S,
+    GONE_S,
+    SUFFIX,
+    StreamDemand,
+    encode_demand,
+    process_of,
+    read_reports,
+    report_name,
+)
 from forebay.autoscale.loop import ReplicaCounts
 from forebay.autoscale.meter import MOST_PARTS, AnswerLengths, DemandMeter, DemandReport, Waiting
 from forebay.autoscale.published import PublishedReplicas
@@ -112,8 +121,68 @@ def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
     assert stream.take(0.0).age_s == 0
     wall.now_ms += 60_000
     found = stream.take(60.0)
-    assert (found.age_s, found.backlog) == (60.0, ())
+    assert (found.age_s, found.silent, found.backlog) == (60.0, 1, (Backlog(-30.0, Tokens(2, 2, 2)),))
+    wall.now_ms += 1_000
+    found = stream.take(61.0)
+    assert (found.age_s, found.silent, found.backlog) == (61.0, 0, ())
     assert StreamDemand(dict, wall, slo_s=60.0).take(0.0).age_s == math.inf
+
+
+@given(
+    subtasks=st.lists(st.tuples(st.floats(0, 2 * GONE_S), st.integers(0, 50), st.integers(0, 50)), max_size=6)
+)
+def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended(
+    subtasks: list[tuple[float, int, int]],
+) -> None:
+    reports = {
+        str(number): report(NOW_MS - round(age_s * 1000), arrived=waits, waits=waits, running=running)
+        for number, (age_s, running, waits) in enumerate(subtasks)
+    }
+    here = [one for one in subtasks if round(one[0] * 1000) <= GONE_S * 1000]
+    fresh = [one for one in here if round(one[0] * 1000) <= FRESH_S * 1000]
+    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0)
+    found = stream.take(0.0)
+    assert found.running == sum(running for _, running, _ in here)
+    assert sum(part.tokens.requests for part in found.backlog) == sum(waits for *_, waits in here)
+    assert found.silent == len(here) - len(fresh)
+    # Those that end cleanly take their reports along.
+    reports = {}
+    found = stream.take(1.0)
+    assert (found.running, found.backlog, found.silent) == (0, (), 0)
+
+
+def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
+    reports, wall = {"a": report(arrived=5), "b": report(arrived=5)}, Wall()
+    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    came = []
+    for age_s, arrived in ((0, 5), (20, 5), (40, 5), (0, 9), (0, 9)):
+        wall.now_ms += 20_000
+        reports = {
+            "a": report(wall.now_ms, arrived=5),
+            "b": report(wall.now_ms - age_s * 1000, arrived=arrived),
+        }
+        came.append(dict(stream.take(0.0).arrived)["default"].requests)
+    assert came == [10, 0, 0, 4, 0]
+
+
+def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
+    """What it waits for may not be sent, and what it did comes at once when it goes on."""
+    speed, wall, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), list[float]()
+    reports: dict[str, DemandReport] = {}
+    stream = StreamDemand(lambda: reports, wall, slo_s=60.0, speed=speed, ready=lambda: 1)
+    hung: DemandReport | None = None
+    for second in range(0, 120, 2):
+        wall.now_ms = NOW_MS + second * 1000
+        waiting = (Waiting(wall.now_ms, Tokens(9, 900, 900)),)
+        one = DemandReport(wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second))
+        # It goes on doing so much all the while, and tells nothing from 40 s to 80 s.
+        hung = hung or one if 40 <= second < 80 else None
+        reports = {"a": DemandReport(wall.now_ms), "b": hung or one}
+        stream.take(float(second))
+        factors.append(speed.factor)
+    assert factors[19] == pytest.approx(0.91, rel=0.01)
+    assert set(factors[26:41]) == {factors[26]}, "from 52 s on, until two reports follow each other again"
+    assert factors[-1] == pytest.approx(factors[19], rel=0.2)
 
 
 def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_over() -> None:
@@ -199,6 +268,11 @@ def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path
     for number, wrong in enumerate((b"", b"{", b"[]", b'{"at_ms": "x"}', b" " * (2 << 20))):
         (tmp_path / f"{number}{SUFFIX}").write_bytes(wrong)
     assert read_reports(tmp_path) == {f"a{SUFFIX}": whole}
+
+
+def test_the_name_of_a_report_tells_whose_it_is() -> None:
+    assert process_of(report_name(4711, "8f3a")) == 4711
+    assert [process_of(name) for name in (f"a{SUFFIX}", "", "x-1", "²-1")] == [None] * 4
 
 
 def test_a_speed_is_learned_while_requests_wait() -> None:

@@ -122,7 +122,9 @@ def test_before_anything_is_known_of_the_stream_the_least_number_is_kept() -> No
     scaler = Scaler(ByWaiting(), SPEED, Limits(least=1, most=2))
     step = ScalingLoop(scaler, replicas, Stream(Demand(age_s=math.inf))).tick(0.0)
     assert step is not None
-    assert step.decision == Decision(1, "nothing is known of the stream yet: nothing changes")
+    assert step.decision == Decision(
+        1, "nothing is known of the stream yet: 1 in place of 0 only for the limits"
+    )
     assert replicas.asked == [1]
 
 

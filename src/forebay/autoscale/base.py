@@ -73,6 +73,7 @@ class Signals:
         age_s: How old all of this is, in seconds.
         wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: `now_s` stands
             for it. It tells the time of day: days are 86,400 s and begin at midnight in UTC.
+        silent: Subtasks that have stopped telling and may still have work: what they told last is counted.
     """
 
     now_s: float
@@ -87,6 +88,7 @@ class Signals:
     kv_usage: float = 0.0
     age_s: float = 0.0
     wall_s: float | None = None
+    silent: int = 0
 
     @property
     def replicas(self) -> int:
@@ -102,7 +104,7 @@ class Signals:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How many replicas there should be, those that drain not counted, and why. `failed`: the policy did, and
-    nothing changes."""
+    the replicas stay as they are, within the limits."""
 
     wanted: int
     reason: str
@@ -241,8 +243,9 @@ class Limits:
 class Scaler:
     """A policy held to what is safe: the limits, and never fewer replicas than the work in flight needs.
 
-    Where signals are older than `limits.stale_after_s`, no replica is taken away and none is added. A policy
-    that raises, or says no whole number, is passed over likewise, and the reason says so.
+    Where signals are older than `limits.stale_after_s`, or a policy raises or says no whole number, the
+    replicas stay as they are, within the limits. While a subtask is silent, none is taken away but for the
+    limits. The reason says which of these it was.
     """
 
     policy: ScalingPolicy
@@ -250,28 +253,37 @@ class Scaler:
     limits: Limits = field(default_factory=Limits)
 
     def decide(self, signals: Signals) -> Decision:
-        now, limits = signals.replicas, self.limits
         floor = self.in_flight_needs(signals)
         if not _sound(signals):
-            return Decision(self._bound(now, floor), "signals are not numbers in range: nothing changes")
-        if signals.age_s > limits.stale_after_s:
-            words = f"signals are {signals.age_s:.0f} s old: nothing changes until they come again"
-            if signals.age_s == math.inf:
-                words = "nothing is known of the stream yet: nothing changes"
-            return Decision(self._bound(now, floor), words)
+            return self._as_it_is(signals, floor, "signals are not numbers in range")
+        if signals.age_s == math.inf:
+            return self._as_it_is(signals, floor, "nothing is known of the stream yet")
+        if signals.age_s > self.limits.stale_after_s:
+            return self._as_it_is(signals, floor, f"signals are {signals.age_s:.0f} s old")
         try:
             found = self.policy.decide(signals)
             if type(found.wanted) is not int:
                 raise TypeError(f"expected a whole number of replicas, found {found.wanted!r}")
         except Exception as error:
             # A policy may be anybody's code, and the replicas must outlive its mistakes.
-            words = f"the policy failed, nothing changes: {type(error).__name__}: {str(error)[:200]}"
-            return Decision(self._bound(now, floor), words, failed=True)
-        wanted = self._bound(found.wanted, floor)
+            words = f"the policy failed: {type(error).__name__}: {str(error)[:200]}"
+            return self._as_it_is(signals, floor, words, failed=True)
+        kept = max(found.wanted, signals.replicas) if signals.silent else found.wanted
+        wanted = self._bound(kept, floor)
         if wanted == found.wanted:
             return found
-        why = "work in flight needs them" if wanted == floor > found.wanted else "the limits"
+        why = "the limits"
+        if wanted != self._bound(found.wanted, floor):
+            why = "of silent subtasks it is not known what they do"
+        elif wanted == floor > found.wanted:
+            why = "work in flight needs them"
         return Decision(wanted, f"{found.reason}; {wanted} in place of {found.wanted}: {why}")
+
+    def _as_it_is(self, signals: Signals, floor: int, why: str, *, failed: bool = False) -> Decision:
+        now = signals.replicas
+        wanted = self._bound(now, floor)
+        then = "nothing changes" if wanted == now else f"{wanted} in place of {now} only for the limits"
+        return Decision(wanted, f"{why}: {then}", failed)
 
     def in_flight_needs(self, signals: Signals) -> int:
         """Replicas that the requests in flight need, of those that are ready."""

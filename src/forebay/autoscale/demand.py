@@ -17,7 +17,9 @@ from forebay.errors import SettingError
 from forebay.files import read_bytes
 
 FRESH_S = 10.0
-"""A report that is older is of a subtask that has ended, or hangs."""
+"""A report that is older is of a subtask that hangs, or was killed: it is silent."""
+GONE_S = 60.0
+"""A report that is older still is of a subtask that has ended."""
 MOST_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 CLASS = "default"
@@ -30,6 +32,22 @@ Reports = Mapping[str, DemandReport]
 def encode_demand(report: DemandReport) -> bytes:
     """The report as JSON."""
     return orjson.dumps(report)
+
+
+def report_name(pid: int, mark: str) -> str:
+    """What the file of a subtask in this process is called; `mark` is its own."""
+    return f"{pid}-{mark}{SUFFIX}"
+
+
+def process_of(name: str) -> int | None:
+    """The process in the name of a report's file; None where there is none."""
+    pid = name.partition("-")[0]
+    return int(pid) if pid.isascii() and pid.isdigit() else None
+
+
+def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandReport]:
+    """Those that are not older than `age_s`."""
+    return {name: one for name, one in reports.items() if abs(now_ms - one.at_ms) <= age_s * 1000}
 
 
 def read_reports(folder: Path) -> dict[str, DemandReport]:
@@ -47,7 +65,8 @@ class StreamDemand:
     """The `DemandSource` of a stream whose subtasks report, all on the wall clock of one machine.
 
     `reports` gives what there is of them, and `wall_ms` the time. What arrived is the growth of their totals;
-    a subtask that was not known begins with what it has. `speed` learns from what is done, given how many
+    a subtask that was not known begins with what it has. One that is silent still counts with what it told
+    last, until its report is taken away or `GONE_S` old. `speed` learns from what is done, given how many
     replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic (None: nothing
     is known): they count as due when the SLO is over, as nobody knows how long they have waited. Those that
     wait at first came before, and do not arrive at this time of day. What leaves the queue arrives in a
@@ -81,15 +100,16 @@ class StreamDemand:
 
     def take(self, now_s: float) -> Demand:
         now_ms = self._wall_ms()
-        every = self._reports()
-        fresh = {name: one for name, one in every.items() if abs(now_ms - one.at_ms) <= FRESH_S * 1000}
+        every = within(self._reports(), now_ms, GONE_S)
+        fresh = within(every, now_ms, FRESH_S)
+        silent = len(every) - len(fresh)
         if fresh:
             self._heard_ms = max(one.at_ms for one in fresh.values())
-        self._came += _growth(self._arrived, {name: one.arrived for name, one in fresh.items()})
-        done = _growth(self._done, {name: one.done for name, one in fresh.items()})
+        self._came += _growth(self._arrived, {name: one.arrived for name, one in every.items()})
+        done = _growth(self._done, {name: one.done for name, one in every.items()})
         backlog = [
             Backlog((part.due_ms - now_ms) / 1000, part.tokens)
-            for one in fresh.values()
+            for one in every.values()
             for part in one.waiting
         ]
         queued = self._queued()
@@ -101,20 +121,21 @@ class StreamDemand:
             self._queued_before = queued
         arrived = _positive(self._came)
         self._came += arrived.times(-1)
-        if fresh:
+        if fresh and not silent:
             self._learn(now_s, done, waits=bool(backlog))
         else:
-            # In what time the next report's work was done is not known.
+            # What is done meanwhile is told late or never, and what waits may not be sent.
             self._before_s = None
         kv = [one.kv_usage for one in fresh.values() if one.usable]
         return Demand(
             backlog=tuple(sorted(backlog, key=lambda part: part.due_in_s)),
             arrived=((CLASS, arrived),),
-            running=sum(one.running for one in fresh.values()),
-            running_tokens=sum(one.running_tokens for one in fresh.values()),
+            running=sum(one.running for one in every.values()),
+            running_tokens=sum(one.running_tokens for one in every.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
             age_s=math.inf if self._heard_ms is None else max(now_ms - self._heard_ms, 0) / 1000,
             wall_s=now_ms / 1000,
+            silent=silent,
         )
 
     def _learn(self, now_s: float, done: Tokens, *, waits: bool) -> None:

@@ -59,6 +59,7 @@ class Demand:
     kv_usage: float = 0.0
     age_s: float = 0.0
     wall_s: float | None = None
+    silent: int = 0
 
 
 class DemandSource(Protocol):
@@ -140,4 +141,5 @@ def signals_of(now_s: float, counts: ReplicaCounts, demand: Demand) -> Signals:
         kv_usage=demand.kv_usage,
         age_s=demand.age_s,
         wall_s=demand.wall_s,
+        silent=demand.silent,
     )

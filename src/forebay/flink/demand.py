@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.autoscale.demand import SUFFIX, StreamDemand, encode_demand
+from forebay.autoscale.demand import StreamDemand, encode_demand, report_name
 from forebay.autoscale.loop import ScalingLoop
 from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
 from forebay.autoscale.meter import AnswerLengths, DemandMeter, DemandReport
@@ -76,7 +76,7 @@ class MeteredHandler:
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
         self._memory = _memory(link, model, self._meter.lengths, self._loop)
         self._kept_s = clock.monotonic_s()
-        name = f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        name = report_name(os.getpid(), secrets.token_hex(4))
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
         client.watch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,14 @@ from tests.harness.clock import ManualClock
 from tests.runtime.scaling.test_processes import Processes
 
 from forebay.autoscale.base import Limits, Timings, Tokens
-from forebay.autoscale.demand import SUFFIX, encode_demand
+from forebay.autoscale.demand import FRESH_S, GONE_S, SUFFIX, encode_demand, report_name
 from forebay.autoscale.forecast import SLOTS
 from forebay.autoscale.memory import KEEP_S
 from forebay.autoscale.meter import DemandReport, Waiting
 from forebay.autoscale.settings import ScalingSettings
 from forebay.engine.launch import LocalPlaces
 from forebay.runtime.scaling import learned
-from forebay.runtime.scaling.engine import COUNTED_S, GONE_S, SILENT_S, ScaledEngine
+from forebay.runtime.scaling.engine import COUNTED_S, SILENT_S, ScaledEngine
 from forebay.runtime.scaling.learned import LEARNED
 from forebay.runtime.scaling.record import COURSE, read_course
 from forebay.runtime.snapshot import Backlog
@@ -83,6 +85,33 @@ def test_reports_of_subtasks_that_have_ended_are_removed(bench: Bench) -> None:
     gone, hangs = bench.report("gone", GONE_S), bench.report("hangs", GONE_S - 2.0)
     bench.mend()
     assert (gone.exists(), hangs.exists()) == (False, True)
+
+
+def test_a_report_that_is_old_and_whose_process_has_ended_is_removed_at_once(
+    bench: Bench,
+) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    ended_pid = process.pid
+
+    def told(pid: int, age_s: float) -> Path:
+        return bench.report(report_name(pid, f"{age_s:.0f}").removesuffix(SUFFIX), age_s, waits=2.0)
+
+    ended, hangs = told(ended_pid, FRESH_S), told(os.getpid(), FRESH_S)
+    # One that is fresh is not asked after.
+    last = told(ended_pid, 0.0)
+    assert bench.mend()["waiting"] == 4
+    assert [path.exists() for path in (ended, hangs, last)] == [False, True, True]
+
+
+def test_a_subtask_that_hangs_keeps_the_replicas_that_its_work_needs(bench: Bench) -> None:
+    bench.report("a")
+    bench.report("b", waits=6000.0)
+    assert bench.mend()["wanted"] == 2
+    for second in range(round(GONE_S) - 1):
+        bench.report("a")
+        seen = bench.mend()
+        assert (seen["wanted"], seen["waiting"]) == (2, 6000), f"after {second} s"
 
 
 def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:

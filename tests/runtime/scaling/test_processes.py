@@ -327,9 +327,18 @@ URL = "http://127.0.0.1:8101"
 
 
 def test_a_subtask_that_hangs_with_requests_there_keeps_the_replica() -> None:
-    """Its report is old, and the replica itself says that it works."""
-    reports = {"a": DemandReport(60_000, listing=5), "b": DemandReport(1000, at_replicas={URL: 4})}
-    assert not has_drained(reports, 60_000, URL, 5, lambda: False)
+    """Also one that does not know the new list, and would send requests there once it goes on."""
+    for hangs in (
+        DemandReport(1000, listing=5, at_replicas={URL: 4}),
+        DemandReport(1000, listing=4),
+    ):
+        reports = {"a": DemandReport(60_000, listing=5), "b": hangs}
+        assert not has_drained(reports, 60_000, URL, 5, lambda: True)
+        # So long after its last report it has ended, and the replica itself says that it works.
+        assert not has_drained(reports, 62_000, URL, 5, lambda: False)
+        assert has_drained(reports, 62_000, URL, 5, lambda: True)
+        del reports["b"]
+        assert has_drained(reports, 60_000, URL, 5, lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -380,4 +389,4 @@ def test_drained_is_what_every_subtask_says(reports: dict[str, DemandReport], dr
     assert not has_drained(reports, 1000, URL, 5, lambda: False)
     # Nobody has reported for long: the replica itself is asked.
     for idle in (True, False):
-        assert has_drained(reports, 60_000, URL, 5, lambda idle=idle: idle) is idle
+        assert has_drained(reports, 62_000, URL, 5, lambda idle=idle: idle) is idle

@@ -6,7 +6,7 @@ import http.client
 from collections.abc import Callable
 from http import HTTPStatus
 
-from forebay.autoscale.demand import FRESH_S, Reports
+from forebay.autoscale.demand import GONE_S, Reports, within
 from forebay.engine.launch import Replica
 from forebay.engine.launch.replicas import HEALTH_TIMEOUT_S
 from forebay.engine.launch.spec import LOOPBACK
@@ -35,9 +35,9 @@ def has_drained(
 ) -> bool:
     """Whether no request is at `url`, and none will come, since the list `left` is the first without it.
 
-    Every subtask that has reported of late has to say that it goes by that list or a later one and has no
-    request there, and the replica itself that it has none: a subtask that hangs, or Flink while it is started
-    anew, says nothing.
+    Every subtask that is not known to have ended has to have said that it goes by that list or a later one
+    and has no request there, and the replica itself that it has none: Flink, while it is started anew, says
+    nothing.
     """
-    fresh = [one for one in reports.values() if abs(now_ms - one.at_ms) <= FRESH_S * 1000]
-    return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in fresh) and idle()
+    counted = within(reports, now_ms, GONE_S).values()
+    return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

@@ -7,7 +7,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forebay.autoscale.base import Tokens
-from forebay.autoscale.demand import SUFFIX, StreamDemand, read_reports
+from forebay.autoscale.demand import (
+    FRESH_S,
+    GONE_S,
+    SUFFIX,
+    StreamDemand,
+    process_of,
+    read_reports,
+    within,
+)
 from forebay.autoscale.loop import ScalingLoop, ScalingStep
 from forebay.autoscale.memory import memory_of
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
@@ -21,6 +29,7 @@ from forebay.engine.launch.spec import usable_cores
 from forebay.errors import SettingError
 from forebay.files import private_folder
 from forebay.fleet.listing import ScaledReplicas
+from forebay.processes import birth_s
 from forebay.runtime.inference import Served
 from forebay.runtime.scaling.drain import has_drained, is_idle
 from forebay.runtime.scaling.learned import LearnedFile, RecordCost
@@ -32,8 +41,6 @@ from forebay.settings import Settings
 LOOK_S = 0.5
 COUNTED_S = 30.0
 """What waits in topics counts for so long after it was counted."""
-GONE_S = 60.0
-"""A report that is older is of a subtask that has ended; one that hangs writes it anew."""
 SILENT_S = 60.0
 """A job whose subtasks have told nothing for so long since it was submitted cannot reach the folder."""
 
@@ -158,11 +165,17 @@ class ScaledEngine:
         return None if old else self._queued
 
     def _forget_gone(self) -> None:
+        """Reports of subtasks that were killed, or hang for so long that they count as ended: those write
+        them anew once they go on."""
         now_ms = self._clock.wall_ms()
-        for name, report in self._reports.items():
-            if now_ms - report.at_ms > GONE_S * 1000:
-                with suppress(OSError):
-                    (self._folder / name).unlink(missing_ok=True)
+        fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
+        for name in self._reports.keys() - fresh.keys():
+            pid = process_of(name)
+            if name in counted and (pid is None or birth_s(pid) is not None):
+                continue
+            del self._reports[name]
+            with suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
 
     def _check_silence(self, now_s: float) -> None:
         """Say it once where no subtask has ever told what waits."""
