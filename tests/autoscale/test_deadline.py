@@ -87,6 +87,9 @@ def test_a_boot_of_ten_times_the_time_is_learned() -> None:
     policy = Deadline(SPEED, timings=Timings(boot_s=60))
     found = policy.decide(Signals(0.0, ready=1, starting=(600.0,)))
     assert "in 605 s" in found.reason
+    # One that was never seen to end teaches nothing.
+    assert "in 65 s" in policy.decide(Signals(1.0, ready=1)).reason
+    assert "in 605 s" in policy.decide(Signals(2.0, ready=2, booted_s=(600.0,))).reason
     for at in range(5, 200, 5):
         found = policy.decide(Signals(float(at), ready=2, booted_s=(30.0,)))
     assert "in 35 s" in found.reason

@@ -309,7 +309,7 @@ def test_a_learned_speed_is_always_within_its_bounds(
 
 def test_published_replicas_count_as_starting_until_they_are_there() -> None:
     ready, published = [0], list[int]()
-    owner = PublishedReplicas(lambda: ready[0], published.append)
+    owner = PublishedReplicas(lambda: ready[0], published.append, 60.0)
     assert owner.counts(0.0) == ReplicaCounts()
     owner.scale(2, 0.0)
     assert owner.counts(5.0).starting == (5.0, 5.0)

@@ -35,6 +35,32 @@ def test_manifests_go_to_standard_output() -> None:
     assert "FlinkDeployment" in kinds
 
 
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        ({"max": 4}, None),
+        ({"max": 3}, None),
+        (
+            {"max": 8},
+            "scaling.max: the pipeline file wants up to 8 replicas, and the deployment file allows 4",
+        ),
+        (
+            {"max": 1},
+            "scaling.min: the deployment file keeps at least 2 replicas, and the pipeline file never",
+        ),
+    ],
+)
+def test_ranges_of_replicas_that_do_not_fit_are_warned_of(
+    folder: Path, scaling: dict[str, int], said: str | None
+) -> None:
+    (folder / "p.yaml").write_bytes(orjson.dumps({**PIPELINE, "scaling": scaling}))
+    done = run("--set", "scaling.min=2", "--set", "scaling.max=4", "--json")
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["warnings"] or [None]
+    assert found is None if said is None else found.startswith(said)
+    assert ("warning: scaling." in done.stderr) is (said is not None)
+
+
 def test_as_a_document() -> None:
     document = json.loads(run("--json").stdout)
     assert document["instance"] == "triage"

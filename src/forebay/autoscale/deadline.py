@@ -92,6 +92,7 @@ class Deadline:
         self._timings = timings or Timings()
         self._late_share = late_share
         self._boot_s = self._timings.boot_s
+        self._oldest_s = 0.0
         self._streams = {
             each.name: _Stream(each.slo_s, Forecast(self._blind_s(each.slo_s))) for each in classes
         }
@@ -100,8 +101,13 @@ class Deadline:
         self._last_s: float | None = None
 
     @property
+    def _start_s(self) -> float:
+        """How long a boot takes: as the last ones did, and at least as long as the present one has taken."""
+        return max(self._boot_s, self._oldest_s)
+
+    @property
     def _lead_s(self) -> float:
-        return self._boot_s + self._timings.warm_up_s + self._timings.interval_s
+        return self._start_s + self._timings.warm_up_s + self._timings.interval_s
 
     @property
     def _longest_boot_s(self) -> float:
@@ -200,7 +206,7 @@ class Deadline:
         the work that is late by then. Until then, the replicas there are serve what is due first."""
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready
-        ready_in_s += [max(self._boot_s - age_s, 0.0) for age_s in signals.starting]
+        ready_in_s += [max(self._start_s - age_s, 0.0) for age_s in signals.starting]
         queue: list[tuple[float, float]] = []
         late_s = 0.0
         for part in signals.backlog:
@@ -237,11 +243,12 @@ class Deadline:
         return left, late_s + lost_s
 
     def _boots(self, signals: Signals) -> None:
-        """How long a boot takes: as the last ones did, and at least as long as one has taken so far."""
+        """Learn from boots that have ended, and see how long those take that have not: those may never end,
+        and teach nothing. A longer one is believed at once, a shorter one by half."""
         longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:
-                self._boot_s += 0.5 * (min(took_s, longest_s) - self._boot_s)
+                known_s = min(took_s, longest_s)
+                self._boot_s = max(known_s, (self._boot_s + known_s) / 2)
         oldest_s = max(signals.starting, default=0.0)
-        if math.isfinite(oldest_s):
-            self._boot_s = max(self._boot_s, min(oldest_s, longest_s))
+        self._oldest_s = min(oldest_s, longest_s) if math.isfinite(oldest_s) else 0.0

@@ -78,7 +78,7 @@ def kubernetes(
     Without --out, --apply, --dry-run and --remove they go to standard output. Secrets are only referred to:
     no manifest holds one.
     """
-    from forebay.deploy.kubernetes import load_deployment, render, to_yaml
+    from forebay.deploy.kubernetes import load_deployment, render, to_yaml, warnings_of
 
     check_json(json)
     if apply and remove:
@@ -86,6 +86,9 @@ def kubernetes(
     deployment = load_deployment(pipeline, config, set or (), namespace)
     manifests = render(deployment)
     report: dict[str, Any] = {"instance": deployment.instance, "manifests": [m.body for m in manifests]}
+    report["warnings"] = list(warnings_of(deployment))
+    for each in report["warnings"]:
+        say(errors_console(), f"warning: {each}", style="yellow")
     if out is not None:
         from forebay.deploy.kubernetes.write import write_manifests
 

@@ -186,5 +186,5 @@ def _loop_here(
         return client.usable
 
     demand = StreamDemand(reports, clock.wall_ms, slo_s=settings.slo_s, speed=speed, ready=ready)
-    owner = PublishedReplicas(ready, publisher(gauges))
+    owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
     return ScalingLoop(scaler, owner, demand, settings.timings.interval_s)

@@ -160,6 +160,23 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
         )
 
 
+def warnings_of(deployment: Deployment) -> Iterator[str]:
+    """What works, but not as it seems to be meant."""
+    wanted, allowed = deployment.pipeline.scaling, deployment.settings.scaling
+    if wanted is None or allowed is None:
+        return
+    if wanted.max > allowed.max:
+        yield (
+            f"scaling.max: the pipeline file wants up to {wanted.max} replicas, and the deployment file "
+            f"allows {allowed.max}: those above never come; give both the same"
+        )
+    if wanted.max < allowed.min:
+        yield (
+            f"scaling.min: the deployment file keeps at least {allowed.min} replicas, and the pipeline file "
+            f"never wants more than {wanted.max}: raise scaling.max there, or lower this"
+        )
+
+
 def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Iterator[str]:
     for name in sorted(needed - pods.secrets.keys() - pods.env.keys()):
         yield (
