@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -181,3 +182,54 @@ def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s:
     # For as long as a start takes, and then as one would cost.
     assert settled(policy, 0.0, 720, ready=4, since_s=665.0) >= 1
     assert (settled(policy, 0.0, 900, ready=4, since_s=725.0) == 0) is zero
+
+
+def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
+    """One that was told 60 s and saw 600 s decides as one that was told 600 s."""
+    told, learned = (Deadline(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))
+    random = Random(0)
+    differ = 0
+    for at in range(0, 13_000, 5):
+        # A burst of five minutes now and then, and nothing at the end.
+        rate = 8.0 if at // 300 % 5 == 3 else 1.0
+        came = arrived(rate * STEP_S * random.uniform(0.5, 1.5) if at < 12_000 else 0.0)
+        booted = (600.0,) if at == 900 else ()
+        one, other = (
+            policy.decide(Signals(float(at), ready=9, booted_s=booted, arrived=came)).wanted
+            for policy in (told, learned)
+        )
+        # Errors of the short window count for two hours, from the end of the first long one on, then holds.
+        differ += one != other and at > 900 + 610 + 7200 + 610
+    assert differ == 0
+
+
+@given(
+    rates=st.lists(st.floats(0, 100), min_size=60, max_size=60),
+    window_s=st.sampled_from([10.0, 300.0, 7200.0]),
+)
+def test_forecasts_are_judged_over_the_window_that_they_were_for(rates: list[float], window_s: float) -> None:
+    same, resized = Forecast(60.0), Forecast(60.0)
+    for number, rate in enumerate(rates):
+        now_s = (number + 1) * STEP_S
+        for forecast in (same, resized):
+            forecast.add(now_s - STEP_S, now_s, rate * STEP_S)
+        if number < 40:
+            assert same.expect(now_s) == resized.expect(now_s)
+        elif number == 40:
+            resized.resize(window_s)
+    assert same.best == resized.best
+    assert [same.above(10.0, share) for share in (0.01, 0.5)] == [
+        resized.above(10.0, share) for share in (0.01, 0.5)
+    ]
+
+
+def test_forecasts_for_a_shorter_window_are_judged_before_those_for_a_longer_one() -> None:
+    forecast = Forecast(3600.0)
+    for number in range(60):
+        now_s = (number + 1) * STEP_S
+        forecast.add(now_s - STEP_S, now_s, 5.0)
+        if number == 20:
+            forecast.resize(10.0)
+        expected = forecast.expect(now_s)
+    # Steady arrivals were never above what was expected; before enough is known, chance is assumed.
+    assert forecast.above(expected, 0.01) == 0.0

@@ -31,7 +31,7 @@ from forebay.autoscale.base import (
     whole,
 )
 from forebay.autoscale.forecast import Forecast, ForecastMemory
-from forebay.autoscale.proportional import Hold
+from forebay.autoscale.proportional import LONGEST_HOLD_S, Hold
 
 CATCH_UP_S = 300.0
 """What is late already is served within so long: it no longer meets its SLO, but it is not left behind."""
@@ -96,7 +96,7 @@ class Deadline:
         self._streams = {
             each.name: _Stream(each.slo_s, Forecast(self._blind_s(each.slo_s))) for each in classes
         }
-        self._hold = Hold(self._boot_s + self._timings.drain_s)
+        self._hold = Hold(self._restart_s)
         self._brief = Hold(3 * self._timings.interval_s)
         self._last_s: float | None = None
 
@@ -112,6 +112,11 @@ class Deadline:
     @property
     def _longest_boot_s(self) -> float:
         return LONGEST_BOOT * max(self._timings.boot_s, 1.0)
+
+    @property
+    def _restart_s(self) -> float:
+        """What it costs to take a replica away and start it again."""
+        return min(self._start_s + self._timings.drain_s, LONGEST_HOLD_S)
 
     def _blind_s(self, slo_s: float) -> float:
         """What arrives for so long cannot be answered in time by a replica that is started for it."""
@@ -149,8 +154,10 @@ class Deadline:
         self._last_s = now_s
         self._boots(signals)
         lead_s = self._lead_s
+        self._hold.hold_s = self._restart_s
         for stream in self._streams.values():
             forecast = stream.forecast
+            forecast.resize(self._blind_s(stream.slo_s))
             stream.above = forecast.above(forecast.expect(now_s), self._late_share)
             stream.near = forecast.arrivals.level(now_s)[0]
             stream.rate = forecast.rate(now_s, 1.5 * lead_s)

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Annotated
 
 from pydantic import Field
@@ -195,11 +196,12 @@ class Forecast:
 
     def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
         self.window_s = window_s
-        self.arrivals = Arrivals(keep_s)
+        self.arrivals = Arrivals(max(keep_s, 2 * window_s))
         self.season = Season()
         self.wall_ahead_s = 0.0
         self._errors = [0.0] * len(NAMES)
-        self._open: deque[tuple[float, tuple[float, ...], float]] = deque()
+        # When each is due, its window, what was forecast, and its scale.
+        self._open: list[tuple[float, float, tuple[float, ...], float]] = []
         self._seen: deque[tuple[float, float]] = deque()
         self._excess: list[float] = []
         self._rates: list[float] = []
@@ -213,12 +215,18 @@ class Forecast:
         self._count += 1
         self._mean += (work_s / (end_s - begin_s) - self._mean) / min(self._count, 2000)
         while self._open and self._open[0][0] <= end_s:
-            due_s, guesses, scale = self._open.popleft()
-            found = self.arrivals.between(due_s - self.window_s, due_s) / self.window_s
+            due_s, window_s, guesses, scale = heappop(self._open)
+            found = self.arrivals.between(due_s - window_s, due_s) / window_s
             best = self.best
             for at, guess in enumerate(guesses):
                 self._errors[at] += (abs(found - guess) - self._errors[at]) * FADE
             self._remember((found - guesses[best]) / scale, found)
+
+    def resize(self, window_s: float) -> None:
+        """Forecast for this window from now on. What was forecast is judged over the window that it was for,
+        and errors that were made count on, until as many were made since."""
+        self.window_s = window_s
+        self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
     def remembers(self) -> ForecastMemory:
         """What outlives a restart."""
@@ -260,8 +268,9 @@ class Forecast:
     def expect(self, now_s: float) -> float:
         """The expected mean rate over the next `window_s`; it is compared with what comes."""
         guesses = self.rates(now_s, self.window_s / 2)
-        self._open.append((now_s + self.window_s, guesses, self._scale(guesses[self.best])))
-        return guesses[self.best]
+        best = guesses[self.best]
+        heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))
+        return best
 
     def above(self, expected: float, share: float) -> float:
         """By how much the mean rate over the next `window_s` is above `expected` with the probability

@@ -15,22 +15,24 @@ from forebay.errors import SettingError
 TOLERANCE = 0.1
 HOLD_S = 300.0
 """Kubernetes' `stabilizationWindowSeconds` for scaling down."""
+LONGEST_HOLD_S = 86_400.0
 FASTEST = 2.0
 """Kubernetes at most doubles the replicas in 15 s, or adds four, whichever is more."""
 
 
 class Hold:
-    """The largest of the numbers that were wanted in the last `hold_s` seconds."""
+    """The largest of the numbers that were wanted in the last `hold_s` seconds, which may change: of what was
+    wanted before that, nothing comes back."""
 
     def __init__(self, hold_s: float) -> None:
-        if not 0 <= hold_s <= 86_400:
-            raise SettingError(f"hold_s: expected 0 to 86400 seconds, found {hold_s:g}")
-        self._hold_s = hold_s
+        if not 0 <= hold_s <= LONGEST_HOLD_S:
+            raise SettingError(f"hold_s: expected 0 to {LONGEST_HOLD_S:.0f} seconds, found {hold_s:g}")
+        self.hold_s = hold_s
         self._wanted: deque[tuple[float, int]] = deque()
 
     def add(self, wanted: int, now_s: float) -> int:
         """The number to go by, now that `wanted` are wanted."""
-        while self._wanted and self._wanted[0][0] < now_s - self._hold_s:
+        while self._wanted and self._wanted[0][0] < now_s - self.hold_s:
             self._wanted.popleft()
         while self._wanted and self._wanted[-1][1] <= wanted:
             self._wanted.pop()
