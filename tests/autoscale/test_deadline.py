@@ -120,13 +120,24 @@ def test_history_teaches_the_shape_of_a_day(first: int) -> None:
 
 
 def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
-    """The history forecasts jumps to ten times the rate each hour, and they come no more."""
-    policy = Deadline(SPEED)
-    for minute in range(1440):
-        rate = 20.0 if minute // 60 % 2 else 2.0
-        begin_s = 60.0 * minute - DAY_S
-        policy.learn(begin_s, begin_s + 60, arrived(60.0 * rate))
-    assert settled(policy, 2.0, 4 * 3600, ready=3) <= 4
+    """For two days the load jumps to ten times the rate each second hour; then the jumps come no more."""
+    step_s = 120.0
+    policy = Deadline(SPEED, timings=Timings(boot_s=600, interval_s=step_s))
+    expected: dict[float, float] = {}
+    wanted = 0
+    for step in range(round(4 * DAY_S / step_s)):
+        at_s = step * step_s
+        rate = 20.0 if at_s // 3600 % 2 and at_s < 2 * DAY_S else 2.0
+        found = policy.decide(Signals(at_s + step_s, ready=25, arrived=arrived(rate * step_s)))
+        wanted = found.wanted
+        if at_s % 7200 == 3600 - 2 * step_s:
+            # Right before the load jumps, or would have jumped.
+            expected[at_s / DAY_S] = float(found.reason.split("/s come")[0].rpartition(" ")[2])
+    believed = [rate for day, rate in expected.items() if 1.5 <= day < 2]
+    assert min(believed) > 15, "what came yesterday at this time is expected"
+    assert next(iter(rate for day, rate in expected.items() if day >= 2)) > 15
+    assert {rate for day, rate in expected.items() if day >= 2.15} == {2.0}
+    assert wanted <= 4, "nor does the margin fear the jumps any more"
 
 
 @given(
