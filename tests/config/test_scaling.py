@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.autoscale.base import Backlog, Signals, Timings, Tokens
 from forebay.autoscale.deadline import Deadline
 from forebay.autoscale.demand import FRESH_S
 from forebay.autoscale.queue import QueueLength
@@ -45,6 +46,18 @@ def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
     assert spec(tmp_path, "", *replicas_settings("3")).scaling.min == 3
 
 
+def test_a_budget_and_times_reach_the_policy_and_its_limits(tmp_path: Path) -> None:
+    given = "{max: 9, budget_per_hour: 6.3, price_per_hour: 2.1, boot_s: 100, warm_up_s: 20, drain_s: 30}"
+    settings = spec(tmp_path, given).scaling.settings(128)
+    assert settings.timings == Timings(100.0, 20.0, 30.0, 5.0)
+    scaler, _ = settings.scaler()
+    assert scaler.limits.ceiling == 3
+    waits = Signals(0.0, ready=1, backlog=(Backlog(60.0, Tokens(9000, 9e6, 9e6)),))
+    found = scaler.decide(waits)
+    assert found.wanted == 3
+    assert "in 125 s" in found.reason, "boot, warm-up, and the time to the next decision"
+
+
 @pytest.mark.parametrize(
     ("scaling", "words"),
     [
@@ -53,6 +66,22 @@ def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
         ("{min: 1}", "scaling.max: "),
         ("{policy: dedline, max: 2}", "expected one of queue, .*found 'dedline'; did you mean 'deadline'"),
         ("{max: 2, slo_s: 0}", "scaling.slo_s"),
+        ("{max: 2, warm_up_s: -1}", "scaling.warm_up_s"),
+        ("{max: 2, drain_s: .inf}", "scaling.drain_s"),
+        ("{max: 2, price_per_hour: 0}", "scaling.price_per_hour"),
+        (
+            "{max: 2, price_per_hour: 1.5}",
+            "scaling.price_per_hour: expected scaling.budget_per_hour beside it",
+        ),
+        (
+            "{max: 2, budget_per_hour: 9.0}",
+            "scaling.budget_per_hour: expected scaling.price_per_hour beside it",
+        ),
+        (
+            "{min: 3, max: 4, budget_per_hour: 6.0, price_per_hour: 2.5}",
+            "p.yaml:7: scaling.budget_per_hour: 6 pays for 2 replicas at 2.5 each, and at least 3 are asked",
+        ),
+        ("{max: 4, budget_per_hour: 1.0, price_per_hour: 2.5}", "pays for 0 replicas .* at least 1 are"),
     ],
 )
 def test_what_contradicts_itself_is_named_with_its_key(tmp_path: Path, scaling: str, words: str) -> None:

@@ -236,7 +236,12 @@ class Limits:
         """The most replicas that may be, by number and budget."""
         if self.budget_per_hour is None or self.price_per_hour is None:
             return self.most
-        return min(self.most, int(self.budget_per_hour / self.price_per_hour + 1e-9))
+        return min(self.most, replicas_for(self.budget_per_hour, self.price_per_hour))
+
+
+def replicas_for(budget_per_hour: float, price_per_hour: float) -> int:
+    """How many replicas a budget pays for, `MOST_REPLICAS` at most."""
+    return int(min(budget_per_hour / price_per_hour + 1e-9, MOST_REPLICAS))
 
 
 @dataclass(slots=True)

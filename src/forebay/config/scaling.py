@@ -8,12 +8,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, Strict
 
-from forebay.autoscale.base import MOST_REPLICAS, Limits, ReplicaSpeed, Timings
+from forebay.autoscale.base import MOST_REPLICAS, Limits, ReplicaSpeed, Timings, replicas_for
 from forebay.autoscale.demand import FRESH_S
 from forebay.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
 from forebay.autoscale.settings import ScalingSettings
 from forebay.documents import suggestion
-from forebay.documents.fields import Model, PositiveFloat, PositiveInt, wrong
+from forebay.documents.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.errors import SettingError
 
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
@@ -42,6 +42,24 @@ class ScalingSpec(Model):
     boot_s: PositiveFloat = Field(
         60.0, le=1e6, description="How long a replica takes to start; learned once one has started."
     )
+    warm_up_s: NotNegativeFloat = Field(
+        0.0, le=1e6, description="How long a replica that has started is slow yet: it is started earlier."
+    )
+    drain_s: NotNegativeFloat = Field(
+        10.0,
+        le=1e6,
+        description="How long a replica takes to finish what it has. One that is not needed stays for as "
+        "long as a start and this take.",
+    )
+    budget_per_hour: PositiveFloat | None = Field(
+        None,
+        le=1e12,
+        description="Most money per hour, with `price_per_hour`: no more replicas than it pays for; null: "
+        "as many as `max`.",
+    )
+    price_per_hour: PositiveFloat | None = Field(
+        None, le=1e12, description="What one replica costs per hour, in the same currency."
+    )
     every_s: PositiveFloat = Field(5.0, ge=0.5, le=3600, description="Time from one decision to the next.")
     prompt_tokens_per_s: PositiveFloat = Field(
         5000.0,
@@ -59,16 +77,31 @@ class ScalingSpec(Model):
         """What is wrong with the values together, each with its key."""
         if self.min > self.max:
             yield "scaling.min", f"expected at most scaling.max ({self.max}), found {self.min}"
+        budget, price = self.budget_per_hour, self.price_per_hour
+        if budget is None and price is not None:
+            yield "scaling.price_per_hour", "expected scaling.budget_per_hour beside it, found none"
+        if price is None and budget is not None:
+            yield "scaling.budget_per_hour", "expected scaling.price_per_hour beside it, found none"
+        if budget is not None and price is not None and replicas_for(budget, price) < max(self.min, 1):
+            yield (
+                "scaling.budget_per_hour",
+                f"{budget:g} pays for {replicas_for(budget, price)} replicas at {price:g} each, and at least "
+                f"{max(self.min, 1)} are asked for; raise it, or lower scaling.min",
+            )
+
+    @property
+    def limits(self) -> Limits:
+        """Its bounds; of older reports than those that count, a stream would seem to be empty."""
+        return Limits(self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S)
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
         """The same as a value; an answer is expected to have half of `answer_tokens`, its most, until one has
         come."""
         return ScalingSettings(
-            # Older reports do not count, and without any a stream would seem to be empty.
-            limits=Limits(self.min, self.max, stale_after_s=FRESH_S),
+            limits=self.limits,
             policy=self.policy,
             slo_s=self.slo_s,
-            timings=Timings(self.boot_s, interval_s=self.every_s),
+            timings=Timings(self.boot_s, self.warm_up_s, self.drain_s, self.every_s),
             speed=ReplicaSpeed(
                 1 / self.prompt_tokens_per_s, 1 / self.answer_tokens_per_s, self.requests_per_replica
             ),

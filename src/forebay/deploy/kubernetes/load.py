@@ -165,15 +165,16 @@ def warnings_of(deployment: Deployment) -> Iterator[str]:
     wanted, allowed = deployment.pipeline.scaling, deployment.settings.scaling
     if wanted is None or allowed is None:
         return
-    if wanted.max > allowed.max:
+    most = wanted.limits.ceiling
+    if most > allowed.max:
         yield (
-            f"scaling.max: the pipeline file wants up to {wanted.max} replicas, and the deployment file "
+            f"scaling.max: the pipeline file wants up to {most} replicas, and the deployment file "
             f"allows {allowed.max}: those above never come; give both the same"
         )
-    if wanted.max < allowed.min:
+    if most < allowed.min:
         yield (
             f"scaling.min: the deployment file keeps at least {allowed.min} replicas, and the pipeline file "
-            f"never wants more than {wanted.max}: raise scaling.max there, or lower this"
+            f"never wants more than {most}: raise its scaling.max or its budget, or lower this"
         )
 
 

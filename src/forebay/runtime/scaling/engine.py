@@ -245,7 +245,7 @@ def scaled_engine(
     entering. Raises `SettingError` where this machine has not the cores or the memory for the most of them,
     and `SetupError` where vLLM cannot be installed."""
     assert spec.scaling is not None
-    most, cores = spec.scaling.max, len(usable_cores())
+    most, cores = spec.scaling.limits.ceiling, len(usable_cores())
     if most > cores:
         raise SettingError(
             f"scaling.max: expected at most {cores} local replicas, one for each core that can be used here, "
