@@ -17,14 +17,18 @@ from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
 from forebay.autoscale.meter import AnswerLengths, DemandMeter, DemandReport
 from forebay.autoscale.published import PublishedReplicas
 from forebay.autoscale.settings import ScalingLink
+from forebay.autoscale.step_log import StepLog
 from forebay.clock import Clock
 from forebay.fleet.client import FleetClient
 from forebay.flink.metrics import ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.outputs import ProgramRequest
+from forebay.untrusted_text import PlainFormatter
 
 log = logging.getLogger(__name__)
+decisions = logging.getLogger("forebay.scaling")
+"""What is wanted, and why."""
 
 REPORT_S = 1.0
 
@@ -54,6 +58,7 @@ class MeteredHandler:
     scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
     them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
     learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
+    Each change of what it wants goes to the log.
     """
 
     def __init__(
@@ -187,4 +192,15 @@ def _loop_here(
 
     demand = StreamDemand(reports, clock.wall_ms, slo_s=settings.slo_s, speed=speed, ready=ready)
     owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
-    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s)
+    _shown(decisions)
+    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(decisions))
+
+
+def _shown(logger: logging.Logger) -> None:
+    """Have the standard error take it where nobody else does: in a task manager, Python drops what is less
+    than a warning."""
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
