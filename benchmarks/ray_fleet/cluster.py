@@ -96,6 +96,12 @@ class RayCluster:
         """The last of what programs printed as errors."""
         return (self._folder / "program").read_text(errors="replace")[-2000:]
 
+    def warned(self) -> str:
+        """The last warnings of Serve's controller."""
+        logs = sorted((self._folder / "t").glob("session_2*/logs/serve/controller_*.log"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return " | ".join(line for line in lines if line.startswith(("WARNING", "ERROR")))[-1000:]
+
     def _environment(self) -> dict[str, str]:
         given = {
             **os.environ,

@@ -28,7 +28,7 @@ from benchmarks.ray_fleet.client import Answer, Order
 from benchmarks.ray_fleet.cluster import RayCluster
 from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
-from forebay.deploy.ray.fleet import apply_fleet, remove_fleet
+from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet
 from forebay.deploy.ray.load import load_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import LaunchError
@@ -130,13 +130,20 @@ class FleetOnRay:
         for _ in range(round(REPLACE_TIMEOUT_S / LOOK_S)):
             if len(urls := self.urls()) == REPLICAS:
                 return tuple(urls)
-            note(f"Serve tells {len(urls)} of {REPLICAS} engines")
+            note(f"Serve tells {len(urls)} of {REPLICAS} engines: {self._told()}; {self.cluster.warned()}")
             time.sleep(LOOK_S)
         raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not tell {REPLICAS} engines")
 
     def processes(self) -> dict[str, int]:
         """The process of Serve's replica that owns each engine, by the engine's URL."""
         return asyncio.run(self._look())[1]
+
+    def _told(self) -> str:
+        async def look() -> dict[str, Any] | None:
+            async with ServeRest(self.cluster.address) as rest:
+                return await fleet_status(rest, self.spec)
+
+        return str(asyncio.run(look()))
 
     async def _look(self) -> tuple[tuple[str, ...], dict[str, int]]:
         async with ServeRest(self.cluster.address) as rest:
