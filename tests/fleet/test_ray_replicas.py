@@ -116,3 +116,28 @@ def test_settings_name_a_fleet(kind: type[EngineSpec] | type[GatewayEngine]) -> 
 def test_a_pipeline_has_one_place_only() -> None:
     with pytest.raises(ValueError, match="found several"):
         EngineSpec(ray="http://head:8265/fleet", dns="http://name:80")
+
+
+async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fleet(*states: str, node: str) -> dict[str, Any]:
+        made = body(application("fleet", states=states))
+        for each in made["applications"]["fleet"]["deployments"]["engine"]["replicas"]:
+            each["node_ip"] = node
+        return made
+
+    old = [fleet("RUNNING", node="10.0.1.1"), fleet("RUNNING", node="10.0.1.1"), fleet(node="10.0.1.1")]
+    new = [body(), fleet("RUNNING", node="10.0.1.2"), b"no JSON"]
+    async with ScriptedServe(old).served() as one, ScriptedServe(new).served() as other:
+        both = (one.address, other.address)
+
+        async def each_address(url: str) -> tuple[str, ...]:
+            return both if url == "http://heads:8265" else (url,)
+
+        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
+        async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
+            found = [await anext(updates) for _ in range(3)]
+    assert found == [
+        ("http://10.0.1.1:20100",),
+        ("http://10.0.1.1:20100", "http://10.0.1.2:20100"),
+        ("http://10.0.1.2:20100",),
+    ], "of a cluster that fails the last list stays"

@@ -75,12 +75,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "ray": {
         "pipeline": {**JOB, "upgrade": "last-state"},
-        "engine": ENGINE,
-        "ray": {
+        "engine": {**ENGINE, "image": "registry.example/ray:1", "gpu": {"resource": "nvidia.com/gpu"}},
+        "ray": {"gateway_class": "istio"},
+    },
+    "ray, scaled": {
+        "pipeline": JOB,
+        "engine": {
+            **ENGINE,
             "image": "registry.example/ray:1",
-            "import_path": "fleet.app:build",
-            "gateway_class": "istio",
+            "gpu": {"device_class": "gpu.nvidia.com", "count": 2},
+            "cache": {"claim": "models"},
         },
+        "ray": {"gateway_class": "istio", "surge_percent": 25},
+        "gateway": GATEWAY,
+        "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 8},
     },
 }
 

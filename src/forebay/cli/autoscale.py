@@ -84,7 +84,10 @@ def ray(
     *,
     metrics: Annotated[
         list[str],
-        typer.Option(help="Where the pipeline tells its metrics, as Prometheus reads them; may be repeated."),
+        typer.Option(
+            help="Where the pipeline tells its metrics, as Prometheus reads them: each address of the name. "
+            "May be repeated."
+        ),
     ],
     max: Annotated[int, typer.Option(min=1, help="Most replicas.")],
     min: Annotated[int, typer.Option(min=0, help="Fewest replicas.")] = 1,
@@ -126,10 +129,9 @@ async def _scale_on_ray(
 
     from forebay.clock import SystemClock
     from forebay.deploy.ray.autoscale import RayScaler, read_text
-    from forebay.ray_serve.rest import ServeRest
 
-    async with ServeRest(address) as rest, aiohttp.ClientSession() as http:
-        scaler = RayScaler(rest, name, metrics, decider, SystemClock(), partial(read_text, http))
+    async with aiohttp.ClientSession() as http:
+        scaler = RayScaler(address, name, metrics, decider, SystemClock(), partial(read_text, http))
         while True:
             await scaler.round()
             await asyncio.sleep(interval_s)

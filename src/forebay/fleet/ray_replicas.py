@@ -2,25 +2,29 @@
 
 The dashboard is asked twice a second, once for all of a process: a replica joins when its engine is healthy,
 and leaves when Serve begins to stop it, which lets it finish what it has. While Serve does not tell all of
-them, the last list stays.
+them, the last list stays. Where the name of the dashboard has several addresses, each is a cluster with a
+part of the fleet, as while a new one takes over from an old one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from forebay.clock import SystemClock
 from forebay.engine.client import replica_url
 from forebay.errors import DeployError, SettingError
 from forebay.fleet.discovery import MAX_REPLICAS, polled
+from forebay.ray_serve.addresses import each_address
 from forebay.ray_serve.engines import engine_urls, fleet_application
 from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
 from forebay.ray_serve.ports import DEPLOYMENT
 from forebay.ray_serve.rest import ServeRest
 from forebay.ray_serve.shared_looks import SharedLooks
 
+Look = Callable[[str], Awaitable[ServeInstance]]
 FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 TIMEOUT_S = 10.0
 
@@ -72,31 +76,55 @@ class RayReplicas:
         RayPlace.parse(self.place)
 
     async def urls(self) -> tuple[str, ...]:
-        return await self._urls((), look_at)
+        return self._together(await self._told({}, look_at))
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-        last: tuple[str, ...] = ()
+        last: dict[str, tuple[str, ...]] = {}
 
         async def look() -> tuple[str, ...]:
             nonlocal last
-            last = await self._urls(last, lambda address: LOOKS.instance(address, self.every_s))
-            return last
+            last = await self._told(last, lambda head: LOOKS.instance(head, self.every_s))
+            return self._together(last)
 
         return polled(look, self.every_s)
 
-    async def _urls(
-        self, before: tuple[str, ...], look: Callable[[str], Awaitable[ServeInstance]]
-    ) -> tuple[str, ...]:
+    async def _told(self, before: Mapping[str, tuple[str, ...]], look: Look) -> dict[str, tuple[str, ...]]:
+        """The replicas that each cluster tells, by its dashboard; of one that fails those of `before`. Raises
+        `SettingError` where all fail."""
         place = RayPlace.parse(self.place)
         try:
-            found = fleet_application(await look(place.address), place.name, place.address)
-            _check_whole(found, before)
-            urls = engine_urls(found)
+            heads = await each_address(place.address)
         except DeployError as error:
             raise SettingError(f"ray: {error}") from None
+        answers = await asyncio.gather(
+            *(_replicas_of(head, place.name, before.get(head, ()), look) for head in heads)
+        )
+        failures = [answer for answer in answers if isinstance(answer, DeployError)]
+        if len(failures) == len(heads):
+            raise SettingError(f"ray: {failures[0]}")
+        return {
+            head: before.get(head, ()) if isinstance(answer, DeployError) else answer
+            for head, answer in zip(heads, answers, strict=True)
+        }
+
+    def _together(self, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        urls = tuple(sorted({url for each in found.values() for url in each}))
         if len(urls) > MAX_REPLICAS:
-            raise SettingError(f"ray: {place.name} has more than {MAX_REPLICAS} replicas")
+            raise SettingError(
+                f"ray: {RayPlace.parse(self.place).name} has more than {MAX_REPLICAS} replicas"
+            )
         return urls
+
+
+async def _replicas_of(
+    head: str, name: str, before: tuple[str, ...], look: Look
+) -> tuple[str, ...] | DeployError:
+    try:
+        found = fleet_application(await look(head), name, head)
+        _check_whole(found, before)
+        return engine_urls(found)
+    except DeployError as error:
+        return error
 
 
 def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:

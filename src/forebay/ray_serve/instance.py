@@ -97,6 +97,13 @@ class ServeInstance:
             ) from None
         return cls(applications, settings)
 
+    @property
+    def capacity_percent(self) -> float:
+        """The share of every deployment's replicas that Serve starts of itself, as its submission says: less
+        than 100 while another cluster takes over."""
+        found = self.settings.get("target_capacity", 100.0)
+        return float(found) if isinstance(found, int | float) else 100.0
+
 
 def _application(name: str, body: Mapping[str, Any]) -> ServeApplication:
     config = body.get("deployed_app_config")

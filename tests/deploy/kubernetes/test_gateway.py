@@ -8,6 +8,7 @@ from tests.harness.deployments import variant
 
 from forebay.deploy.kubernetes import render
 from forebay.fleet.endpoints import KubernetesReplicas
+from forebay.fleet.ray_replicas import RayReplicas
 from forebay.gateway.spec import load_gateway
 
 
@@ -26,6 +27,16 @@ def test_it_may_list_and_watch_endpoints_and_nothing_else() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
     (rule,) = found["Role", "triage-gateway"]["rules"]
     assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
+
+
+def test_with_ray_it_asks_the_clusters_and_has_no_rights(tmp_path: Path) -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("ray, scaled"))}
+    (tmp_path / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
+    spec = load_gateway(tmp_path / "gateway.yaml")
+    assert spec.engine.replicas() == RayReplicas("http://triage-ray:8265/triage")
+    assert ("Role", "triage-gateway") not in found
+    pod = found["Deployment", "triage-gateway"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
 
 
 def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:

@@ -55,7 +55,7 @@ def test_what_an_upgrade_needs_is_in_the_store() -> None:
     [
         ("smallest", {"kubernetes": "triage-engine:http"}),
         ("inference pool", {"url": "http://inference-gateway"}),
-        ("ray", {"url": "http://triage-engine-serve-svc:8000"}),
+        ("ray", {"ray": "http://triage-ray:8265/triage"}),
     ],
 )
 def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deployment(
@@ -68,7 +68,7 @@ def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deploym
     assert spec.engine.model == "smollm2"
     assert spec.engine.api_key == before.engine.api_key
     found = spec.engine.model_dump(mode="json")
-    assert {key: found[key] for key in ("url", "kubernetes") if found[key]} == {
+    assert {key: found[key] for key in ("url", "kubernetes", "ray") if found[key]} == {
         key: [value] if key == "url" else value for key, value in engine.items()
     }
 

@@ -79,6 +79,11 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
         if key in each.body.get("spec", {})
     ]
     for each in manifests:
+        if each.kind == "RayService":
+            cluster = each.body["spec"]["rayClusterConfig"]
+            groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+            made += [group["template"]["metadata"]["labels"] for group in groups]
+    for each in manifests:
         if each.kind in ("NetworkPolicy", "PodDisruptionBudget", "Service", "InferencePool"):
             spec = each.body["spec"]
             chosen = spec["podSelector"] if each.kind == "NetworkPolicy" else spec["selector"]

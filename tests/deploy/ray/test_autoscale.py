@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -13,11 +14,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.autoscale.base import Limits
-from forebay.deploy.controller.decision import Decider
+from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
-from forebay.deploy.ray.autoscale import RayScaler, read_text
+from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
 from forebay.errors import DeployError
-from forebay.ray_serve.rest import ServeRest
 
 TWO = application("fleet", states=("RUNNING", "RUNNING"))
 
@@ -36,14 +36,21 @@ class Pipeline:
         return f'{WANTED}{{host="a"}} {wanted}\n{IN_FLIGHT} {self.in_flight}\n'
 
 
+async def one_each(url: str) -> tuple[str, ...]:
+    """Every name has one address."""
+    return (url,)
+
+
 async def rounds(
     pipeline: Pipeline, answers: list[Any], wanted: list[float | None], settle_s: float = 0.0, **limits: Any
 ) -> list[int]:
     """One round for each wanted number, two seconds apart; gives the numbers that were asked for."""
     clock = ManualClock()
-    async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
+    async with ScriptedServe(answers).served() as serve:
         decider = Decider(Limits(**{"least": 1, "most": 4, **limits}), settle_s=settle_s)
-        scaler = RayScaler(rest, "fleet", tuple(pipeline.wanted), decider, clock, pipeline.read)
+        scaler = RayScaler(
+            serve.address, "fleet", tuple(pipeline.wanted), decider, clock, pipeline.read, one_each
+        )
         for each in wanted:
             pipeline.wanted["http://a/metrics"] = each
             await scaler.round()
@@ -129,6 +136,95 @@ async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
         "not all metrics of the pipeline are read, so no replica is taken away: "
         "http://b/metrics tells no metrics: connection refused"
     ], "said once"
+
+
+@dataclass
+class Clusters:
+    """Two clusters behind one name: an old one and the one that takes over."""
+
+    old: ScriptedServe
+    new: ScriptedServe
+
+    async def addresses(self, url: str) -> tuple[str, ...]:
+        return (self.old.address, self.new.address) if url == "http://heads:8265" else (url,)
+
+    async def scaled(self, wanted: float | None) -> tuple[list[int], list[int]]:
+        """What each is asked for in one round."""
+        pipeline = Pipeline()
+        pipeline.wanted["http://a/metrics"] = wanted
+        decider = Decider(Limits(0, 8), settle_s=0.0)
+        async with self.old.served(), self.new.served():
+            scaler = RayScaler(
+                "http://heads:8265",
+                "fleet",
+                tuple(pipeline.wanted),
+                decider,
+                ManualClock(),
+                pipeline.read,
+                self.addresses,
+            )
+            await scaler.round()
+        old, new = (
+            [found["target_num_replicas"] for _, found in serve.scaled] for serve in (self.old, self.new)
+        )
+        return old, new
+
+
+def share(states: int, percent: float) -> ScriptedServe:
+    """A cluster with so many replicas, that is to have this share of the fleet."""
+    found = body(application("fleet", states=("RUNNING",) * states))
+    return ScriptedServe([{**found, "target_capacity": percent}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted", "asked"),
+    [
+        (share(4, 100), share(0, 0), 6, ([6], [])),
+        (share(6, 100), share(1, 100), 6, ([], [6])),
+        (share(5, 80), share(0, 20), 6, ([], [1])),
+        (share(5, 80), share(1, 40), 6, ([], [2])),
+        (share(6, 0), share(6, 100), 6, ([0], [])),
+        (share(4, 100), share(1, 100), None, ([], [4])),
+    ],
+    ids=["begun", "as large", "a step", "a next step", "taken over", "nothing known"],
+)
+async def test_while_a_cluster_takes_over_each_gets_its_share(
+    old: ScriptedServe, new: ScriptedServe, wanted: float | None, asked: tuple[list[int], list[int]]
+) -> None:
+    assert await Clusters(old, new).scaled(wanted) == asked
+
+
+async def test_a_cluster_that_has_no_fleet_yet_does_not_hold_up_the_other() -> None:
+    assert await Clusters(share(2, 100), ScriptedServe([body()])).scaled(3) == ([3], [])
+
+
+def test_a_share_is_rounded_as_serve_does() -> None:
+    state = DeploymentState("fleet", "", "", 2, 2)
+    assert [FleetPart("", state, percent).share(5) for percent in (0, 1, 30, 50, 100)] == [0, 1, 2, 3, 5]
+    assert FleetPart("", state, 50.0).share(0) == 0
+    assert FleetPart("", state, 50.0).whole().replicas == 4
+
+
+async def test_each_address_of_a_name_is_read() -> None:
+    pipeline = Pipeline()
+    pipeline.wanted = {"http://10.0.0.1/metrics": 1, "http://10.0.0.2/metrics": 3}
+
+    async def addresses(url: str) -> tuple[str, ...]:
+        return tuple(pipeline.wanted) if url == "http://metrics/metrics" else (url,)
+
+    decider = Decider(Limits(1, 4), settle_s=0.0)
+    async with ScriptedServe([body(TWO)]).served() as serve:
+        scaler = RayScaler(
+            serve.address,
+            "fleet",
+            ("http://metrics/metrics",),
+            decider,
+            ManualClock(),
+            pipeline.read,
+            addresses,
+        )
+        await scaler.round()
+        assert [found["target_num_replicas"] for _, found in serve.scaled] == [3]
 
 
 async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,14 +12,14 @@ from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selecto
 from forebay.deploy.kubernetes.settings import DeploymentSpec, EnginePods, PoolSpec
 from forebay.gateway.spec import GatewaySpec
 
-ENGINE, GATEWAY, PIPELINE = "engine", "gateway", "pipeline"
+ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
 HTTP = "http"
 """What the ports of engine and gateway are called."""
 ENGINE_PORT = 8000
 GATEWAY_PORT = 8080
 METRICS_PORT = 9090
 FLINK_METRICS_PORT = 9249
-RAY_PORT = 8000
+DASHBOARD_PORT = 8265
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,18 @@ class Deployment:
     def engine_service(self) -> str:
         """Every replica: the Service of all, and the port of its pods."""
         return f"{self.name(ENGINE)}:{HTTP}"
+
+    @property
+    def ray_dashboard(self) -> str:
+        """Every head of the Ray clusters: while a new version takes over there are two."""
+        return f"http://{self.name(RAY)}:{DASHBOARD_PORT}"
+
+    @property
+    def engine_place(self) -> dict[str, str]:
+        """Where a router finds the replicas, as `engine` of its settings says it."""
+        if self.settings.ray is not None:
+            return {"ray": f"{self.ray_dashboard}/{self.instance}"}
+        return {"kubernetes": self.engine_service}
 
     def pools(self) -> tuple[Pool, ...]:
         """The Deployments of replicas: one, or one for each pool."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
     )
     yield manifest(ENGINE, "v1", "ConfigMap", name, {"data": _files()}, labels=labels)
     if engine.gpu is not None and engine.gpu.device_class is not None:
-        yield _claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
+        yield claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
     yield _service(name, deployment.selector(ENGINE), labels)
     for pool in deployment.pools():
         if pool.name != name:
@@ -78,7 +78,8 @@ def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Man
     return manifest(ENGINE, "v1", "Service", name, content, labels=labels, notes={("spec", "clusterIP"): why})
 
 
-def _claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
+def claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
+    """What each replica's accelerators are claimed by."""
     request = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
     return manifest(
         ENGINE,
@@ -130,7 +131,7 @@ def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
 
 def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
     engine = pool.engine
-    volumes, mounts = with_volumes(_volumes(deployment, engine))
+    volumes, mounts = with_volumes([config_files(deployment.name(ENGINE)), *engine_volumes(engine)])
     gpu = engine.gpu
     extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
     claimed = gpu is not None and gpu.device_class is not None
@@ -146,7 +147,7 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
             "--enable-prompt-tokens-details",
             *pool.args,
         ],
-        "env": _environment(deployment, engine),
+        "env": engine_environment(deployment, engine),
         "ports": [{"name": "http", "containerPort": ENGINE_PORT}],
         "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
         "startupProbe": http_probe(
@@ -183,8 +184,12 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
     }
 
 
-def _environment(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
+def engine_environment(
+    deployment: Deployment, engine: EnginePods, own: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """The environment of a vLLM, with the variables `own` of the program that starts it."""
     own = {
+        **(own or {}),
         "HOME": "/tmp",
         # Some libraries look the user up, who has no name in the image.
         "USER": "forebay",
@@ -207,13 +212,13 @@ def _api_key(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]
     return [{"name": API_KEY, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}]
 
 
-def _volumes(deployment: Deployment, engine: EnginePods) -> list[Volume]:
+def engine_volumes(engine: EnginePods) -> list[Volume]:
+    """Where a vLLM reads and writes."""
     cache: Volume = scratch("cache", CACHE, engine.cache.size)
     if engine.cache.claim is not None:
         claim = {"claimName": engine.cache.claim}
         cache = {"name": "cache", "persistentVolumeClaim": claim}, {"name": "cache", "mountPath": CACHE}
     return [
-        config_files(deployment.name(ENGINE)),
         cache,
         scratch("shm", "/dev/shm", engine.shared_memory, memory=True),
         scratch("tmp", "/tmp", "10Gi"),

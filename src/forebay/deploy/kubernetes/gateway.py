@@ -51,7 +51,8 @@ def gateway_manifests(deployment: Deployment) -> Iterator[Manifest]:
         labels=labels,
         annotations=spec.service_account_annotations,
     )
-    yield from role(deployment, GATEWAY, [ENDPOINTS], "The router sees replicas come and go.")
+    if "kubernetes" in deployment.engine_place:
+        yield from role(deployment, GATEWAY, [ENDPOINTS], "The router sees replicas come and go.")
     data = _files(deployment)
     yield manifest(GATEWAY, "v1", "ConfigMap", name, {"data": data}, labels=labels)
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
@@ -76,7 +77,7 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
     key = deployment.pipeline.engine.api_key
     if key is not None and "api_key" not in engine:
         engine["api_key"] = key.model_dump(exclude_none=True)
-    document["engine"] = {"kubernetes": deployment.engine_service, "model": deployment.served_model, **engine}
+    document["engine"] = {**deployment.engine_place, "model": deployment.served_model, **engine}
     drain = document.get("drain")
     # Long enough for the Service to have forgotten the address.
     document["drain"] = {"notice_s": NOTICE_S, **(drain if isinstance(drain, dict) else {})}
@@ -108,7 +109,7 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
     }
     pod = {
         "serviceAccountName": deployment.name(GATEWAY),
-        "automountServiceAccountToken": True,
+        "automountServiceAccountToken": "kubernetes" in deployment.engine_place,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": round(grace_s) + AFTER_DRAIN_S,
         **placement(spec),

@@ -99,7 +99,7 @@ def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
         f"More than 5 % of the events of {name} become dead letters.",
         "The dead letters name the cause.",
     )
-    if deployment.settings.engine is not None and deployment.settings.ray is None:
+    if deployment.settings.engine is not None:
         full = pipeline.capacity * pipeline.parallelism
         more = "engine.replicas" if deployment.settings.scaling is None else "scaling.max"
         yield _alert(

@@ -7,6 +7,7 @@ from typing import Any
 
 from forebay.deploy.kubernetes.autoscaler import AUTOSCALER
 from forebay.deploy.kubernetes.deployment import (
+    DASHBOARD_PORT,
     ENGINE,
     ENGINE_PORT,
     FLINK_METRICS_PORT,
@@ -14,14 +15,18 @@ from forebay.deploy.kubernetes.deployment import (
     GATEWAY_PORT,
     METRICS_PORT,
     PIPELINE,
+    RAY,
     Deployment,
 )
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.ray import ray_fleet
+from forebay.deploy.kubernetes.settings import EnginePods, RaySpec
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FLINK_REST_PORT = 8081
 API_SERVER_PORTS = (443, 6443, 8443, 16443)
 Rule = dict[str, Any]
+NAMES: Rule = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
 
 
 def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
@@ -33,14 +38,19 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
     if settings.scaling is not None and settings.scaling.by == "controller":
         readers.append(_pods(deployment, AUTOSCALER))
         metrics = {"to": [own], "ports": [{"protocol": "TCP", "port": FLINK_METRICS_PORT}]}
-        server = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
-        yield _policy(
-            deployment,
-            AUTOSCALER,
-            [],
-            egress=[metrics, server],
-            notes={("spec", "egress"): "The pipeline's metrics, and the API server, which has no labels."},
-        )
+        if settings.ray is None:
+            server = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
+            egress, why = (
+                [metrics, server],
+                "The pipeline's metrics, and the API server, which has no labels.",
+            )
+        else:
+            heads = {"to": [_pods(deployment, RAY)], "ports": [{"protocol": "TCP", "port": DASHBOARD_PORT}]}
+            egress, why = (
+                [NAMES, metrics, heads],
+                "Names, the pipeline's metrics, and the clusters' dashboards.",
+            )
+        yield _policy(deployment, AUTOSCALER, [], egress=egress, notes={("spec", "egress"): why})
     yield _policy(
         deployment,
         PIPELINE,
@@ -66,9 +76,43 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
             egress=_engine_egress(settings.engine.egress),
             notes={("spec", "egress"): "Names, and models from the hub by HTTPS; nothing else."},
         )
+    if settings.engine is not None and settings.ray is not None:
+        yield from _ray_policies(deployment, settings.ray, settings.engine)
     if settings.gateway is not None:
         clients: list[Rule] = [{"podSelector": {}}, *map(_namespace, settings.gateway.from_namespaces)]
         yield _policy(deployment, GATEWAY, [_from(clients, GATEWAY_PORT), _from(scrape, METRICS_PORT)])
+
+
+def _ray_policies(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Iterator[Manifest]:
+    """Whoever reaches a dashboard can run programs on its cluster, and engines ask nobody who he is."""
+    settings = deployment.settings
+    nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
+    routers = [_pods(deployment, PIPELINE)]
+    if settings.gateway is not None:
+        routers.append(_pods(deployment, GATEWAY))
+    callers = [*routers, _namespace(ray.operator_namespace)]
+    if settings.scaling is not None:
+        callers.append(_pods(deployment, AUTOSCALER))
+    fleet = ray_fleet(deployment, engine)
+    ports = {"protocol": "TCP", "port": fleet.first_port, "endPort": fleet.first_port + fleet.ports - 1}
+    yield _policy(
+        deployment,
+        RAY,
+        [{"from": nodes}, _from(callers, DASHBOARD_PORT)],
+        notes={
+            (
+                "spec",
+                "ingress",
+            ): "Nodes call each other at many ports; who reaches the dashboard can run programs."
+        },
+    )
+    yield _policy(
+        deployment,
+        ENGINE,
+        [{"from": nodes}, {"from": routers, "ports": [ports]}],
+        egress=[{"to": nodes}, *_engine_egress(engine.egress)],
+        notes={("spec", "egress"): "The cluster's nodes, names, and models from the hub by HTTPS."},
+    )
 
 
 def _pods(deployment: Deployment, component: str) -> Rule:
@@ -84,8 +128,7 @@ def _from(peers: list[Rule], port: int) -> Rule:
 
 
 def _engine_egress(hub: bool) -> list[Rule]:
-    names = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
-    return [names, {"ports": [{"protocol": "TCP", "port": 443}]}] if hub else [names]
+    return [NAMES, {"ports": [{"protocol": "TCP", "port": 443}]}] if hub else [NAMES]
 
 
 def _policy(

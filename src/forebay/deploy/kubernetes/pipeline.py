@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from forebay.config.plan import to_yaml as document_yaml
-from forebay.deploy.kubernetes.deployment import ENGINE, FLINK_METRICS_PORT, PIPELINE, Deployment
+from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
@@ -32,6 +32,8 @@ FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The name by which the operator knows the container that runs Flink."""
 STOP_S = 60
+PLACES = ("url", "file", "dns", "kubernetes", "ray", "prefill")
+"""Keys of `engine` that say where replicas are: those of the deployment take their place."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -81,16 +83,11 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
         return document
     given = document.get("engine")
     kept = (
-        {key: value for key, value in given.items() if key not in ("url", "file", "dns", "kubernetes")}
-        if isinstance(given, dict)
-        else {}
+        {key: value for key, value in given.items() if key not in PLACES} if isinstance(given, dict) else {}
     )
+    place = deployment.engine_place
     if settings.inference_pool is not None:
         place = {"url": settings.inference_pool.url}
-    elif settings.ray is not None:
-        place = {"url": f"http://{deployment.name(ENGINE)}-serve-svc:8000"}
-    else:
-        place = {"kubernetes": deployment.engine_service}
     document["engine"] = {**place, **kept, "model": deployment.served_model}
     return document
 

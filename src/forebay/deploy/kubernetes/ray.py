@@ -1,117 +1,301 @@
-"""The engine as a RayService of KubeRay."""
+"""The engine as a RayService of KubeRay: the fleet that `forebay deploy ray` submits, on clusters that
+KubeRay starts. Routers find the engines by the dashboards of the clusters, and call them: no token passes
+through Serve's proxies, of which there are none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forebay.config.plan import to_yaml
-from forebay.deploy.kubernetes.deployment import ENGINE, RAY_PORT, Deployment
-from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, Deployment
+from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
+from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.pipeline import quantity
 from forebay.deploy.kubernetes.pods import (
+    Volume,
+    config_hash,
     container_security,
     environment,
-    mounted,
     placement,
     pod_security,
     resources,
     scratch,
+    spread,
     with_volumes,
 )
 from forebay.deploy.kubernetes.settings import EnginePods, RaySpec
-from forebay.deploy.ray.config import serve_application
+from forebay.deploy.ray.config import whole_config
+from forebay.deploy.ray.settings import RayFleetSpec
 
-PART = "ray"
+PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
+AGENT_PORT = 52365
+HEAD_PORTS = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "serve": 8000}
+OBJECT_STORE_BYTES = 128 << 20
+IDLE_S = 60
+GONE_S = 60
+"""How long after its last replica an old cluster may still have requests."""
 
 
 def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The service, where one is wanted."""
+    """The service and what belongs to it, where one is wanted."""
     ray, engine = deployment.settings.ray, deployment.settings.engine
     if ray is None or engine is None:
         return
-    worker = {
-        "groupName": "engine",
-        "replicas": engine.replicas,
-        "minReplicas": engine.replicas,
-        "maxReplicas": engine.replicas,
-        "rayStartParams": {},
-        "template": {"spec": _pod(ray, engine, "ray-worker", worker=True)},
+    name = deployment.name(ENGINE)
+    yield manifest(
+        PART,
+        "v1",
+        "ServiceAccount",
+        name,
+        {"automountServiceAccountToken": False},
+        labels=deployment.labels(ENGINE),
+        annotations=engine.service_account_annotations,
+        notes={("automountServiceAccountToken",): "Engines never call the API server."},
+    )
+    if engine.gpu is not None and engine.gpu.device_class is not None:
+        yield claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
+    yield _heads(deployment)
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": deployment.selector(ENGINE)}}
+    yield manifest(
+        PART,
+        "policy/v1",
+        "PodDisruptionBudget",
+        name,
+        {"spec": budget},
+        labels=deployment.labels(ENGINE),
+        notes={("spec", "maxUnavailable"): "Nodes are emptied one replica at a time."},
+    )
+    yield _service(deployment, ray, engine)
+
+
+def _heads(deployment: Deployment) -> Manifest:
+    content = {
+        "spec": {
+            "clusterIP": "None",
+            "selector": deployment.selector(RAY),
+            "ports": [{"name": "dashboard", "port": DASHBOARD_PORT, "targetPort": "dashboard"}],
+        }
     }
-    head = {
-        # No actors of the application on the head: it may not die with one of them.
-        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
-        "template": {"spec": _pod(ray, engine, "ray-head", worker=False)},
-    }
+    why = (
+        "Headless: every head. KubeRay's own Service names the old cluster until the new one has taken over "
+        "all of it; routers and autoscaler see both meanwhile."
+    )
+    return manifest(
+        PART,
+        "v1",
+        "Service",
+        deployment.name(RAY),
+        content,
+        labels=deployment.labels(RAY),
+        notes={("spec", "clusterIP"): why},
+    )
+
+
+def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manifest:
+    serve = whole_config(ray_fleet(deployment, engine))
     spec = {
-        "serveConfigV2": to_yaml(serve_config(deployment, ray)),
+        "serveConfigV2": to_yaml(serve),
+        "excludeHeadPodFromServeSvc": True,
+        "rayClusterDeletionDelaySeconds": engine.drain_s + GONE_S,
         "upgradeStrategy": {
             "type": "NewClusterWithIncrementalUpgrade",
             "clusterUpgradeOptions": {
                 "gatewayClassName": ray.gateway_class,
                 "stepSizePercent": ray.step_percent,
                 "intervalSeconds": ray.interval_s,
-                "maxSurgePercent": 100,
+                "maxSurgePercent": ray.surge_percent,
             },
         },
-        "rayClusterConfig": {
-            "rayVersion": ray.version,
-            "headGroupSpec": head,
-            "workerGroupSpecs": [worker],
-        },
+        "rayClusterConfig": _cluster(deployment, ray, engine, serve["applications"][0]["args"]),
     }
-    yield manifest(
+    cluster = ("spec", "rayClusterConfig")
+    worker = (*cluster, "workerGroupSpecs", 0)
+    notes: dict[Where, str] = {
+        ("spec", "serveConfigV2"): "The fleet of `forebay deploy ray`: Serve starts and watches engines, and "
+        "no request passes through it.",
+        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish what they have.",
+        (
+            "spec",
+            "upgradeStrategy",
+        ): "A new cluster beside the old one takes the fleet over step by step, by Serve's target_capacity.",
+        (
+            *cluster,
+            "enableInTreeAutoscaling",
+        ): "KubeRay wants it for this strategy: a pod comes with each replica "
+        "that Serve wants, and goes when it is idle.",
+        (*cluster, "headGroupSpec", "rayStartParams"): "No replica on the head: it may not die with one.",
+        (*worker, "minReplicas"): "A new cluster begins without pods.",
+        (
+            *worker,
+            "template",
+            "metadata",
+            "annotations",
+        ): "A changed engine, or limit, is a new cluster: Serve "
+        "would replace replicas before new ones run, and KubeRay changes no limit of a cluster.",
+        (*worker, "rayStartParams"): "One replica takes all of a pod; nothing goes through the object store.",
+        (
+            *worker,
+            "template",
+            "spec",
+            "containers",
+            0,
+            "readinessProbe",
+        ): "KubeRay's own asks Serve's proxy as well, and there is none.",
+    }
+    return manifest(
         PART,
         "ray.io/v1",
         "RayService",
         deployment.name(ENGINE),
         {"spec": spec},
         labels=deployment.labels(ENGINE),
-        notes={
-            ("spec", "upgradeStrategy"): "A new cluster beside the old one; traffic goes over step by step.",
-            (
-                "spec",
-                "rayClusterConfig",
-                "headGroupSpec",
-                "rayStartParams",
-            ): "No replica on the head: it may not die with one.",
+        notes=notes,
+    )
+
+
+def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
+    """The fleet as `forebay deploy ray` and `forebay autoscale ray` know it."""
+    return RayFleetSpec(
+        address=deployment.ray_dashboard,
+        name=deployment.instance,
+        model=engine.model,
+        command=(
+            *engine.command,
+            "{model}",
+            "--host={host}",
+            "--port={port}",
+            f"--served-model-name={deployment.served_model}",
+            "--disable-uvicorn-access-log",
+            "--enable-prompt-tokens-details",
+        ),
+        args=engine.args,
+        replicas=max(1, engine.replicas),
+        cpu=float(_cpus(engine)),
+        gpu=float(_gpus(engine)),
+        startup_s=engine.startup_s,
+        drain_s=engine.drain_s,
+    )
+
+
+def _cluster(
+    deployment: Deployment, ray: RaySpec, engine: EnginePods, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    scaling = deployment.settings.scaling
+    most = max(1, engine.replicas) if scaling is None else scaling.max
+    store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
+    head = {
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **store},
+        "template": {
+            "metadata": {"labels": deployment.selector(RAY)},
+            "spec": _head_pod(engine),
         },
-    )
-
-
-def serve_config(deployment: Deployment, ray: RaySpec) -> dict[str, Any]:
-    """The applications of Ray Serve, as `serve deploy` takes them."""
-    arguments = {"model": deployment.served_model, **ray.args}
-    application = serve_application(deployment.instance, ray.import_path, arguments, route_prefix="/")
-    return {"http_options": {"host": "0.0.0.0", "port": RAY_PORT}, "applications": [application]}
-
-
-def _pod(ray: RaySpec, engine: EnginePods, name: str, *, worker: bool) -> dict[str, Any]:
-    volumes, mounts = with_volumes(
-        [
-            scratch("tmp", "/tmp", "20Gi"),
-            scratch("shm", "/dev/shm", engine.shared_memory, memory=True),
-            *mounted(engine),
-        ]
-    )
-    gpu = engine.gpu if worker else None
-    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
-    head = engine.model_copy(update={"cpu": HEAD_CPU, "memory": HEAD_MEMORY})
-    container = {
-        "name": name,
-        "image": ray.image,
-        "env": environment(engine, {"HOME": "/tmp", "USER": "forebay", "RAY_USAGE_STATS_ENABLED": "0"}),
-        "ports": [{"name": "serve", "containerPort": RAY_PORT}],
-        "resources": resources(engine if worker else head, extra),
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
+    }
+    worker = {
+        "groupName": ENGINE,
+        "replicas": engine.replicas,
+        "minReplicas": 0,
+        "maxReplicas": most,
+        "rayStartParams": {"num-cpus": str(_cpus(engine)), "num-gpus": str(_gpus(engine)), **store},
+        "template": {
+            "metadata": {
+                "labels": deployment.selector(ENGINE),
+                "annotations": config_hash({"arguments": to_yaml(dict(arguments)), "most": str(most)}),
+            },
+            "spec": _worker_pod(deployment, engine),
+        },
     }
     return {
+        "rayVersion": ray.version,
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": {
+            "version": "v2",
+            "idleTimeoutSeconds": IDLE_S,
+            "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "512Mi"}},
+            "securityContext": container_security(),
+            "env": [{"name": "HOME", "value": "/tmp"}],
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        },
+        "headGroupSpec": head,
+        "workerGroupSpecs": [worker],
+    }
+
+
+def _cpus(engine: EnginePods) -> int:
+    """What Ray counts of a pod, all of which one replica takes: it sets the threads of libraries by it."""
+    return max(1, math.floor(quantity(engine.cpu)))
+
+
+def _gpus(engine: EnginePods) -> int:
+    return 0 if engine.gpu is None else engine.gpu.count
+
+
+def _own_environment() -> dict[str, str]:
+    return {
+        "HOME": "/tmp",
+        "USER": "forebay",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Who may call the dashboard is the NetworkPolicy's business.
+        "RAY_AUTH_MODE": "disabled",
+    }
+
+
+def _head_pod(engine: EnginePods) -> dict[str, Any]:
+    size = engine.model_copy(update={"cpu": HEAD_CPU, "memory": HEAD_MEMORY, "env": {}, "secrets": {}})
+    container = {
+        "name": "ray-head",
+        "image": engine.image,
+        "env": environment(size, _own_environment()),
+        "ports": [{"name": name, "containerPort": port} for name, port in HEAD_PORTS.items()],
+        "resources": resources(size),
+        **_probes(),
+    }
+    # The autoscaler beside it calls the API server, with the account that KubeRay makes for it.
+    head = size.model_copy(update={"node_selector": {}, "tolerations": ()})
+    volumes = [scratch("tmp", "/tmp", "20Gi"), scratch("shm", "/dev/shm", "1Gi", memory=True)]
+    return _pod(container, volumes, {"automountServiceAccountToken": True, **placement(head)})
+
+
+def _worker_pod(deployment: Deployment, engine: EnginePods) -> dict[str, Any]:
+    gpu = engine.gpu
+    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
+    claimed = gpu is not None and gpu.device_class is not None
+    container = {
+        "name": "ray-worker",
+        "image": engine.image,
+        "env": engine_environment(deployment, engine, _own_environment()),
+        "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
+        **_probes(),
+    }
+    claim = {"name": "gpu", "resourceClaimTemplateName": deployment.name(ENGINE)}
+    more = {
+        "serviceAccountName": deployment.name(ENGINE),
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": engine.drain_s,
         **({} if engine.runtime_class is None else {"runtimeClassName": engine.runtime_class}),
-        **(placement(engine) if worker else {}),
+        **placement(engine),
+        "topologySpreadConstraints": spread(deployment.selector(ENGINE)),
+        **({"resourceClaims": [claim]} if claimed else {}),
+    }
+    return _pod(container, engine_volumes(engine), more)
+
+
+def _probes() -> dict[str, Any]:
+    alive = {"httpGet": {"path": "/api/healthz", "port": AGENT_PORT}, "timeoutSeconds": 5}
+    return {
+        "readinessProbe": {**alive, "periodSeconds": 5, "failureThreshold": 2},
+        "livenessProbe": {**alive, "initialDelaySeconds": 30, "periodSeconds": 5, "failureThreshold": 120},
+    }
+
+
+def _pod(container: dict[str, Any], volumes: list[Volume], more: dict[str, Any]) -> dict[str, Any]:
+    made, mounts = with_volumes(volumes)
+    return {
+        **more,
+        "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": volumes,
+        "containers": [{**container, "securityContext": container_security(), "volumeMounts": mounts}],
+        "volumes": made,
     }

@@ -19,6 +19,7 @@ from forebay.deploy.kubernetes.metrics import (
     series_label,
 )
 from forebay.deploy.kubernetes.names import INSTANCE
+from forebay.deploy.kubernetes.ray_autoscaler import ray_autoscaler_manifests
 from forebay.deploy.kubernetes.settings import ScalingSpec
 
 PART = "scaling"
@@ -36,7 +37,8 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
     if scaling is None:
         return
     if scaling.by == "controller":
-        yield from autoscaler_manifests(deployment, scaling)
+        made = autoscaler_manifests if deployment.settings.ray is None else ray_autoscaler_manifests
+        yield from made(deployment, scaling)
         return
     for pool in deployment.pools():
         if scaling.by == "keda":

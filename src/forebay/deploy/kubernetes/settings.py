@@ -245,23 +245,28 @@ class InferencePoolSpec(Model):
 
 
 class RaySpec(Model):
-    """A RayService of KubeRay in place of vLLM's Deployments."""
+    """A RayService of KubeRay in place of vLLM's Deployments: the fleet that `forebay deploy ray` submits.
+    The engine's image has Ray Serve, vLLM and Forebay in it."""
 
-    image: Image = Field(description="Image with Ray, the engine and the Serve application.")
     version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = Field(
         "2.60.0", description="Version of Ray in the image."
     )
-    import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=500)] = Field(
-        description="The Serve application in the image: `package.module:application`."
-    )
-    args: Texts = Field({}, description="Arguments of the application's builder.")
     gateway_class: ObjectName = Field(
-        description="GatewayClass of the Gateway that shifts traffic to a new version step by step."
+        description="GatewayClass of the Gateway by which KubeRay counts how far a new version has taken "
+        "over; no request goes through it."
     )
     step_percent: Annotated[int, Field(ge=1, le=100)] = Field(
-        20, description="Share of the traffic that goes over to a new version at a time."
+        20, description="Share of the fleet that a new version takes over at a time."
+    )
+    surge_percent: Annotated[int, Field(ge=1, le=100)] = Field(
+        100,
+        description="How much more than the fleet there may be while a new version takes over. 100: a second "
+        "fleet; less takes fewer spare accelerators, and longer.",
     )
     interval_s: Seconds = Field(30, description="Pause between steps.")
+    operator_namespace: Label = Field(
+        "kuberay-operator", description="Namespace of KubeRay, which calls the cluster's dashboard."
+    )
 
 
 class FlinkOperatorSpec(Model):
@@ -306,9 +311,7 @@ class DeploymentSpec(Model):
                 if getattr(self, name) is not None:
                     yield name, "expected none without 'engine', whose replicas it is for"
         if self.ray is not None:
-            for name in ("scaling", "gateway", "inference_pool"):
-                if getattr(self, name) is not None:
-                    yield name, "expected none with 'ray', where Ray Serve scales and routes"
+            yield from self._problems_of_ray()
         if engine is not None:
             names = [pool.name for pool in engine.pools]
             if len(set(names)) < len(names):
@@ -317,6 +320,25 @@ class DeploymentSpec(Model):
             yield from self._problems_of_scaling(scaling)
         if self.gateway is not None and self.inference_pool is not None:
             yield "gateway", "expected none with 'inference_pool', whose gateway stands in its place"
+
+    def _problems_of_ray(self) -> Iterator[tuple[str, str]]:
+        if self.inference_pool is not None:
+            yield "inference_pool", "expected none with 'ray', whose engines have no port in common"
+        if self.engine is not None and self.engine.pools:
+            yield "engine.pools", "expected none with 'ray', where all replicas are of one kind"
+        if self.engine is not None and any(
+            "$(" in word for word in (*self.engine.command, *self.engine.args)
+        ):
+            yield (
+                "engine.args",
+                "expected no $(NAME) with 'ray', whose engines Kubernetes does not start; engines have the "
+                "variables of engine.secrets, such as VLLM_API_KEY",
+            )
+        if self.scaling is not None and self.scaling.by != "controller":
+            yield (
+                "scaling.by",
+                f"expected controller with 'ray', where Serve starts the replicas, found {self.scaling.by}",
+            )
 
     def _problems_of_scaling(self, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
         if scaling.min > scaling.max:

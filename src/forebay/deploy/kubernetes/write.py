@@ -9,7 +9,7 @@ from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
 from forebay.errors import SettingError
 
 HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
-GATEWAY_IMAGE = "images/gateway.Dockerfile"
+GATEWAY_IMAGE, RAY_IMAGE = "images/gateway.Dockerfile", "images/ray.Dockerfile"
 KUSTOMIZATION = "kustomization.yaml"
 IMAGES = Path(__file__).parent.parent / "images"
 PARTS = ("autoscaler", "engine", "gateway", "inference-pool", "monitoring", "pipeline", "ray", "scaling")
@@ -38,9 +38,11 @@ def write_manifests(
     files["images/pipeline.Dockerfile"] = pipeline_image(connectors)
     if {"gateway.yaml", "autoscaler.yaml"} & files.keys():
         files[GATEWAY_IMAGE] = (IMAGES / "gateway.Dockerfile").read_text()
+    if "ray.yaml" in files:
+        files[RAY_IMAGE] = (IMAGES / "ray.Dockerfile").read_text()
     try:
         (folder / "images").mkdir(parents=True, exist_ok=True)
-        for name in (*(f"{part}.yaml" for part in PARTS), GATEWAY_IMAGE):
+        for name in (*(f"{part}.yaml" for part in PARTS), GATEWAY_IMAGE, RAY_IMAGE):
             if name not in files:
                 (folder / name).unlink(missing_ok=True)
         for name, text in files.items():

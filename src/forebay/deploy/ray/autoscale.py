@@ -1,12 +1,17 @@
 """Scales a fleet on Ray as a pipeline's metrics ask: read, decide, scale, say why. Whatever fails changes
-nothing, and the next round begins anew from what the cluster says then."""
+nothing, and the next round begins anew from what the cluster says then.
+
+Where the name of the dashboard has several addresses, a cluster is being replaced by another: each has its
+share of the fleet, which its `target_capacity` says.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
@@ -20,6 +25,7 @@ from forebay.deploy.controller.exposition import (
     what_pipeline_says,
 )
 from forebay.errors import DeployError
+from forebay.ray_serve.addresses import each_address
 from forebay.ray_serve.engines import fleet_application
 from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment
 from forebay.ray_serve.ports import DEPLOYMENT
@@ -29,51 +35,100 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3.0
 UNHEALTHY, STARTUP_FAILED = "UNHEALTHY", "REPLICA_STARTUP_FAILED"
+WHOLE_PERCENT = 100.0
 Read = Callable[[str], Awaitable[str]]
 """The text at a URL. Raises `DeployError` where there is none."""
+Addresses = Callable[[str], Awaitable[Sequence[str]]]
+"""A URL for each process behind a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPart:
+    """What one cluster has of the fleet: `state` as it is, and the share of the whole that it is to have."""
+
+    address: str
+    state: DeploymentState
+    percent: float = WHOLE_PERCENT
+
+    def share(self, whole: int) -> int:
+        """How many replicas it is to have of so many, rounded as Serve does: at least one of any."""
+        if self.percent == 0 or whole == 0:
+            return 0
+        return max(1, math.floor(whole * self.percent / WHOLE_PERCENT + 0.5))
+
+    def whole(self) -> DeploymentState:
+        """The state of the whole fleet, were all of it like this part."""
+        if self.percent in (0, WHOLE_PERCENT):
+            return self.state
+        scale = WHOLE_PERCENT / self.percent
+        return replace(
+            self.state, replicas=round(self.state.replicas * scale), ready=round(self.state.ready * scale)
+        )
 
 
 @dataclass(slots=True)
 class RayScaler:
     """Has the fleet `name` get the number of replicas that the pipeline wants, which `metrics` tell: URLs of
-    text in Prometheus' format, of which the largest number counts.
+    text in Prometheus' format, of which the largest number counts. Each address of their names is read, and
+    each one of the dashboard's name is a cluster that has the fleet or a part of it.
 
     Serve knows no condition on which it scales: one scaler for a fleet.
     """
 
-    rest: ServeRest
+    address: str
     name: str
     metrics: Sequence[str]
     decider: Decider
     clock: Clock
     read: Read
+    addresses: Addresses = each_address
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
         """Look once, and scale where it has to be. Raises nothing for what clusters do."""
         self.decider.hear(await self._heard(), self.clock.monotonic_s())
         try:
-            instance = await self.rest.instance()
-            state = state_of(fleet_application(instance, self.name, self.rest.address))
-            decision = self.decider.decide(state, self.clock.monotonic_s())
-            if decision.wanted != state.replicas:
-                await self.rest.scale(self.name, DEPLOYMENT, decision.wanted)
-                log.info(
-                    "%s: %d -> %d replicas: %s", self.name, state.replicas, decision.wanted, decision.reason
-                )
+            parts = await self._parts()
+            # A new cluster begins with nothing: what the fleet has is what the one with most of it has.
+            most = max(parts, key=lambda part: (part.percent, part.state.replicas))
+            whole = most.whole()
+            decision = self.decider.decide(whole, self.clock.monotonic_s())
+            for part in parts:
+                await self._scale(part, part.share(decision.wanted), decision.reason)
         except DeployError as error:
             self._warn("cluster", str(error))
             return
-        self._warn("cluster", f"{self.name}: {decision.reason}; {state.trouble}" if state.trouble else "")
+        self._warn("cluster", f"{self.name}: {decision.reason}; {whole.trouble}" if whole.trouble else "")
+
+    async def _parts(self) -> list[FleetPart]:
+        """What every cluster has. One that does not tell is left as it is; raises `DeployError` where none
+        does."""
+        found = await asyncio.gather(*map(self._part, await self.addresses(self.address)))
+        parts = [each for each in found if isinstance(each, FleetPart)]
+        if not parts:
+            raise next(each for each in found if isinstance(each, DeployError))
+        return parts
+
+    async def _part(self, address: str) -> FleetPart | DeployError:
+        try:
+            async with ServeRest(address) as rest:
+                instance = await rest.instance()
+            state = state_of(fleet_application(instance, self.name, address))
+        except DeployError as error:
+            return error
+        return FleetPart(address, state, instance.capacity_percent)
+
+    async def _scale(self, part: FleetPart, replicas: int, reason: str) -> None:
+        before = part.state.replicas
+        if replicas == before:
+            return
+        async with ServeRest(part.address) as rest:
+            await rest.scale(self.name, DEPLOYMENT, replicas)
+        log.info("%s: %d -> %d replicas: %s", self.name, before, replicas, reason)
 
     async def _heard(self) -> PipelineSays:
-        found = await asyncio.gather(*map(self.read, self.metrics), return_exceptions=True)
-        problems = []
-        for each in found:
-            if isinstance(each, DeployError):
-                problems.append(str(each))
-            elif isinstance(each, BaseException):
-                raise each
+        found = [each for named in await asyncio.gather(*map(self._read, self.metrics)) for each in named]
+        problems = [str(each) for each in found if isinstance(each, DeployError)]
         said = what_pipeline_says((each for each in found if isinstance(each, str)), problems)
         if said.wanted is None:
             why = said.problems or "none of the addresses tells it"
@@ -81,6 +136,20 @@ class RayScaler:
         else:
             self._warn("metrics", f"{PARTLY_READ}: {said.problems}" if said.problems else "")
         return said
+
+    async def _read(self, named: str) -> list[str | DeployError]:
+        """What each address of a name tells, or why it tells nothing."""
+
+        async def text(url: str) -> str | DeployError:
+            try:
+                return await self.read(url)
+            except DeployError as error:
+                return error
+
+        try:
+            return await asyncio.gather(*map(text, await self.addresses(named)))
+        except DeployError as error:
+            return [error]
 
     def _warn(self, key: str, text: str) -> None:
         """Log what is new; an empty text: it is over."""

@@ -1,0 +1,112 @@
+"""The controller that scales a fleet on Ray: `forebay autoscale ray`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forebay.config.plan import to_yaml
+from forebay.deploy.kubernetes.autoscaler import AUTOSCALER, INTERVAL_S
+from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.pods import (
+    CONFIG_PATH,
+    config_files,
+    config_hash,
+    container_security,
+    pod_security,
+    scratch,
+    with_volumes,
+)
+from forebay.deploy.kubernetes.settings import ScalingSpec
+
+FILE = "fleet.yaml"
+
+
+def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
+    """All that the controller needs, in the order in which it is applied."""
+    name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
+    data = _files(deployment)
+    yield manifest(AUTOSCALER, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": deployment.selector(PIPELINE),
+        "ports": [{"name": "metrics", "port": FLINK_METRICS_PORT, "targetPort": "metrics"}],
+    }
+    yield manifest(
+        AUTOSCALER,
+        "v1",
+        "Service",
+        name,
+        {"spec": service},
+        labels=labels,
+        notes={
+            ("spec", "clusterIP"): "Headless: every pod of the pipeline, each of which tells a part.",
+            (
+                "spec",
+                "publishNotReadyAddresses",
+            ): "While one does not tell its part, no replica is taken away.",
+        },
+    )
+    yield _deployment(deployment, scaling)
+
+
+def _files(deployment: Deployment) -> dict[str, str]:
+    """What `forebay autoscale ray` needs of a fleet file."""
+    engine = deployment.settings.engine
+    fleet = {
+        "address": deployment.ray_dashboard,
+        "name": deployment.instance,
+        "model": None if engine is None else engine.model,
+    }
+    return {FILE: to_yaml(fleet)}
+
+
+def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
+    name, chosen = deployment.name(AUTOSCALER), deployment.selector(AUTOSCALER)
+    volumes, mounts = with_volumes([config_files(name), scratch("tmp", "/tmp", "64Mi")])
+    container: dict[str, Any] = {
+        "name": AUTOSCALER,
+        "image": scaling.image,
+        "args": [
+            "autoscale",
+            "ray",
+            f"{CONFIG_PATH}/{FILE}",
+            f"--metrics=http://{name}:{FLINK_METRICS_PORT}/metrics",
+            f"--min={scaling.min}",
+            f"--max={scaling.max}",
+            f"--requests-per-replica={scaling.requests_per_replica}",
+            f"--settle-s={scaling.settle_s}",
+            f"--interval-s={INTERVAL_S}",
+        ],
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    pod = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "containers": [container],
+        "volumes": volumes,
+    }
+    metadata = {"labels": deployment.labels(AUTOSCALER), "annotations": config_hash(_files(deployment))}
+    content = {
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": chosen},
+            "template": {"metadata": metadata, "spec": pod},
+        }
+    }
+    return manifest(
+        AUTOSCALER,
+        "apps/v1",
+        "Deployment",
+        name,
+        content,
+        labels=deployment.labels(AUTOSCALER),
+        notes={("spec", "strategy"): "One at a time: Serve scales without a condition, and two may differ."},
+    )
