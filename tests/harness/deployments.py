@@ -70,7 +70,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "inference pool": {
         "pipeline": JOB,
         "engine": ENGINE,
-        "inference_pool": {"url": "http://inference-gateway", "endpoint_picker": {"name": "picker"}},
+        "inference_pool": {
+            "url": "http://inference-gateway",
+            "endpoint_picker": {"name": "picker"},
+            "objectives": {"urgent": 0, "batch": 10},
+        },
         "monitoring": {"pod_monitor": False, "rules": "none"},
     },
     "ray": {

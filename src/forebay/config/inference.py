@@ -20,6 +20,7 @@ from forebay.documents.fields import (
     wrong,
 )
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.inference_gateway import PickerHeaders
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -56,6 +57,8 @@ def _compiles(compile_: Any, text: str) -> str:
     return text
 
 
+ObjectiveName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+FairnessId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$")]
 PromptText = Annotated[str, Field(min_length=1), AfterValidator(_prompt)]
 FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
 
@@ -75,6 +78,27 @@ class OutputSpec(Model):
         description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine. "
         "Patterns are RE2's.",
     )
+
+
+class InferenceGatewaySpec(Model):
+    """`engine.url` is an inference gateway of Kubernetes' Gateway API: its endpoint picker chooses the
+    replica. Forebay's router steps aside, and each request has headers that say how urgent it is."""
+
+    objectives: Annotated[dict[ObjectiveName, AnyInt], Field(max_length=100)] = Field(
+        {},
+        description="InferenceObjectives of the pool, each with the `priority` from which on requests have "
+        "it: `{urgent: 0, batch: 10}`; lower ones have the first. None: the picker takes all for alike.",
+    )
+    fairness_id: FairnessId | None = Field(
+        None, description="Name under which the picker shares capacity among its callers; null: none is sent."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if len(set(self.objectives.values())) < len(self.objectives):
+            raise wrong("expected 'objectives' with priorities that differ")
+
+    def headers(self) -> PickerHeaders:
+        return PickerHeaders(tuple(self.objectives.items()), self.fairness_id)
 
 
 class EngineSpec(Model):
@@ -120,6 +144,11 @@ class EngineSpec(Model):
         description="Send each request's priority along; for servers that schedule by it "
         "(vLLM with `--scheduling-policy priority`).",
     )
+    inference_gateway: InferenceGatewaySpec | None = Field(
+        None,
+        description="What an inference gateway at `url` is told of each request; null: `url` names replicas, "
+        "among which Forebay chooses.",
+    )
     kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
@@ -137,6 +166,12 @@ class EngineSpec(Model):
             raise wrong(
                 "expected 'prefill' beside the servers that decode ('url', 'file', …), found it alone"
             )
+        if self.inference_gateway is not None:
+            if len(self.url) != 1:
+                raise wrong("expected one 'url' with 'inference_gateway', the gateway's")
+            for name in ("prefill", "kv_events"):
+                if getattr(self, name):
+                    raise wrong(f"expected no {name!r} with 'inference_gateway', which chooses the replica")
 
     def replicas(self) -> ReplicaList | None:
         """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""

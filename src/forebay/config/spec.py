@@ -253,6 +253,14 @@ class PipelineSpec(Model):
             yield from self.scaling.problems()
             if self.engine.prefill:
                 yield "scaling", "expected none with engine.prefill, whose servers it does not start"
+        if self.engine.inference_gateway is not None:
+            if self.scaling is not None:
+                yield (
+                    "scaling",
+                    "expected none with engine.inference_gateway, behind which no replica is seen",
+                )
+            if self.routing != DEFAULT_POLICY:
+                yield "routing", "expected none with engine.inference_gateway, which chooses the replica"
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
         yield from source.problems(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote as percent_encode
 
@@ -29,13 +29,16 @@ KEEPALIVE_S = 4.0
 CLOSE_GRACE_S = 1.0
 """How long a finished answer may take to end its body before the connection is given up instead of kept."""
 
+HeadersOf = Callable[[Request, float], Mapping[str, str]]
+
 
 class HttpEngine:
     """An `Engine` that calls one replica.
 
     Opens connections as needed without a limit of its own: the caller bounds what is in flight. Belongs to
     the event loop that it is first used on. `stream` False asks for the answer in one piece: cheaper, but
-    without the moments of its tokens (and the only way in which vLLM sends its load header).
+    without the moments of its tokens (and the only way in which vLLM sends its load header). `headers_of`
+    makes further headers of each request and the seconds that it has left.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class HttpEngine:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         clock: Clock | None = None,
+        headers_of: HeadersOf | None = None,
     ) -> None:
         self.url = replica_url(url)
         self._stream = stream
         self._connect_timeout_s = connect_timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock or SystemClock()
+        self._headers_of = headers_of or _no_more
         self._quote = Quoter(api_key)
         self._chat_url = URL(self.url + CHAT_PATH)
         self._prompt_url = URL(self.url + PROMPT_PATH)
@@ -92,7 +97,7 @@ class HttpEngine:
             response = await self._open().post(
                 self._chat_url if request.prompt is None else self._prompt_url,
                 data=body,
-                headers={"X-Request-Id": header_id(request.id)},
+                headers={"X-Request-Id": header_id(request.id), **self._headers_of(request, left_s)},
                 timeout=request_timeout(left_s, self._connect_timeout_s, silence_s=timeout_s),
                 allow_redirects=False,
             )
@@ -227,6 +232,10 @@ class _Seen:
 
 
 def _nothing() -> None: ...
+
+
+def _no_more(request: Request, left_s: float) -> Mapping[str, str]:
+    return {}
 
 
 def replica_url(url: str) -> str:

@@ -12,6 +12,7 @@ from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock
 from forebay.config.spec import PipelineSpec
 from forebay.engine import EngineFactory
+from forebay.engine.inference_gateway import InferenceGatewayFactory
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for
@@ -77,7 +78,10 @@ def served_model(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """The name of the model to ask for; blocks and raises as `discover_model` does."""
+    """The name of the model to ask for; blocks and raises as `discover_model` does. An inference gateway is
+    asked where none is named."""
+    if spec.engine.model is not None and _is_gateway(spec, replicas):
+        return spec.engine.model
     return discover_model(
         replicas,
         spec.engine.model,
@@ -94,8 +98,11 @@ def served_model(
 def engine_of(
     spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
 ) -> EngineFactory:
-    """The fleet that answers, or the two of which one prefills; a single URL is a fleet of one. `scaled`:
-    replicas are started on demand."""
+    """The fleet that answers, or the two of which one prefills; a single URL is a fleet of one, unless it is
+    an inference gateway's. `scaled`: replicas are started on demand."""
+    gateway = spec.engine.inference_gateway
+    if gateway is not None and _is_gateway(spec, replicas):
+        return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
     kv_events = spec.engine.kv_events
     if kv_events is not None:
         require_zmq()
@@ -111,6 +118,11 @@ def engine_of(
         scaled=scaled,
     )
     return engine_factory(fleet, _prefill(spec, replicas))
+
+
+def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:
+    """Whether `replicas` are the inference gateway of the file: others may be given in its place."""
+    return spec.engine.inference_gateway is not None and replicas == spec.engine.replicas()
 
 
 def call_of(

@@ -66,6 +66,15 @@ SMALL = VARIANTS["smallest"]
             {},
             "engine.pools: expected names that differ",
         ),
+        (
+            {
+                **SMALL,
+                "inference_pool": {"url": "http://gateway", "endpoint_picker": {"name": "picker"}},
+                "scaling": {"by": "controller", "image": "registry.example/gateway:1", "max": 4},
+            },
+            {},
+            "scaling.by: expected keda with 'inference_pool'",
+        ),
         (SMALL, {"task_managers": 2}, "task_managers: expected 1, found 2"),
         (SMALL, {"sink": {"type": "stdout"}}, "sink.type: expected a topic or files, found stdout"),
         (

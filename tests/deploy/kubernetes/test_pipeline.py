@@ -73,6 +73,24 @@ def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deploym
     }
 
 
+def test_an_inference_gateway_is_told_what_is_urgent_and_nothing_else_chooses(tmp_path: Path) -> None:
+    written = {
+        **PIPELINE,
+        "routing": "session_affinity",
+        "priority": "{{ urgency }}",
+        "engine": {**PIPELINE["engine"], "kv_events": "tcp://{host}:5557", "priority": True},
+    }
+    text = objects(deployment_of(VARIANTS["inference pool"], written))["ConfigMap", "triage"]["data"]
+    (tmp_path / "pipeline.yaml").write_text(text["pipeline.yaml"])
+    spec = load_spec(tmp_path / "pipeline.yaml")
+    assert spec.engine.url == ("http://inference-gateway",)
+    assert spec.engine.inference_gateway is not None
+    assert spec.engine.inference_gateway.objectives == {"urgent": 0, "batch": 10}
+    assert spec.engine.inference_gateway.fairness_id == "triage"
+    assert (spec.scaling, spec.engine.kv_events, spec.engine.priority) == (None, None, True)
+    assert spec.priority == "{{ urgency }}"
+
+
 def test_a_changed_pipeline_file_is_a_new_version_of_the_job() -> None:
     def annotations(pipeline: dict[str, Any]) -> dict[str, str]:
         template = job(deployment_of({"pipeline": JOB, **VARIANTS["smallest"]}, pipeline))["podTemplate"]

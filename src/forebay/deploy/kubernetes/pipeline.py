@@ -32,7 +32,7 @@ FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The name by which the operator knows the container that runs Flink."""
 STOP_S = 60
-PLACES = ("url", "file", "dns", "kubernetes", "ray", "prefill")
+PLACES = ("url", "file", "dns", "kubernetes", "ray", "prefill", "inference_gateway")
 """Keys of `engine` that say where replicas are: those of the deployment take their place."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
@@ -85,11 +85,16 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
     kept = (
         {key: value for key, value in given.items() if key not in PLACES} if isinstance(given, dict) else {}
     )
-    place = deployment.engine_place
-    if settings.inference_pool is not None:
-        place = {"url": settings.inference_pool.url}
+    pool = settings.inference_pool
+    if pool is None:
+        document["engine"] = {**deployment.engine_place, **kept, "model": deployment.served_model}
+        return document
+    told = {"objectives": dict(pool.objectives), "fairness_id": deployment.instance}
+    place = {"url": pool.url, "inference_gateway": told}
+    kept.pop("kv_events", None)
     document["engine"] = {**place, **kept, "model": deployment.served_model}
-    return document
+    # What chooses among replicas, and counts them, sees none.
+    return {key: value for key, value in document.items() if key not in ("routing", "scaling")}
 
 
 def _rules(deployment: Deployment) -> list[Rule]:

@@ -238,10 +238,15 @@ class EndpointPicker(Model):
 
 class InferencePoolSpec(Model):
     """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker then chooses the
-    replica, and Forebay's router steps aside."""
+    replica; Forebay's router steps aside, and tells it by headers how urgent each request is."""
 
     url: HttpUrl = Field(description="Address of your inference gateway, which the pipeline calls.")
     endpoint_picker: EndpointPicker = Field(description="The endpoint picker.")
+    objectives: Annotated[dict[ObjectName, int], Field(max_length=MAX_ENTRIES)] = Field(
+        {},
+        description="Your InferenceObjectives, each with the `priority` of the pipeline's events from which "
+        "on they have it: `{urgent: 0, batch: 10}`.",
+    )
 
 
 class RaySpec(Model):
@@ -318,6 +323,12 @@ class DeploymentSpec(Model):
                 yield "engine.pools", "expected names that differ"
         if scaling is not None:
             yield from self._problems_of_scaling(scaling)
+        if scaling is not None and self.inference_pool is not None and scaling.by != "keda":
+            yield (
+                "scaling.by",
+                f"expected keda with 'inference_pool', where the pipeline sees no replicas and wants no "
+                f"number of them, found {scaling.by}",
+            )
         if self.gateway is not None and self.inference_pool is not None:
             yield "gateway", "expected none with 'inference_pool', whose gateway stands in its place"
 

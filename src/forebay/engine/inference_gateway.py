@@ -1,0 +1,67 @@
+"""An inference gateway of Kubernetes' Gateway API as the engine. Its endpoint picker chooses the replica,
+holds requests back, and goes by headers that say what each request needs.
+
+The headers are those of llm-d's picker, which was part of the Gateway API inference extension until version
+1.5. Each has an old name, which older pickers read, and a new one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forebay.engine.client import HttpEngine
+from forebay.records import Request
+from forebay.settings import SecretRef, read_secret
+
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+FIRST_TOKEN = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+"""By when the first token is wanted. There is no header for a deadline: what is left until then is an upper
+bound, and the picker orders requests by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickerHeaders:
+    """What an endpoint picker is told of a request. `objectives` are the InferenceObjectives, which hold the
+    picker's own priorities: a request has the one whose number is the greatest that is not above its
+    priority, or else the one with the least. `fairness_id` names what shares its turn."""
+
+    objectives: tuple[tuple[str, int], ...] = ()
+    fairness_id: str | None = None
+
+    def of(self, request: Request, left_s: float) -> dict[str, str]:
+        """The headers of a call that has `left_s` until the request's deadline."""
+        found: dict[str, str] = {}
+        objective = self._objective(request.priority)
+        if objective is not None:
+            found |= dict.fromkeys(OBJECTIVE, objective)
+        if self.fairness_id is not None:
+            found |= dict.fromkeys(FAIRNESS, self.fairness_id)
+        if left_s < math.inf:
+            found |= dict.fromkeys(FIRST_TOKEN, str(max(1, math.floor(left_s * 1000))))
+        return found
+
+    def _objective(self, priority: int) -> str | None:
+        if not self.objectives:
+            return None
+        least = min(self.objectives, key=lambda each: each[1])
+        below = [each for each in self.objectives if each[1] <= priority]
+        return max(below, key=lambda each: each[1], default=least)[0]
+
+
+@dataclass(frozen=True)
+class InferenceGatewayFactory:
+    """Opens an engine that sends every request to `url` at once, with headers for the endpoint picker: it
+    asks for no health and no metrics, which would be those of any replica, and estimates nothing.
+
+    Holds where the API key is, never the key; reads it when called.
+    """
+
+    url: str
+    headers: PickerHeaders
+    api_key: SecretRef | None = None
+
+    def __call__(self) -> HttpEngine:
+        key = None if self.api_key is None else read_secret(self.api_key)
+        return HttpEngine(self.url, api_key=key, headers_of=self.headers.of)

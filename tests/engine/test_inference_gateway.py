@@ -1,0 +1,156 @@
+"""What an inference gateway's endpoint picker is told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.harness.inference_gateway import ScriptedGateway
+
+from forebay.config.spec import PipelineSpec
+from forebay.engine.inference_gateway import InferenceGatewayFactory, PickerHeaders
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.engine import FleetEngineFactory
+from forebay.flink.metrics import InferenceCounters
+from forebay.flink.request_handler import RequestHandler
+from forebay.records import Event, KeyedEvent, Message, Request, Result
+from forebay.runtime.inference import call_of, served_model
+from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.script import Fixed
+
+OLD = {"x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-slo-ttft-ms"}
+NEW = {"x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-llm-d-slo-ttft-ms"}
+
+
+def request(priority: int = 0) -> Request:
+    return Request("r1", "m", messages=(Message("user", "hello"),), priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("priority", "objective"), [(-5, "urgent"), (0, "urgent"), (9, "urgent"), (10, "batch"), (99, "batch")]
+)
+def test_a_priority_has_the_objective_that_begins_at_or_below_it(priority: int, objective: str) -> None:
+    headers = PickerHeaders((("batch", 10), ("urgent", 0))).of(request(priority), math.inf)
+    assert headers == {
+        "x-llm-d-inference-objective": objective,
+        "x-gateway-inference-objective": objective,
+    }
+
+
+def test_the_time_that_is_left_is_in_whole_milliseconds_and_never_none() -> None:
+    headers = PickerHeaders()
+    assert headers.of(request(), 1.2345)["x-llm-d-slo-ttft-ms"] == "1234"
+    assert headers.of(request(), 0.0001)["x-slo-ttft-ms"] == "1"
+    assert headers.of(request(), math.inf) == {}
+
+
+def test_each_header_has_its_old_name_too() -> None:
+    headers = PickerHeaders((("urgent", 0),), "triage").of(request(), 1.0)
+    assert headers.keys() == OLD | NEW
+    assert all(headers[new] == headers[old] for new, old in zip(sorted(NEW), sorted(OLD), strict=True))
+
+
+def pipeline(url: str, **engine: Any) -> PipelineSpec:
+    return PipelineSpec.model_validate(
+        {
+            "name": "triage",
+            "source": {"type": "jsonl", "path": "in.jsonl"},
+            "sink": {"type": "jsonl", "path": "out"},
+            "prompt": "{{ text }}",
+            "priority": "{{ urgency }}",
+            "deadline_s": 300.0,
+            "retry": {"base_s": 0.01},
+            "engine": {"url": url, "model": "fake", **engine},
+        }
+    )
+
+
+def event(text: str, urgency: int) -> KeyedEvent:
+    return KeyedEvent(text, "", Event(b"", {"text": text, "urgency": urgency}), read_ms=0)
+
+
+async def answered(spec: PipelineSpec, *events: KeyedEvent) -> None:
+    replicas = spec.engine.replicas()
+    assert replicas is not None
+    handler = RequestHandler(call_of(spec, replicas=replicas, model="fake"), InferenceCounters())
+    try:
+        for each in events:
+            assert isinstance(await handler.answer(each), Result)
+    finally:
+        await handler.close()
+
+
+TOLD = {"objectives": {"urgent": 0, "batch": 10}, "fairness_id": "triage"}
+
+
+async def test_each_event_has_its_priority_and_each_try_what_is_left_of_the_deadline() -> None:
+    async with (
+        FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica,
+        ScriptedGateway(replica.url, refused=2).served() as gateway,
+    ):
+        await answered(pipeline(gateway.url, inference_gateway=TOLD), event("a", 12), event("b", 3))
+    assert [call["x-request-id"] for call in gateway.calls] == ["a", "a", "a", "b"]
+    assert [call["x-llm-d-inference-objective"] for call in gateway.calls] == ["batch"] * 3 + ["urgent"]
+    assert {call["x-llm-d-inference-fairness-id"] for call in gateway.calls} == {"triage"}
+    first, second, third, other = (int(call["x-llm-d-slo-ttft-ms"]) for call in gateway.calls)
+    assert 300_000 >= first > second > third > 0
+    assert other > third, "the time of another event is its own"
+
+
+async def test_nothing_is_asked_but_for_answers() -> None:
+    async with (
+        FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica,
+        ScriptedGateway(replica.url).served() as gateway,
+    ):
+        await answered(pipeline(gateway.url, inference_gateway={}), event("a", 0))
+    assert gateway.asked == ["POST /v1/chat/completions"], "no health, no metrics, no list of models"
+    (call,) = gateway.calls
+    assert call.keys() & (OLD | NEW) == {"x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"}
+
+
+async def test_another_engine_gets_no_such_header() -> None:
+    async with (
+        FakeReplica(ReplicaScript(delay=Fixed(0.0), models=("fake",))) as replica,
+        ScriptedGateway(replica.url).served() as gateway,
+    ):
+        await answered(pipeline(gateway.url), event("a", 0))
+    assert [call.keys() & (OLD | NEW) for call in gateway.calls] == [set()]
+
+
+def test_replicas_that_are_given_in_its_place_are_a_fleet() -> None:
+    spec = pipeline("http://gateway", inference_gateway=TOLD)
+    other = FixedReplicas(("http://vllm:8000",))
+    assert isinstance(call_of(spec, replicas=other, model="m").engine, FleetEngineFactory)
+    own = call_of(spec, replicas=FixedReplicas(("http://gateway",)), model="m").engine
+    assert own == InferenceGatewayFactory(
+        "http://gateway", PickerHeaders((("urgent", 0), ("batch", 10)), "triage")
+    )
+
+
+def test_a_model_that_is_named_is_not_asked_for() -> None:
+    spec = pipeline("http://gateway.invalid", inference_gateway={})
+    replicas = spec.engine.replicas()
+    assert replicas is not None
+    assert served_model(spec, replicas) == "fake"
+
+
+@pytest.mark.parametrize(
+    ("engine", "rest", "said"),
+    [
+        ({"url": ["http://a", "http://b"]}, {}, "expected one 'url' with 'inference_gateway'"),
+        ({"kv_events": "tcp://{host}:5557"}, {}, "expected no 'kv_events' with 'inference_gateway'"),
+        ({"prefill": ["http://p"]}, {}, "expected no 'prefill' with 'inference_gateway'"),
+        ({"inference_gateway": {"objectives": {"a": 1, "b": 1}}}, {}, "with priorities that differ"),
+        ({"inference_gateway": {"objectives": {"a b": 1}}}, {}, "objectives"),
+        ({"inference_gateway": {"fairness_id": "a\r\nb"}}, {}, "fairness_id"),
+        ({}, {"routing": "session_affinity"}, "expected none with engine.inference_gateway"),
+        ({}, {"scaling": {"max": 2}}, "expected none with engine.inference_gateway"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(engine: dict[str, Any], rest: dict[str, Any], said: str) -> None:
+    given = pipeline("http://gateway").model_dump(exclude_unset=True)
+    given |= {"engine": {"url": "http://gateway", "inference_gateway": {}, **engine}, **rest}
+    with pytest.raises(ValueError, match="validation error") as caught:
+        PipelineSpec.model_validate(given)
+    assert said in str(caught.value)
