@@ -144,7 +144,7 @@ async def test_without_a_folder_a_subtask_without_a_request_decides_too(
 async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "forebay.scaling")
+    caplog.set_level(logging.INFO, demand.__name__)
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     counts, listed = InferenceCounters(), tmp_path / "replicas.json"
     async with FakeReplica(SCRIPT) as replica:
@@ -162,7 +162,7 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
         assert isinstance(await handler.answer(one), Result)
         await until(lambda: (gauges.wanted_replicas or 0) >= 1)
         await handler.close()
-    changes = [record for record in caplog.records if record.name == "forebay.scaling"]
+    changes = [record for record in caplog.records if record.name == demand.__name__]
     assert changes[0].levelno == logging.INFO
     assert re.fullmatch(
         r"\d replicas are wanted, 1 are ready, 0 start: .+ s of work wait .+", changes[0].message

@@ -24,11 +24,8 @@ from forebay.flink.metrics import ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.outputs import ProgramRequest
-from forebay.untrusted_text import PlainFormatter
 
 log = logging.getLogger(__name__)
-decisions = logging.getLogger("forebay.scaling")
-"""What is wanted, and why."""
 
 REPORT_S = 1.0
 
@@ -192,15 +189,4 @@ def _loop_here(
 
     demand = StreamDemand(reports, clock.wall_ms, slo_s=settings.slo_s, speed=speed, ready=ready)
     owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
-    _shown(decisions)
-    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(decisions))
-
-
-def _shown(logger: logging.Logger) -> None:
-    """Have the standard error take it where nobody else does: in a task manager, Python drops what is less
-    than a warning."""
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))
