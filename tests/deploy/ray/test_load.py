@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,8 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingError, match=said) as caught:
         load(tmp_path, text)
     assert "hf_aaaa" not in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["ray.load", "ray.autoscale", "kubernetes", "controller.loop"])
+def test_each_program_begins_with_its_own_module(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import forebay.deploy.{module}"], check=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from forebay.deploy.kubernetes.fields import (
+from forebay.deploy.fields import (
     Count,
     Image,
     Label,

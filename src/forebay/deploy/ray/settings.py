@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from forebay.deploy.kubernetes.fields import Label, ResourceName, Seconds, Text, Variable
+from forebay.deploy.fields import Label, ResourceName, Seconds, Text, Variable
 from forebay.documents.fields import HttpUrl, Model, NotNegativeFloat, wrong
 from forebay.ray_serve.ports import MAX_PORTS
 
