@@ -218,7 +218,7 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                Scaling((self._name,), pods, Limits(1, MOST), settle_s=0.0),
+                Scaling({self._name: 1}, pods, Limits(1, MOST), settle_s=0.0),
                 calls,
                 self._signal,
                 SystemClock(),

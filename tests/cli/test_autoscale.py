@@ -24,6 +24,13 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
     assert "the least number, 5, is above the most, 2; lower one of them" in str(error)
 
 
+@pytest.mark.parametrize("word", ["engine", "other=0", "other=", "other=x", "=3", ""])
+def test_each_deployment_has_a_name_of_its_own_and_perhaps_its_parts(word: str) -> None:
+    error = refused(word, "--max=4")
+    assert isinstance(error, SettingError)
+    assert f"or as NAME=PARTS with a whole number from 1, found {word!r}" in str(error)
+
+
 def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))

@@ -56,16 +56,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "engine": {
             **ENGINE,
             "gpu": {"device_class": "gpu.nvidia.com", "count": 2},
-            "pools": [{"name": "prefill"}, {"name": "decode", "replicas": 2, "args": ["--max-num-seqs=64"]}],
+            "pools": [
+                {"name": "prefill"},
+                {"name": "decode", "replicas": 2, "share": 3, "args": ["--max-num-seqs=64"]},
+            ],
             "egress": False,
             "rollout": "replace",
         },
-        "scaling": {"by": "hpa", "max": 4},
+        "scaling": {"by": "hpa", "max": 8},
     },
     "controller": {
         "pipeline": JOB,
-        "engine": {**ENGINE, "pools": [{"name": "prefill"}, {"name": "decode"}]},
-        "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 4},
+        "engine": {**ENGINE, "pools": [{"name": "prefill"}, {"name": "decode", "share": 2}]},
+        "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 6},
     },
     "inference pool": {
         "pipeline": JOB,

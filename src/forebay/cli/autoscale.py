@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import time
 import uuid
@@ -17,6 +18,8 @@ from forebay.untrusted_text import PlainFormatter
 
 if TYPE_CHECKING:
     from forebay.deploy.controller.decision import Decider
+
+POOL = re.compile(r"(?P<name>[^=]+)(=(?P<parts>[1-9][0-9]{0,4}))?")
 
 RequestsPerReplica = Annotated[
     int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
@@ -36,11 +39,17 @@ def _autoscale() -> None:
 
 @autoscale.command(cls=Command)
 def kubernetes(
-    deployments: Annotated[list[str], typer.Argument(help="Deployments to scale.", metavar="DEPLOYMENT...")],
+    deployments: Annotated[
+        list[str],
+        typer.Argument(
+            help="Deployments to scale; of several, NAME=PARTS says which part of the replicas it gets.",
+            metavar="DEPLOYMENT...",
+        ),
+    ],
     *,
     pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods, whose metrics are read.")],
-    max: Annotated[int, typer.Option(min=1, help="Most replicas of each Deployment.")],
-    min: Annotated[int, typer.Option(min=0, help="Fewest replicas of each Deployment.")] = 1,
+    max: Annotated[int, typer.Option(min=1, help="Most replicas, of all Deployments together.")],
+    min: Annotated[int, typer.Option(min=0, help="Fewest replicas, of all Deployments together.")] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
     interval_s: IntervalS = 2.0,
@@ -53,8 +62,9 @@ def kubernetes(
 ) -> None:
     """Scale Deployments to the number of replicas that a pipeline's metrics ask for, until Ctrl-C or SIGTERM.
 
-    For clusters with neither KEDA nor an adapter of metrics. What cannot be read changes nothing. Of several,
-    the one that holds a Deployment's Lease scales it.
+    For clusters with neither KEDA nor an adapter of metrics. What cannot be read changes nothing. Of several
+    Deployments, each gets its part of the number, rounded up. Of several controllers, the one that holds a
+    Deployment's Lease scales it.
     """
     from forebay.autoscale.base import Limits
     from forebay.clock import SystemClock
@@ -62,7 +72,7 @@ def kubernetes(
     from forebay.deploy.controller.loop import Controller, Scaling
     from forebay.kube.connection import find_cluster, open_client
 
-    scaling = Scaling(deployments, pods, Limits(min, max), requests_per_replica, settle_s)
+    scaling = Scaling(_parts(deployments), pods, Limits(min, max), requests_per_replica, settle_s)
     _log_to_stderr()
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     config = find_cluster(context)
@@ -76,6 +86,20 @@ def kubernetes(
                 time.sleep(interval_s)
         finally:
             controller.release()
+
+
+def _parts(deployments: list[str]) -> dict[str, int]:
+    """By name, the parts that a Deployment gets of the wanted replicas. Raises `SettingError`."""
+    found: dict[str, int] = {}
+    for each in deployments:
+        form = POOL.fullmatch(each)
+        if form is None or form["name"] in found:
+            raise SettingError(
+                f"DEPLOYMENT: expected names that differ, each alone or as NAME=PARTS with a whole number "
+                f"from 1, found {each[:200]!r}"
+            )
+        found[form["name"]] = int(form["parts"] or 1)
+    return found
 
 
 @autoscale.command(cls=Command)

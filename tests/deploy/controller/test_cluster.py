@@ -52,7 +52,7 @@ class Server:
 
 def controller_of(server: Server, wanted: float = 3) -> Controller:
     http = httpx2.Client(transport=httpx2.MockTransport(server), base_url="http://api.invalid")
-    scaling = Scaling(("engine",), "a=b", Limits(0, 9), settle_s=0.0)
+    scaling = Scaling({"engine": 1}, "a=b", Limits(0, 9), settle_s=0.0)
     calls = ClusterCalls(http, "n")
     return Controller(scaling, calls, lambda _url: f"{WANTED} {wanted}\n", ManualClock(), "me")
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.autoscale.base import Limits
+from forebay.autoscale.shares import shares
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import PipelineSays, shown, values, what_pipeline_says
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
@@ -65,6 +66,19 @@ def test_it_adds_at_once_and_takes_away_when_fewer_were_enough_for_a_while() -> 
         decider.hear(PipelineSays(wanted), now_s)
         found.append(decider.decide(STATE, now_s).wanted)
     assert found == [5, 5, 5, 2, 8]
+
+
+def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> None:
+    one, other = (Decider(Limits(0, 9), 10, 60.0, share) for share in shares([1, 2]))
+    state = replace(STATE, replicas=6, ready=6)
+    for decider in (one, other):
+        decider.hear(PipelineSays(7, 55.0), 0.0)
+    assert (one.decide(STATE, 0.0).wanted, other.decide(STATE, 0.0).wanted) == (3, 5)
+    for decider in (one, other):
+        decider.hear(PipelineSays(0, 55.0), 100.0)
+    found = [decider.decide(state, 100.0) for decider in (one, other)]
+    assert [each.wanted for each in found] == [2, 4]
+    assert "the pipeline wants 0, 0 of them here (share 1 of 3)" in found[0].reason
 
 
 def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_away_at_once() -> None:

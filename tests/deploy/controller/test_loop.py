@@ -28,6 +28,9 @@ from forebay.testing import wait_until
 PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline"
 SILENT = "http://10.9.9.8:9249/metrics"
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
+PARTS = {PREFILL: 1, DECODE: 2}
+SPLIT = {0: (0, 0), 1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (2, 3), 5: (2, 4), 6: (2, 4), 9: (2, 4)}
+"""The replicas of the two, by how many the pipeline wants, of which there may be six."""
 
 
 class Cluster:
@@ -80,19 +83,24 @@ class Cluster:
         return f'{WANTED}{{host="a"}} {self.wanted}\n'
 
     def controller(self, settle_s: float = 0.0, identity: str = "one", **limits: Any) -> Controller:
-        scaling = Scaling((PREFILL, DECODE), PODS, Limits(**{"most": 4, **limits}), settle_s=settle_s)
+        scaling = Scaling(PARTS, PODS, Limits(**{"most": 6, **limits}), settle_s=settle_s)
         return Controller(scaling, self.calls, self.scrape, SystemClock(), identity)
 
     def replicas(self, name: str = DECODE) -> int:
         found = self.kubectl("get", "deployment", name, "-o", "jsonpath={.spec.replicas}")
         return int(found)
 
-    def scaled(self, controller: Controller, expected: int) -> None:
-        """Make rounds until every pool has so many: one may meet others who write, as Kubernetes does."""
+    def pools(self) -> tuple[int, int]:
+        return self.replicas(PREFILL), self.replicas(DECODE)
+
+    def scaled(self, controller: Controller, wanted: int) -> None:
+        """Have the pipeline want so many, and make rounds until each pool has its part: one may meet others
+        who write, as Kubernetes does."""
+        self.wanted = wanted
 
         def reached() -> bool:
             controller.round()
-            return self.replicas(PREFILL) == self.replicas(DECODE) == expected
+            return self.pools() == SPLIT[wanted]
 
         wait_until(reached)
 
@@ -116,20 +124,19 @@ def cluster(
         yield made
 
 
-def test_it_scales_every_pool_says_why_and_stays_within_its_limits(cluster: Cluster) -> None:
+def test_it_gives_each_pool_its_share_says_why_and_stays_within_its_limits(cluster: Cluster) -> None:
     controller = cluster.controller()
     controller.round()
-    assert cluster.replicas() == 1
-    cluster.wanted = 3.0
+    assert cluster.pools() == (1, 1)
     cluster.scaled(controller, 3)
-    cluster.wanted = 9.0
-    cluster.scaled(controller, 4)
-    cluster.wanted = 0.0
+    cluster.scaled(controller, 9)
     cluster.scaled(controller, 0)
     messages = [each["message"] for each in cluster.events() if each["involvedObject"]["name"] == DECODE]
     first, second, third = messages
-    assert first == "1 -> 3 replicas: the pipeline wants 3"
-    assert second == "3 -> 4 replicas: the pipeline wants 9; 4 in place of 9: the limits"
+    assert first == "1 -> 2 replicas: the pipeline wants 3, 2 of them here (share 2 of 3)"
+    assert second == (
+        "2 -> 4 replicas: the pipeline wants 9, 6 of them here (share 2 of 3); 4 in place of 6: the limits"
+    )
     assert third.startswith("4 -> 0 replicas")
 
 
@@ -137,15 +144,13 @@ def test_while_a_pod_tells_no_metrics_no_replica_is_taken_away(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = cluster.controller()
-    cluster.wanted = 3.0
     cluster.scaled(controller, 3)
     cluster.pod("silent", "10.9.9.8")
     cluster.wanted = 1.0
     for _ in range(3):
         controller.round()
-    assert cluster.replicas(PREFILL) == cluster.replicas(DECODE) == 3
+    assert cluster.pools() == SPLIT[3]
     assert f"no replica is taken away: {SILENT} tells no metrics" in caplog.text
-    cluster.wanted = 4.0
     cluster.scaled(controller, 4)
 
 
@@ -159,20 +164,18 @@ def test_what_another_one_writes_in_between_is_read_before_it_is_changed(
     def beside(state: DeploymentState, wanted: int) -> None:
         seen.append(state.replicas)
         if len(seen) < 3:
-            cluster.kubectl("scale", f"deployment/{state.name}", f"--replicas={len(seen) + 1}")
+            cluster.kubectl("scale", f"deployment/{state.name}", f"--replicas={len(seen) + 3}")
         scale(state, wanted)
 
-    cluster.wanted = 4.0
     monkeypatch.setattr(ClusterCalls, "scale", lambda _self, state, wanted: beside(state, wanted))
     cluster.scaled(controller, 4)
-    assert seen[:3] == [1, 2, 3]
+    assert seen[:3] == [1, 4, 5]
 
 
 def test_of_two_controllers_the_one_that_holds_the_lease_scales(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = cluster.controller(identity="one"), cluster.controller(identity="two")
-    cluster.wanted = 2.0
     cluster.scaled(one, 2)
     # Were it its turn, it would change the number: for this one, replicas need not settle.
     cluster.wanted = 4.0
@@ -181,7 +184,6 @@ def test_of_two_controllers_the_one_that_holds_the_lease_scales(
     assert f"{DECODE}: another controller scales it: one" in caplog.text
     cluster.scaled(one, 4)
     one.release()
-    cluster.wanted = 1.0
     cluster.scaled(two, 1)
     one.round()
     holder = ("get", "lease", f"{DECODE}-autoscale", "-o", "jsonpath={.spec.holderIdentity}")
@@ -199,10 +201,15 @@ def test_a_patch_of_an_old_version_is_refused(cluster: Cluster) -> None:
 def test_rights_and_deployments_that_are_missing_are_named_and_the_others_scaled(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.wanted = 2.0
-    scaling = Scaling(("nothing", PREFILL, DECODE), PODS, Limits())
+    cluster.wanted = 4.0
+    scaling = Scaling({"nothing": 1, PREFILL: 1, DECODE: 2}, PODS, Limits())
     first = Controller(scaling, cluster.calls, cluster.scrape, SystemClock(), "one")
-    cluster.scaled(first, 2)
+
+    def others_scaled() -> bool:
+        first.round()
+        return cluster.pools() == (1, 2)
+
+    wait_until(others_scaled)
     assert "the verb get on the resource leases of coordination.k8s.io" in caplog.text
     with pytest.raises(DeployError, match=r"the verb get on the resource deployments of apps"):
         cluster.calls.deployment("nothing")
@@ -228,10 +235,9 @@ def _refused(cluster: Cluster) -> bool:
 def test_a_quota_that_refuses_pods_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
     cluster.kubectl("create", "quota", "none", "--hard=pods=1")
     controller = cluster.controller()
-    cluster.wanted = 2.0
     cluster.scaled(controller, 2)
     wait_until(lambda: "quota" in cluster.calls.deployment(DECODE).trouble)
-    cluster.wanted = 4.0
+    cluster.wanted = 6.0
     controller.round()
     controller.round()
     assert cluster.replicas() == 2
@@ -257,7 +263,7 @@ def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(clu
 
     def others_scaled() -> bool:
         controller.round()
-        return cluster.replicas(PREFILL) == 4
+        return cluster.replicas(PREFILL) == 2
 
     wait_until(others_scaled)
     controller.round()
@@ -267,22 +273,27 @@ def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(clu
     assert told["message"].startswith("a replica does not get ready: ReplicaSet")
 
 
+WANTED_FOR = {1: 1.0, 2: 3.0, 3: 4.0, 4: 6.0}
+"""What the pipeline wants, by the replicas that decode then."""
+
+
 def drill(cluster: Cluster, rounds: int) -> list[float]:
     """Restart the API server so often, with rounds while it is away, others who write, and metrics that
     stop. Returns how long each change took, from the signal to the patched scale, the server being up."""
     controller, clock, took_s, before = cluster.controller(), SystemClock(), [], 1
     for at in range(rounds):
         cluster.plane.run("kill", "kube-apiserver")
-        cluster.wanted = None if at % 3 == 0 else float(1 + (at + 1) % 4)
+        cluster.wanted = None if at % 3 == 0 else WANTED_FOR[1 + (at + 1) % 4]
         controller.round()
         cluster.plane.run("start", "kube-apiserver")
         wait_until(lambda: _answers(cluster))
         assert cluster.replicas() == before
-        cluster.wanted = float(1 + at % 4)
+        expected = 1 + at % 4
+        cluster.wanted = WANTED_FOR[expected]
         cluster.kubectl("annotate", "--overwrite", f"deployment/{DECODE}", f"beside={at}")
         began_s = clock.monotonic_s()
 
-        def scaled(before: int = before, wanted: int = int(cluster.wanted)) -> bool:
+        def scaled(before: int = before, wanted: int = expected) -> bool:
             controller.round()
             # In between, only the last number and this one may be seen.
             found = cluster.replicas()
@@ -291,7 +302,7 @@ def drill(cluster: Cluster, rounds: int) -> list[float]:
 
         wait_until(scaled)
         took_s.append(clock.monotonic_s() - began_s)
-        before = int(cluster.wanted)
+        before = expected
     return took_s
 
 

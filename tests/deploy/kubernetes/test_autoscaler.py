@@ -16,8 +16,8 @@ def test_it_is_told_what_to_scale_and_its_limits() -> None:
     spec = FOUND["Deployment", "triage-autoscaler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     args = spec["template"]["spec"]["containers"][0]["args"]
-    assert args[:4] == ["autoscale", "kubernetes", *NAMES]
-    assert {"--min=0", "--max=4"} < set(args)
+    assert args[:4] == ["autoscale", "kubernetes", f"{NAMES[0]}=1", f"{NAMES[1]}=2"]
+    assert {"--min=0", "--max=6"} < set(args)
     assert "--pods=app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline" in args
 
 

@@ -57,6 +57,24 @@ SMALL = VARIANTS["smallest"]
             "scaling.max: expected at least the 5 replicas",
         ),
         (
+            {
+                **SMALL,
+                "engine": {**ENGINE, "pools": [{"name": "a", "replicas": 2}, {"name": "b", "replicas": 3}]},
+                "scaling": SCALING,
+            },
+            {},
+            "scaling.max: expected at least the 5 replicas",
+        ),
+        (
+            {
+                **SMALL,
+                "engine": {**ENGINE, "pools": [{"name": "a", "replicas": 0}, {"name": "b"}]},
+                "scaling": {**SCALING, "max": 1},
+            },
+            {},
+            "scaling.max: expected at least one replica for each of the 2 pools, found 1",
+        ),
+        (
             {**SMALL, "engine": {**ENGINE, "gpu": {"resource": "gpu"}}},
             {},
             "engine.gpu.resource: expected an extended resource such as nvidia.com/gpu",

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from tests.harness.deployments import variant
 
+from forebay.autoscale.shares import Share
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.metrics import (
     DEAD_LETTERS,
@@ -24,6 +25,7 @@ from forebay.deploy.kubernetes.metrics import (
     series,
 )
 from forebay.deploy.kubernetes.monitoring import rules
+from forebay.deploy.kubernetes.scaling import held_query, wanted_query
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,9 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
             ],
         }
 
+    share = Share(2, 5)
+    queries["share of wanted"] = wanted_query(EVERYTHING, share)
+    queries["share of held"] = held_query(EVERYTHING, share)
     pool = EVERYTHING.pools()[0]
     told: dict[str, float] = {}
     for pod, (wanted, in_flight, pending) in enumerate(((2, 10, 1), (3, 7, 0))):
@@ -153,8 +158,11 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
     run(
         promtool,
         tmp_path,
-        case(told, {"wanted": 3, "held": 18, "ready": 2}),
+        case(told, {"wanted": 3, "held": 18, "ready": 2, "share of wanted": 2, "share of held": 7.2}),
         # What is not there is no number, but for replicas: none tells that it is ready.
         case({}, {"ready": 0}),
-        case({name: value for name, value in told.items() if WANTED not in name}, {"held": 18, "ready": 2}),
+        case(
+            {name: value for name, value in told.items() if WANTED not in name},
+            {"held": 18, "ready": 2, "share of held": 7.2},
+        ),
     )

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.deployments import variant
 
+from forebay.autoscale.shares import shares
 from forebay.deploy.kubernetes import render
-from forebay.deploy.kubernetes.scaling import formula
+from forebay.deploy.kubernetes.scaling import formula, held_query, wanted_query
 from forebay.deploy.kubernetes.settings import ScalingSpec
 
 COUNTS = st.integers(0, 50)
@@ -91,6 +92,27 @@ def test_each_pool_has_an_autoscaler_of_its_own() -> None:
         body["spec"]["scaleTargetRef"]["name"] for body in of_kind("pools by dra", "HorizontalPodAutoscaler")
     ]
     assert targets == ["triage-engine-prefill", "triage-engine-decode"]
+
+
+def test_pools_together_have_what_is_wanted_and_stay_within_the_fleets_limits() -> None:
+    specs = [body["spec"] for body in of_kind("pools by dra", "HorizontalPodAutoscaler")]
+    assert [(each["minReplicas"], each["maxReplicas"]) for each in specs] == [(1, 2), (1, 6)]
+    targets = [each["metrics"][0]["external"]["target"]["averageValue"] for each in specs]
+    assert targets == ["4", "1334m"]
+    # As the autoscaler of Kubernetes divides, in thousandths.
+    for wanted in range(1, 9):
+        found = [-(-wanted * 1000 // thousandths) for thousandths in (4000, 1334)]
+        assert found == [-(-wanted // 4), -(-wanted * 3 // 4)]
+    # A fourth of a replica is less than the tenth of two that would count as none.
+    assert all(each["behavior"]["scaleUp"]["tolerance"] == "0" for each in specs[1:])
+
+
+def test_keda_asks_for_the_pools_share() -> None:
+    prefill, decode = shares([1, 3])
+    everything = variant("everything")
+    assert wanted_query(everything, prefill).endswith(" * 1 / 4)")
+    assert wanted_query(everything, decode).startswith("ceil(max(")
+    assert held_query(everything, decode).endswith(") * 3 / 4")
 
 
 @pytest.mark.parametrize("name", ["everything", "pools by dra"])

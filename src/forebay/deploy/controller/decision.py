@@ -9,6 +9,7 @@ from typing import Any
 
 from forebay.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
 from forebay.autoscale.proportional import Hold
+from forebay.autoscale.shares import WHOLE, Share
 from forebay.deploy.controller.exposition import PipelineSays
 from forebay.errors import DeployError
 
@@ -63,13 +64,18 @@ class _AsSaid:
     """The pipeline's own policy has decided; fewer replicas must have been enough for a while."""
 
     hold: Hold
+    share: Share
     wanted: int = 0
 
     def decide(self, signals: Signals) -> Decision:
-        held = self.hold.add(self.wanted, signals.now_s)
-        if held == self.wanted:
-            return Decision(held, f"the pipeline wants {self.wanted}")
-        return Decision(held, f"the pipeline wants {self.wanted}, and wanted {held} a while ago")
+        here = self.share.of_replicas(self.wanted)
+        held = self.hold.add(here, signals.now_s)
+        words = f"the pipeline wants {self.wanted}"
+        if not self.share.whole:
+            words += f", {here} of them here (share {self.share})"
+        if held == here:
+            return Decision(held, words)
+        return Decision(held, f"{words}, and wanted {held} a while ago")
 
 
 @dataclass(slots=True)
@@ -81,11 +87,14 @@ class Decider:
     `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
     nothing. While some of its metrics are not read, no replica is taken away: more may be wanted. While pods
     are refused, or one does not get ready, no more are asked for.
+
+    Of several Deployments, this one has its `share` of what is wanted and in flight; `limits` are its own.
     """
 
     limits: Limits
     requests_per_replica: int = 32
     settle_s: float = 60.0
+    share: Share = WHOLE
     _said: PipelineSays = field(default_factory=PipelineSays, init=False)
     _heard_s: float = field(init=False)
     _problems: str = field(default="", init=False)
@@ -95,7 +104,7 @@ class Decider:
 
     def __post_init__(self) -> None:
         self._heard_s = -math.inf
-        self._policy = _AsSaid(Hold(self.settle_s))
+        self._policy = _AsSaid(Hold(self.settle_s), self.share)
         speed = ReplicaSpeed(ANY_SPEED_S, ANY_SPEED_S, self.requests_per_replica)
         self._scaler = Scaler(self._policy, speed, self.limits)
 
@@ -122,7 +131,7 @@ class Decider:
             now_s,
             ready=ready,
             starting=(0.0,) * (state.replicas - ready),
-            running=self._said.in_flight,
+            running=self.share.of_work(self._said.in_flight),
             age_s=age_s,
         )
         decision = self._scaler.decide(signals)

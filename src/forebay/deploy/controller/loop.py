@@ -4,11 +4,12 @@ begins anew from what the API server says then."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from forebay.autoscale.base import Limits
+from forebay.autoscale.shares import limits_of_pools, shares
 from forebay.clock import Clock
 from forebay.deploy.controller.cluster import Changed, ClusterCalls, Scrape, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
@@ -24,18 +25,30 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is scaled, by whose word, and within which bounds. `pods` selects the pipeline's pods."""
+    """What is scaled, by whose word, and within which bounds: `deployments` by how many parts of the wanted
+    replicas each gets, `limits` of all together. `pods` selects the pipeline's pods."""
 
-    deployments: Sequence[str]
+    deployments: Mapping[str, int]
     pods: str
     limits: Limits
     requests_per_replica: int = 32
     settle_s: float = 60.0
 
 
+def deciders(scaling: Scaling) -> dict[str, Decider]:
+    """What decides for each Deployment, with nothing to remember yet."""
+    parts = tuple(scaling.deployments.values())
+    each = zip(scaling.deployments, shares(parts), limits_of_pools(scaling.limits, parts), strict=True)
+    return {
+        name: Decider(limits, scaling.requests_per_replica, scaling.settle_s, share)
+        for name, share, limits in each
+    }
+
+
 @dataclass(slots=True)
 class Controller:
-    """Scales the Deployments; every Deployment gets the number that the pipeline wants.
+    """Scales the Deployments, which together get the number that the pipeline wants, each its share, rounded
+    up. Raises `SettingError` where the limits leave some without a replica.
 
     Of several controllers the one that holds a Deployment's Lease scales it; `identity` is this one's, which
     no other has. Each patch names the version that was read, so that none overwrites what it has not seen.
@@ -51,15 +64,11 @@ class Controller:
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        names = self.scaling.deployments
-        self._deciders = {name: self._decider() for name in names}
+        self._deciders = deciders(self.scaling)
         self._leases = {
-            name: Leadership(self.calls, f"{name}-autoscale", self.identity, self.clock) for name in names
+            name: Leadership(self.calls, f"{name}-autoscale", self.identity, self.clock)
+            for name in self.scaling.deployments
         }
-
-    def _decider(self) -> Decider:
-        scaling = self.scaling
-        return Decider(scaling.limits, scaling.requests_per_replica, scaling.settle_s)
 
     def round(self) -> None:
         """Look once at everything, and scale what has to be. Raises nothing for what clusters do."""
@@ -68,7 +77,7 @@ class Controller:
             try:
                 if not lease.held():
                     # What this one remembers is old when it is its turn.
-                    self._deciders[name] = self._decider()
+                    self._deciders[name] = deciders(self.scaling)[name]
                     self._warn(name, f"{name}: another controller scales it: {lease.holder}")
                     continue
                 self._deciders[name].hear(said, self.clock.monotonic_s())

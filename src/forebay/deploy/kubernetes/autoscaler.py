@@ -62,7 +62,7 @@ def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
         "args": [
             "autoscale",
             "kubernetes",
-            *(pool.name for pool in deployment.pools()),
+            *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
             f"--pods={pods}",
             f"--min={scaling.min}",
             f"--max={scaling.max}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forebay.autoscale.base import Limits
+from forebay.autoscale.shares import WHOLE, Share, limits_of_pools, shares
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
@@ -85,7 +87,8 @@ class Deployment:
         base, chosen = self.name(ENGINE), self.selector(ENGINE)
         if not engine.pools:
             whole = PoolSpec(name="all", replicas=engine.replicas)
-            return (Pool(base, engine, whole, chosen, self.labels(ENGINE)),)
+            return (Pool(base, engine, whole, chosen, self.labels(ENGINE), WHOLE, self._limits((1,))[0]),)
+        parts = [pool.share for pool in engine.pools]
         return tuple(
             Pool(
                 f"{base}-{pool.name}",
@@ -93,20 +96,32 @@ class Deployment:
                 pool,
                 {**chosen, POOL: pool.name},
                 {**self.labels(ENGINE), POOL: pool.name},
+                share,
+                limits,
             )
-            for pool in engine.pools
+            for pool, share, limits in zip(engine.pools, shares(parts), self._limits(parts), strict=True)
         )
+
+    def _limits(self, parts: Sequence[int]) -> tuple[Limits, ...]:
+        """The bounds of each pool; without `scaling`, none."""
+        scaling = self.settings.scaling
+        if scaling is None:
+            return (Limits(),) * len(parts)
+        return limits_of_pools(Limits(scaling.min, scaling.max), parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one kind: their Deployment's name, and what selects and labels them."""
+    """Replicas of one kind: their Deployment's name, what selects and labels them, their share of what is
+    wanted, and how many there may be of them."""
 
     name: str
     engine: EnginePods
     pool: PoolSpec
     selector: Mapping[str, str]
     labels: Mapping[str, str]
+    share: Share
+    limits: Limits
 
     @property
     def replicas(self) -> int:

@@ -3,9 +3,11 @@ HorizontalPodAutoscaler on the same metric, or a controller of our own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
+from forebay.autoscale.shares import Share
 from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests
 from forebay.deploy.kubernetes.deployment import Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -47,14 +49,15 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
             yield _autoscaler(deployment, pool, scaling)
 
 
-def _behavior(scaling: ScalingSpec) -> dict[str, Any]:
-    """Up at once, as far as is wanted; down after a while, and then one replica a time."""
+def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, Any]:
+    """Up at once, as far as is wanted; down after a while, and then one replica a time. The number that is
+    compared is of whole replicas, or of the `parts` of one."""
     # A tenth more or less counts as equal by default: from ten replicas on, one more would not come.
-    exact = {"tolerance": "0"} if scaling.max >= BLURRED_FROM else {}
+    exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
-            "policies": [{"type": "Pods", "value": scaling.max, "periodSeconds": STEP_S}],
+            "policies": [{"type": "Pods", "value": pool.limits.most, "periodSeconds": STEP_S}],
             **exact,
         },
         "scaleDown": {
@@ -78,21 +81,32 @@ def formula(scaling: ScalingSpec) -> str:
     )
 
 
-def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
+def wanted_query(deployment: Deployment, share: Share) -> str:
+    """Prometheus' query for the pool's part of the wanted replicas, rounded up."""
+    wanted = f"max({of_pipeline(deployment, WANTED)})"
+    return wanted if share.whole else f"ceil({wanted} * {share.parts} / {share.of})"
+
+
+def held_query(deployment: Deployment, share: Share) -> str:
+    """The query for the pool's part of the requests that the pipeline holds."""
     held = f"sum({of_pipeline(deployment, IN_FLIGHT)}) + sum({of_pipeline(deployment, PENDING)})"
+    return held if share.whole else f"({held}) * {share.parts} / {share.of}"
+
+
+def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
     spec: dict[str, Any] = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
         "pollingInterval": POLL_S,
         "cooldownPeriod": scaling.settle_s,
-        "minReplicaCount": scaling.min,
-        "maxReplicaCount": scaling.max,
+        "minReplicaCount": pool.limits.least,
+        "maxReplicaCount": pool.limits.most,
         "fallback": {
             "failureThreshold": FAILURES,
-            "replicas": max(scaling.min, 1),
+            "replicas": max(pool.limits.least, 1),
             "behavior": "scalingModifiers",
         },
         "advanced": {
-            "horizontalPodAutoscalerConfig": {"behavior": _behavior(scaling)},
+            "horizontalPodAutoscalerConfig": {"behavior": _behavior(pool, scaling)},
             "scalingModifiers": {
                 "formula": formula(scaling),
                 "target": "1",
@@ -101,8 +115,8 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             },
         },
         "triggers": [
-            _trigger(scaling, "wanted", f"max({of_pipeline(deployment, WANTED)})"),
-            _trigger(scaling, "held", held),
+            _trigger(scaling, "wanted", wanted_query(deployment, pool.share)),
+            _trigger(scaling, "held", held_query(deployment, pool.share)),
             _trigger(scaling, "ready", f"count({series(RUNNING, pool.selector)}) or vector(0)"),
             _pods(pool),
         ],
@@ -127,7 +141,8 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             "spec",
             "triggers",
         ): "The formula gets the plain values: KEDA ignores the thresholds in it, and wants "
-        "them all the same. A series that is missing is null, not 0.",
+        "them all the same. A series that is missing is null, not 0."
+        + ("" if pool.share.whole else f" Of what is wanted and held, this pool has {pool.share} parts."),
     }
     if scaling.min == 0:
         notes["spec", "minReplicaCount"] = (
@@ -165,18 +180,22 @@ def _pods(pool: Pool) -> dict[str, Any]:
 
 def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
     chosen = {"matchLabels": {series_label(INSTANCE): deployment.instance}}
+    share = pool.share
+    # Rounded up: of 7 wanted, 3 of 7 parts are 3 replicas and no fourth.
+    thousandths = -(-1000 * share.of // share.parts)
+    average = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
     metric = {
         "type": "External",
         "external": {
             "metric": {"name": EXTERNAL_METRIC, "selector": chosen},
-            "target": {"type": "AverageValue", "averageValue": "1"},
+            "target": {"type": "AverageValue", "averageValue": average},
         },
     }
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
-        "minReplicas": scaling.min,
-        "maxReplicas": scaling.max,
-        "behavior": _behavior(scaling),
+        "minReplicas": pool.limits.least,
+        "maxReplicas": pool.limits.most,
+        "behavior": _behavior(pool, scaling, parts=share.of // math.gcd(share.of, share.parts)),
         "metrics": [metric],
     }
     return manifest(
@@ -191,6 +210,7 @@ def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Man
                 "spec",
                 "metrics",
             ): f"An adapter has to serve {WANTED} by this name. A value of n with a target of "
-            "1 for each replica is n replicas."
+            "1 for each replica is n replicas"
+            + ("." if share.whole else f"; with this target, {share} parts of them, rounded up.")
         },
     )

@@ -136,6 +136,11 @@ class PoolSpec(Model):
 
     name: PoolName = Field(description="Name of the pool, such as `decode`.")
     replicas: Replicas = Field(1, description="Replicas to begin with.")
+    share: Count = Field(
+        1,
+        description="Parts of the wanted replicas that it gets, rounded up: of pools with `share: 1` and "
+        "`share: 3`, a quarter and three quarters.",
+    )
     args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Arguments for vLLM behind those of `engine.args`."
     )
@@ -192,7 +197,7 @@ class GatewayPods(PodSpec):
 
 
 class ScalingSpec(Model):
-    """How many replicas there are of each pool, and who decides."""
+    """How many replicas there are, of all pools together, and who decides."""
 
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
@@ -203,8 +208,10 @@ class ScalingSpec(Model):
     image: Image | None = Field(
         None, description="Image of the controller; that of the gateway has all that it needs."
     )
-    min: Replicas = Field(1, description="Fewest replicas of a pool; 0 needs `keda` or `controller`.")
-    max: Count = Field(description="Most replicas of a pool.")
+    min: Replicas = Field(
+        1, description="Fewest replicas, of all pools together; 0 needs `keda` or `controller`."
+    )
+    max: Count = Field(description="Most replicas, of all pools together.")
     prometheus: HttpUrl | None = Field(
         None, description="Prometheus for KEDA: `http://prometheus.monitoring:9090`."
     )
@@ -369,9 +376,14 @@ class DeploymentSpec(Model):
         engine = self.engine
         if engine is not None:
             pools = engine.pools or (engine,)
-            most = max(pool.replicas for pool in pools)
-            if most > scaling.max:
+            begin = sum(pool.replicas for pool in pools)
+            if begin > scaling.max:
                 yield (
                     "scaling.max",
-                    f"expected at least the {most} replicas to begin with, found {scaling.max}",
+                    f"expected at least the {begin} replicas to begin with, found {scaling.max}",
+                )
+            if len(pools) > scaling.max:
+                yield (
+                    "scaling.max",
+                    f"expected at least one replica for each of the {len(pools)} pools, found {scaling.max}",
                 )
