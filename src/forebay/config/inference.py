@@ -80,6 +80,10 @@ class OutputSpec(Model):
     )
 
 
+WHERE = ("url", "file", "dns", "kubernetes", "ray", "prefill", "inference_gateway")
+"""The keys of an engine that say where its replicas are, and who chooses among them."""
+
+
 class InferenceGatewaySpec(Model):
     """`engine.url` is an inference gateway of Kubernetes' Gateway API: its endpoint picker chooses the
     replica. Forebay's router steps aside, and each request has headers that say how urgent it is."""

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, variant
 
-from forebay.config import load_spec
+from forebay.config import load_spec, parse_spec
 from forebay.config.flink_options import is_option
-from forebay.deploy.kubernetes import Deployment, render
-from forebay.deploy.kubernetes.pipeline import flink_configuration, quantity
+from forebay.deploy.kubernetes import Deployment, pipeline, render
+from forebay.deploy.kubernetes.pipeline import flink_configuration, job_document, quantity
+from forebay.documents.yaml import parse_yaml
+from forebay.errors import SettingError
 
 
 def objects(deployment: Deployment) -> dict[tuple[str, str], Any]:
@@ -89,6 +91,38 @@ def test_an_inference_gateway_is_told_what_is_urgent_and_nothing_else_chooses(tm
     assert spec.engine.inference_gateway.fairness_id == "triage"
     assert (spec.scaling, spec.engine.kv_events, spec.engine.priority) == (None, None, True)
     assert spec.priority == "{{ urgency }}"
+
+
+UNSCALED = {key: value for key, value in PIPELINE.items() if key != "scaling"}
+PLACES: list[Any] = [
+    "http://gpu-box:8000",
+    ["http://gpu-box:8000"],
+    {"url": "http://gpu-box:8000", "prefill": "http://other:8000"},
+    {"file": "/replicas"},
+    {"dns": "http://gpu-box:8000"},
+    {"kubernetes": "other"},
+    {"ray": "http://head:8265/fleet"},
+]
+
+
+@pytest.mark.parametrize("engine", PLACES, ids=str)
+@pytest.mark.parametrize("name", ["smallest", "inference pool", "ray"])
+def test_replicas_that_the_pipeline_file_names_make_place_for_those_of_the_deployment(
+    name: str, engine: Any
+) -> None:
+    made = deployment_of(VARIANTS[name], {**UNSCALED, "engine": engine})
+    text = objects(made)["ConfigMap", "triage"]["data"]["pipeline.yaml"]
+    document = parse_yaml(text, "the job's")[0]
+    spec = parse_spec(document)
+    assert spec.engine.replicas() == parse_spec(job_document(variant(name))).engine.replicas()
+    assert set(document["engine"]) == {*job_document(variant(name))["engine"], "model"} - {"api_key"}
+
+
+def test_a_job_that_would_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As where a key is new, and nobody has thought of it here.
+    monkeypatch.setattr(pipeline, "WHERE", ("url", "file", "dns", "kubernetes"))
+    with pytest.raises(SettingError, match=r"pipeline\.yaml: engine: expected one of .*, found several"):
+        deployment_of(VARIANTS["smallest"], {**PIPELINE, "engine": {"ray": "http://head:8265/fleet"}})
 
 
 def test_a_changed_pipeline_file_is_a_new_version_of_the_job() -> None:

@@ -12,6 +12,8 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.deploy.kubernetes.deployment import Deployment
 from forebay.deploy.kubernetes.gateway import gateway_document
+from forebay.deploy.kubernetes.pipeline import job_document
+from forebay.deploy.kubernetes.pods import CONFIG_PATH
 from forebay.deploy.kubernetes.settings import DeploymentSpec, PodSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.documents.fields import secret_variables
@@ -45,8 +47,9 @@ def load_deployment(
     if problems:
         raise SettingError("\n".join(problems))
     made = Deployment(spec, document, chosen, gateway, gateway_value)
+    # What is written into the manifests is what the job and the gateway will read.
+    parse_spec(job_document(made), base=Path(CONFIG_PATH), name=str(pipeline))
     if gateway is not None:
-        # What is written into the manifest is what the gateway will read.
         check_document(GatewaySpec, gateway_document(made), what="gateway", name="gateway.config")
     return made
 
@@ -144,7 +147,7 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
         needed = secret_variables(gateway) | secret_variables(spec.engine)
         yield from _missing_secrets("gateway", settings.gateway, needed)
     mounts = [volume.path for volume in settings.pipeline.volumes]
-    for key, path in _paths(spec):
+    for key, path in _paths(spec, settings):
         if "://" not in path and not any(_within(path, mount) for mount in mounts):
             yield (
                 f"{key}: {path} is on this machine, and no pod has it: mount it (pipeline.volumes of the "
@@ -214,7 +217,7 @@ def _written_secrets(
         )
 
 
-def _paths(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+def _paths(spec: PipelineSpec, settings: DeploymentSpec) -> Iterator[tuple[str, str]]:
     """What the job reads and writes on its machine, by the keys that say it."""
     read = getattr(spec.source, "path", None)
     if isinstance(read, str):
@@ -222,7 +225,8 @@ def _paths(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     yield from spec.written().items()
     if spec.journal is not None:
         yield "journal.path", spec.journal.path
-    if spec.engine.file is not None:
+    # Where the deployment has an engine, its replicas take the place of those.
+    if spec.engine.file is not None and settings.engine is None:
         yield "engine.file", spec.engine.file
     key = spec.engine.api_key
     if key is not None and key.file is not None:

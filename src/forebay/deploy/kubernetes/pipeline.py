@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from forebay.config.inference import WHERE
 from forebay.config.plan import to_yaml as document_yaml
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -32,8 +33,6 @@ FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The name by which the operator knows the container that runs Flink."""
 STOP_S = 60
-PLACES = ("url", "file", "dns", "kubernetes", "ray", "prefill", "inference_gateway")
-"""Keys of `engine` that say where replicas are: those of the deployment take their place."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -82,9 +81,7 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
     if settings.engine is None or not deployment.pipeline.asks_model:
         return document
     given = document.get("engine")
-    kept = (
-        {key: value for key, value in given.items() if key not in PLACES} if isinstance(given, dict) else {}
-    )
+    kept = {key: value for key, value in given.items() if key not in WHERE} if isinstance(given, dict) else {}
     pool = settings.inference_pool
     if pool is None:
         document["engine"] = {**deployment.engine_place, **kept, "model": deployment.served_model}
