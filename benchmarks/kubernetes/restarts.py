@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -107,10 +107,12 @@ class Signal:
 
     wanted: int | None = None
 
-    def __call__(self, url: str) -> str:
-        if self.wanted is None:
-            raise DeployError(f"{url} tells no metrics")
-        return f"{WANTED} {self.wanted}\n"
+    def __call__(self, urls: Sequence[str]) -> list[str | DeployError]:
+        wanted = self.wanted
+        return [
+            DeployError(f"{url} tells no metrics") if wanted is None else f"{WANTED} {wanted}\n"
+            for url in urls
+        ]
 
 
 def deployment_of(folder: Path) -> Deployment:

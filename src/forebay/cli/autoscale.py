@@ -68,8 +68,9 @@ def kubernetes(
     """
     from forebay.autoscale.base import Limits
     from forebay.clock import SystemClock
-    from forebay.deploy.controller.cluster import ClusterCalls, scrape
+    from forebay.deploy.controller.cluster import ClusterCalls
     from forebay.deploy.controller.loop import Controller, Scaling
+    from forebay.deploy.controller.scrape import scrape
     from forebay.kube.connection import find_cluster, open_client
 
     scaling = Scaling(_parts(deployments), pods, Limits(min, max), requests_per_replica, settle_s)

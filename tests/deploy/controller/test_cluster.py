@@ -9,7 +9,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.autoscale.base import Limits
-from forebay.deploy.controller.cluster import ClusterCalls, metrics_url
+from forebay.deploy.controller.cluster import MAX_PAGES, ClusterCalls, PodAddresses, metrics_url
 from forebay.deploy.controller.loop import TRIES, Controller, Scaling
 from forebay.deploy.kubernetes.metrics import WANTED
 
@@ -27,6 +27,8 @@ class Server:
         self.patches: list[Any] = []
         self.events: list[Any] = []
         self.wrong: dict[str, Any] = {}
+        self.more = False
+        """Whether there is always another page of pods."""
 
     def __call__(self, request: Any) -> Any:
         if "leases" in request.url.path:
@@ -45,7 +47,8 @@ class Server:
         if request.method == "POST":
             self.events.append(orjson.loads(request.content))
         if request.url.path.endswith("/pods"):
-            return httpx2.Response(200, json={"items": [POD, {"status": {"phase": "Pending"}}]})
+            listed = {"metadata": {"continue": "x" if self.more else ""}}
+            return httpx2.Response(200, json={**listed, "items": [POD, {"status": {"phase": "Pending"}}]})
         metadata = {"name": "engine", "uid": "u", "resourceVersion": str(len(self.patches))}
         return httpx2.Response(200, json={"metadata": metadata, "spec": {"replicas": self.replicas}})
 
@@ -54,7 +57,9 @@ def controller_of(server: Server, wanted: float = 3) -> Controller:
     http = httpx2.Client(transport=httpx2.MockTransport(server), base_url="http://api.invalid")
     scaling = Scaling({"engine": 1}, "a=b", Limits(0, 9), settle_s=0.0)
     calls = ClusterCalls(http, "n")
-    return Controller(scaling, calls, lambda _url: f"{WANTED} {wanted}\n", ManualClock(), "me")
+    return Controller(
+        scaling, calls, lambda urls: [f"{WANTED} {wanted}\n" for _ in urls], ManualClock(), "me"
+    )
 
 
 WRONG = [429, 500, 503, 403, 404, b"<html>", b"[]", b"{}", httpx2.ConnectError("refused")]
@@ -101,6 +106,32 @@ def test_an_event_names_the_deployment_and_the_reason() -> None:
     assert event["involvedObject"]["name"] == "engine"
     assert event["message"] == "1 -> 3 replicas: the pipeline wants 3"
     assert event["lastTimestamp"] == "2023-11-14T22:13:20Z"
+
+
+def test_pods_on_several_pages_are_all_found_and_too_many_are_told() -> None:
+    def controller(pages: int) -> ClusterCalls:
+        def answer(request: Any) -> Any:
+            page = int(request.url.params.get("continue", "0"))
+            pod = {"status": {"phase": "Running", "podIP": f"10.0.0.{page}"}}
+            more = {"continue": str(page + 1)} if page + 1 < pages else {}
+            return httpx2.Response(200, json={"metadata": more, "items": [pod]})
+
+        return ClusterCalls(
+            httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://api.invalid"), "n"
+        )
+
+    assert controller(3).pod_addresses("a=b") == PodAddresses(("10.0.0.0", "10.0.0.1", "10.0.0.2"))
+    found = controller(9).pod_addresses("a=b")
+    assert len(found.found) == MAX_PAGES
+    assert found.problem == "there are more than 1000 pods with a=b; only 1000 are read"
+
+
+def test_while_pods_are_left_out_no_replica_is_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.replicas, server.more = 5, True
+    controller_of(server).round()
+    assert server.patches == []
+    assert "no replica is taken away: there are more than 1000 pods with a=b" in caplog.text
 
 
 def test_an_address_of_either_family_is_a_url() -> None:

@@ -32,6 +32,7 @@ def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() 
     assert what_pipeline_says(texts) == PipelineSays(3, 15.0)
     assert what_pipeline_says(["", f"{WANTED} NaN\n"]) == PipelineSays(None, 0.0)
     assert what_pipeline_says([exposition(2)], ["a", "b"]) == PipelineSays(2, 0.0, "a; b")
+    assert what_pipeline_says([], list("abcdef")).problems == "a; b; c; d; and 2 more"
 
 
 @given(st.text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,14 @@ class Cluster:
     def kubectl(self, *words: str) -> str:
         return self.plane.kubectl("-n", self.namespace, *words)
 
-    def scrape(self, url: str) -> str:
-        assert url in ("http://10.9.9.9:9249/metrics", SILENT)
-        if self.wanted is None or url == SILENT:
-            raise DeployError(f"{url} tells no metrics: connection refused")
-        return f'{WANTED}{{host="a"}} {self.wanted}\n'
+    def scrape(self, urls: Sequence[str]) -> list[str | DeployError]:
+        assert {"http://10.9.9.9:9249/metrics"} <= set(urls) <= {"http://10.9.9.9:9249/metrics", SILENT}
+        return [
+            DeployError(f"{url} tells no metrics: connection refused")
+            if self.wanted is None or url == SILENT
+            else f'{WANTED}{{host="a"}} {self.wanted}\n'
+            for url in urls
+        ]
 
     def controller(self, settle_s: float = 0.0, identity: str = "one", **limits: Any) -> Controller:
         scaling = Scaling(PARTS, PODS, Limits(**{"most": 6, **limits}), settle_s=settle_s)

@@ -4,13 +4,13 @@ for some seconds at most and raises `DeployError`."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from forebay.deploy.controller.decision import DeploymentState
-from forebay.deploy.controller.exposition import MAX_CHARS
 from forebay.deploy.controller.lease import LeaseState
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT
 from forebay.errors import DeployError
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 MANAGER = "forebay-autoscale"
 TIMEOUT_S = 3.0
-MAX_PODS = 200
-Scrape = Callable[[str], str]
-"""The text at a URL. Raises `DeployError` where there is none."""
+PAGE = 250
+MAX_PAGES = 4
 
 
 class Changed(DeployError):
@@ -32,6 +31,14 @@ class Changed(DeployError):
 
 class Missing(DeployError):
     """There is no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAddresses:
+    """The addresses of pods that run; `problem`: why some may be missing, empty where none is."""
+
+    found: tuple[str, ...]
+    problem: str = ""
 
 
 class ClusterCalls:
@@ -59,13 +66,26 @@ class ClusterCalls:
             content=orjson.dumps(body),
         )
 
-    def pod_addresses(self, selector: str) -> tuple[str, ...]:
-        """The addresses of the pods with these labels that run."""
+    def pod_addresses(self, selector: str) -> PodAddresses:
+        """The addresses of the pods with these labels that run, of the first `MAX_PAGES` times `PAGE`."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        listed = self._ask("GET", path, "pods", params={"labelSelector": selector, "limit": str(MAX_PODS)})
-        statuses = [each.get("status") or {} for each in listed.get("items") or ()]
-        return tuple(
-            str(each["podIP"]) for each in statuses if each.get("phase") == "Running" and each.get("podIP")
+        params = {"labelSelector": selector, "limit": str(PAGE)}
+        found: list[str] = []
+        for _ in range(MAX_PAGES):
+            listed = self._ask("GET", path, "pods", params=params)
+            statuses = [each.get("status") or {} for each in listed.get("items") or ()]
+            found += [
+                str(each["podIP"])
+                for each in statuses
+                if each.get("phase") == "Running" and each.get("podIP")
+            ]
+            more = (listed.get("metadata") or {}).get("continue")
+            if not more:
+                return PodAddresses(tuple(found))
+            params["continue"] = str(more)
+        most = MAX_PAGES * PAGE
+        return PodAddresses(
+            tuple(found), f"there are more than {most} pods with {selector}; only {most} are read"
         )
 
     def tell(
@@ -143,23 +163,3 @@ class ClusterCalls:
 def metrics_url(address: str) -> str:
     """Where a pod of the pipeline has its metrics."""
     return f"http://{f'[{address}]' if ':' in address else address}:{FLINK_METRICS_PORT}/metrics"
-
-
-def scrape(url: str) -> str:
-    """The text at `url`, read without proxies and at most so long. Raises `DeployError`."""
-    import httpx2
-
-    try:
-        with (
-            httpx2.Client(trust_env=False, timeout=TIMEOUT_S) as http,
-            http.stream("GET", url) as answer,
-        ):
-            answer.raise_for_status()
-            found = bytearray()
-            for chunk in answer.iter_bytes():
-                found += chunk
-                if len(found) > MAX_CHARS:
-                    raise DeployError(f"{url}: more than {MAX_CHARS >> 20} MiB of metrics")
-            return found.decode("utf-8", "replace")
-    except httpx2.HTTPError as error:
-        raise DeployError(f"{url} tells no metrics: {str(error) or type(error).__name__}") from None

@@ -58,5 +58,6 @@ def what_pipeline_says(texts: Iterable[str], problems: Sequence[str] = ()) -> Pi
     every = list(texts)
     wanted = [value for text in every for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
     in_flight = sum(max(0.0, value) for text in every for value in values(text, IN_FLIGHT))
-    why = "; ".join(problems[:MAX_PROBLEMS])
+    left_out = len(problems) - MAX_PROBLEMS
+    why = "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {left_out} more" if left_out > 0 else "")
     return PipelineSays(math.ceil(max(wanted)) if wanted else None, in_flight, why)

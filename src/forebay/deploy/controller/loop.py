@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from forebay.autoscale.base import Limits
 from forebay.autoscale.shares import limits_of_pools, shares
 from forebay.clock import Clock
-from forebay.deploy.controller.cluster import Changed, ClusterCalls, Scrape, metrics_url
+from forebay.deploy.controller.cluster import Changed, ClusterCalls, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import PARTLY_READ, PipelineSays, what_pipeline_says
 from forebay.deploy.controller.lease import Leadership
+from forebay.deploy.controller.scrape import Scrape
 from forebay.errors import DeployError
 
 log = logging.getLogger(__name__)
@@ -96,19 +97,16 @@ class Controller:
                 self._warn("release", str(error))
 
     def _heard(self) -> PipelineSays:
-        texts, problems = [], []
         try:
-            addresses = self.calls.pod_addresses(self.scaling.pods)
+            pods = self.calls.pod_addresses(self.scaling.pods)
         except DeployError as error:
             self._warn("metrics", str(error))
             return PipelineSays(problems=str(error))
-        for address in addresses:
-            try:
-                texts.append(self.scrape(metrics_url(address)))
-            except DeployError as error:
-                problems.append(str(error))
-        said = what_pipeline_says(texts, problems)
-        why = said.problems or f"{len(addresses)} pods with {self.scaling.pods} tell it not"
+        told = self.scrape([metrics_url(address) for address in pods.found])
+        problems = [pods.problem] if pods.problem else []
+        problems += [str(each) for each in told if isinstance(each, DeployError)]
+        said = what_pipeline_says((each for each in told if isinstance(each, str)), problems)
+        why = said.problems or f"{len(pods.found)} pods with {self.scaling.pods} tell it not"
         if said.wanted is None:
             self._warn("metrics", f"the wanted number of replicas is not known: {why}")
         elif said.problems:

@@ -1,0 +1,144 @@
+"""Pods that tell their metrics, late, slowly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from forebay.deploy.controller.exposition import MAX_CHARS
+from forebay.deploy.controller.scrape import read_all, read_metrics, scrape
+from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.errors import DeployError
+from forebay.testing.replica.server import FakeReplica
+
+httpx2 = pytest.importorskip("httpx2", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
+
+LONG_S = 1000.0
+SHORT_S = 0.05
+
+
+def words(told: object) -> str:
+    assert isinstance(told, DeployError)
+    return str(told)
+
+
+def test_all_are_read_side_by_side_and_in_their_order() -> None:
+    async def check() -> None:
+        asked: list[str] = []
+        every = asyncio.Event()
+
+        async def read(url: str) -> str:
+            asked.append(url)
+            if len(asked) == 3:
+                every.set()
+            await every.wait()
+            return f"of {url}"
+
+        assert await read_all("abc", read, pod_s=LONG_S, round_s=LONG_S) == ["of a", "of b", "of c"]
+        assert await read_all("", read) == []
+
+    asyncio.run(check())
+
+
+async def _never(url: str) -> str:
+    await asyncio.Event().wait()
+    return url
+
+
+def test_one_that_never_answers_costs_the_others_nothing() -> None:
+    async def read(url: str) -> str:
+        return await _never(url) if url == "b" else url
+
+    told = asyncio.run(read_all("abc", read, pod_s=SHORT_S, round_s=LONG_S))
+    assert (told[0], told[2]) == ("a", "c")
+    assert words(told[1]) == "b tells no metrics within 0.05 s"
+
+
+def test_a_round_ends_also_where_there_are_more_than_there_is_time_for() -> None:
+    told = asyncio.run(read_all("abcd", _never, pod_s=LONG_S, round_s=SHORT_S, at_once=2))
+    assert [words(each) for each in told] == [
+        f"{url} is not read within the 0.05 s for all" for url in "abcd"
+    ]
+
+
+def test_what_one_raises_is_its_own() -> None:
+    async def read(url: str) -> str:
+        if url == "a":
+            raise DeployError("a tells no metrics: refused")
+        return url
+
+    told = asyncio.run(read_all("ab", read))
+    assert words(told[0]) == "a tells no metrics: refused"
+    assert told[1] == "b"
+
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def pod(answer: Answer) -> AsyncIterator[str]:
+    """A server that answers so, whatever it is asked; its URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            await answer(writer)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
+    finally:
+        server.close()
+
+
+async def told_by(answer: Answer, pod_s: float = LONG_S) -> str | DeployError:
+    async with pod(answer) as url, httpx2.AsyncClient(trust_env=False, timeout=LONG_S) as http:
+        (told,) = await read_all([url], lambda url: read_metrics(http, url), pod_s=pod_s, round_s=LONG_S)
+        return told
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\n"], ids=["body", "head"])
+def test_one_that_drips_is_left_when_its_time_is_over(head: bytes) -> None:
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(SHORT_S / 10)
+
+    assert "tells no metrics within" in words(asyncio.run(told_by(drip, pod_s=SHORT_S * 4)))
+
+
+def test_of_a_long_text_our_own_lines_are_kept_and_of_too_long_a_one_none() -> None:
+    def answers(text: bytes) -> Answer:
+        async def answer(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + text)
+            await writer.drain()
+
+        return answer
+
+    own = [f'{WANTED}{{host="a"}} 3.0', f"{IN_FLIGHT} 2.0"]
+    text = "\n".join(["# HELP x", "flink_jobmanager_Status 1", *own, "jvm 4", ""]).encode()
+    assert asyncio.run(told_by(answers(text))) == "\n".join(own)
+    huge = b"x" * (MAX_CHARS + 1)
+    assert "more than 16 MiB of metrics" in words(asyncio.run(told_by(answers(huge))))
+
+
+def test_it_is_read_over_http() -> None:
+    async def check() -> None:
+        async with FakeReplica() as replica:
+            url = f"{replica.url}/metrics"
+            told = await asyncio.to_thread(scrape, [url, "http://127.0.0.1:9/metrics", f"{replica.url}/none"])
+            # vLLM's metrics are none of ours.
+            assert told[0] == ""
+            assert "tells no metrics: " in words(told[1])
+            assert "404" in words(told[2])
+
+    asyncio.run(check())
