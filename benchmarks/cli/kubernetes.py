@@ -83,6 +83,7 @@ def words(found: dict[str, Any]) -> str:
     if drill is not None:
         lines.append(
             f"{drill['restarts']} restarts of the API server: {len(drill['wrong'])} wrong numbers, "
+            f"{drill['held']} times requests in flight kept replicas, "
             f"{drill['conflicts']} conflicts, {drill['expired']} expired watches, {drill['strayed']} lists "
             f"of replicas that stayed wrong; to the scale {drill['median_s']} s, at most {drill['most_s']} s"
         )

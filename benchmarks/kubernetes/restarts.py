@@ -1,8 +1,9 @@
 """The API server killed again and again under controller and router, with others who write the same objects.
 
 The controller makes rounds all the time, the router's watch is open, somebody else writes the Deployment, and
-what the pipeline wants changes while the server is away, or is not known. A number that was wanted neither
-before nor after is wrong.
+what the pipeline wants changes while the server is away, or is not known. Where fewer replicas are wanted,
+requests are in flight that need more of them until they are answered. A number that was wanted neither before
+nor after is wrong, and so is one that is too small for the requests in flight.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from forebay.deploy.kubernetes import Deployment, load_deployment, render
 from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.deployment import ENGINE, PIPELINE
-from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError, LaunchError, SettingError
 from forebay.fleet.endpoints import endpoint_urls
 from forebay.kube.connection import find_cluster, open_async_client, open_client
@@ -44,20 +45,28 @@ ROUND_S = 0.2
 LOOK_S = 0.02
 LONGEST_S = 60.0
 SEED = 1
+PER_REPLICA = 32
+ROUNDS = 3
+"""So many rounds have to leave the replicas alone that requests in flight need."""
+MORE = 20
+"""So many restarts are added at most, until a watch has expired and requests have kept a replica."""
 
 
 @dataclass(slots=True)
 class RestartReport:
     """What came of it.
 
-    `wrong`: numbers of replicas that nobody wanted, with the restart. `conflicts`: patches of the controller
-    that the server refused because another one had written. `expired`: times that the
-    router had to list anew, because the server had forgotten where its watch was. `strayed`: restarts after
+    `wrong`: numbers of replicas that nobody wanted, or that are too few for the requests in flight, with the
+    restart. `held`: restarts over which requests in flight kept replicas that were no longer wanted.
+    `conflicts`: patches of the controller that the server refused because another one had written. `expired`:
+    times that the router had to list anew, because the server had forgotten where its watch was. `strayed`:
+    restarts after
     which the router's list was not that of the server. `scaled_s`: from the signal, or the server's being
     back if that was later, to the scale."""
 
     restarts: int = 0
     changes: int = 0
+    held: int = 0
     conflicts: int = 0
     expired: int = 0
     strayed: int = 0
@@ -70,7 +79,9 @@ class RestartReport:
         return (
             not self.wrong
             and not self.strayed
+            and self.held > 0
             and self.conflicts > 0
+            and self.expired > 0
             and bool(self.scaled_s)
             and max(self.scaled_s) <= 5
         )
@@ -103,16 +114,18 @@ class CountedCalls(ClusterCalls):
 
 @dataclass(slots=True)
 class Signal:
-    """What the pipeline says; None: nothing."""
+    """What the pipeline says: the replicas that it wants, None: nothing, and its requests in flight. `rounds`
+    counts how often it was asked."""
 
     wanted: int | None = None
+    in_flight: int = 0
+    rounds: int = 0
 
     def __call__(self, urls: Sequence[str]) -> list[str | DeployError]:
+        self.rounds += 1
         wanted = self.wanted
-        return [
-            DeployError(f"{url} tells no metrics") if wanted is None else f"{WANTED} {wanted}\n"
-            for url in urls
-        ]
+        told = f"{WANTED} {wanted}\n{IN_FLIGHT} {self.in_flight}\n"
+        return [DeployError(f"{url} tells no metrics") if wanted is None else told for url in urls]
 
 
 def deployment_of(folder: Path) -> Deployment:
@@ -150,9 +163,9 @@ class Restarts:
         self._signal = Signal()
         self._report = RestartReport()
         self._allowed = {1}
-        self._scale = 0
+        self._scale = self._ready = 0
         self._urls: tuple[str, ...] = ()
-        self._lists = 0
+        self._watched = False
         self._random = Random(SEED)
         self._name = self._deployment.name(ENGINE)
         self._slices = Collection(
@@ -163,7 +176,8 @@ class Restarts:
         )
 
     async def run(self, times: int) -> RestartReport:
-        """Restart it so often; blocks. Raises `LaunchError` where a number does not come."""
+        """Restart it so often, or a little more until all that is to be survived has happened; blocks. Raises
+        `LaunchError` where a number does not come."""
         self._prepare()
         async with open_async_client(find_cluster()) as http:
             self._api = Api(http)
@@ -175,13 +189,14 @@ class Restarts:
             try:
                 with self._controller():
                     await self._until("the first replica", lambda: self._scale == 1)
-                    for number in range(times):
+                    for number in range(times + MORE):
+                        if number >= times and self._report.expired and self._report.held:
+                            break
                         await self._restart(number)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-        self._report.expired = max(0, self._lists - 1)
         return self._report
 
     def _prepare(self) -> None:
@@ -220,7 +235,7 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                Scaling({self._name: 1}, pods, Limits(1, MOST), settle_s=0.0),
+                Scaling({self._name: 1}, pods, Limits(1, MOST), PER_REPLICA, settle_s=0.0),
                 calls,
                 self._signal,
                 SystemClock(),
@@ -243,13 +258,18 @@ class Restarts:
     async def _restart(self, number: int) -> None:
         before = self._scale
         wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
+        # Of fewer replicas, some have requests in flight.
+        kept = self._random.randint(wanted + 1, before) if wanted < before else wanted
+        await self._until(f"{before} replicas that are ready", lambda: self._ready == before)
+        self._signal.in_flight = kept * PER_REPLICA if kept > wanted else 0
+        self._allowed = {before, kept}
         # The wish changes before, while the server is away, or after it; or is unknown until it is back.
         kind = number % 4
         if kind == 0:
-            self._wish(wanted)
+            self._signal.wanted = wanted
         await asyncio.to_thread(self._plane.run, "kill", "kube-apiserver")
         if kind == 1:
-            self._wish(wanted)
+            self._signal.wanted = wanted
         elif kind == 2:
             self._signal.wanted = None
         await asyncio.sleep(self._random.uniform(0, 1.5))
@@ -257,7 +277,12 @@ class Restarts:
         await self._answers()
         began_s = time.monotonic()
         if kind > 1:
-            self._wish(wanted)
+            self._signal.wanted = wanted
+        if kept > wanted:
+            await self._hold(kept, f"restart {number + 1}")
+            self._allowed = {kept, wanted}
+            self._signal.in_flight = 0
+            began_s = time.monotonic()
         await self._until(f"{wanted} replicas after restart {number + 1}", lambda: self._scale == wanted)
         self._report.scaled_s.append(round(time.monotonic() - began_s, 2))
         self._allowed = {wanted}
@@ -268,9 +293,13 @@ class Restarts:
             f"restart {number + 1}: {before} -> {wanted} replicas after {self._report.scaled_s[-1]:.1f} s"
         )
 
-    def _wish(self, wanted: int) -> None:
-        self._allowed |= {wanted}
-        self._signal.wanted = wanted
+    async def _hold(self, kept: int, when: str) -> None:
+        """Until the replicas with requests in flight are those that there are, and some rounds more."""
+        await self._until(f"{kept} replicas in use after {when}", lambda: self._scale == kept)
+        self._allowed = {kept}
+        last = self._signal.rounds + ROUNDS
+        await self._until(f"{ROUNDS} rounds after {when}", lambda: self._signal.rounds > last)
+        self._report.held += 1
 
     async def _answers(self) -> None:
         """Until the server answers."""
@@ -306,7 +335,9 @@ class Restarts:
             async for each in found:
                 if isinstance(each, Trouble) or self._name not in each:
                     continue
-                self._scale = int(each[self._name]["spec"]["replicas"])
+                deployment = each[self._name]
+                self._scale = int(deployment["spec"]["replicas"])
+                self._ready = int((deployment.get("status") or {}).get("readyReplicas") or 0)
                 if self._scale not in self._allowed:
                     allowed = sorted(self._allowed)
                     self._report.wrong.append(
@@ -316,11 +347,18 @@ class Restarts:
     async def _route(self) -> None:
         """What a router knows, by its own watch."""
 
-        async def count(request: Any) -> None:
-            self._lists += "watch" not in dict(request.url.params)
+        async def asked(request: Any) -> None:
+            if "watch" not in request.url.params:
+                # The server took the watch, and said in it, or in place of it, that it is too old.
+                self._report.expired += self._watched
+                self._watched = False
+
+        async def answered(response: Any) -> None:
+            if "watch" in response.request.url.params:
+                self._watched = response.status_code in (200, 410)
 
         async with open_async_client(find_cluster()) as http:
-            http.event_hooks = {"request": [count]}
+            http.event_hooks = {"request": [asked], "response": [answered]}
             async with aclosing(follow(http, self._slices)) as found:
                 async for each in found:
                     if not isinstance(each, Trouble):
