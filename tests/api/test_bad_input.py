@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 import forebay as fb
 from forebay.errors import SettingError
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.endpoints import KubernetesReplicas
 
 URL = "http://127.0.0.1:9"
 ASK = fb.Inference(URL, model="m", prompt="{{ text }}")
@@ -91,11 +93,28 @@ def test_any_options_are_taken_or_refused(options: dict[str, Any]) -> None:
         ({"dns": "https://a:1"}, "dns: expected http"),
         ({"file": "a", "routing": "fastest"}, "policy: expected one of"),
         ({"file": "a", "kv_events": "here"}, "kv_events"),
+        ({"file": "a", "prefill": ["p:1"]}, "the engine's URL is 'p:1'"),
+        (
+            {"file": "a", "prefill": fb.Fleet(dns="http://a:1", prefill=["http://p:1"])},
+            "prefill: expected servers that prefill, found a fleet with 'prefill' of its own",
+        ),
     ],
 )
 def test_wrong_fleets(fleet: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         fb.Fleet(**fleet)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "replicas"),
+    [
+        (["http://p:1"], FixedReplicas(("http://p:1",))),
+        (fb.Fleet(kubernetes="prefill:http"), KubernetesReplicas("prefill:http")),
+        ((), None),
+    ],
+)
+def test_servers_that_prefill_are_urls_or_a_fleet(prefill: Any, replicas: Any) -> None:
+    assert fb.Fleet("http://d:1", prefill=prefill).prefill == replicas
 
 
 @pytest.mark.flink

@@ -14,8 +14,10 @@ from forebay.connectors.generator.settings import BurstSpec
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory
-from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas
+from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
+from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.engine import FleetEngineFactory
+from forebay.fleet.ray_replicas import RayReplicas
 from forebay.records import Message, Sampling
 from forebay.runtime.inference import call_of
 from forebay.settings import SecretRef
@@ -141,17 +143,41 @@ def test_two_lines_make_two_pools() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefill", "replicas"),
+    [
+        ("http://p:1", FixedReplicas(("http://p:1",))),
+        ({"url": ["http://p:1"]}, FixedReplicas(("http://p:1",))),
+        ({"file": "/replicas"}, FileReplicas("/replicas")),
+        ({"dns": "http://p:1"}, DnsReplicas("http://p:1")),
+        ({"kubernetes": "prefill:http"}, KubernetesReplicas("prefill:http")),
+        ({"ray": "http://head:8265/fleet"}, RayReplicas("http://head:8265/fleet")),
+    ],
+)
+def test_those_that_prefill_are_found_like_those_that_decode(prefill: Any, replicas: ReplicaList) -> None:
+    spec = parse_spec(
+        {**DATA, "engine": {"kubernetes": "decode:http", "prefill": prefill}, "scaling": {"max": 2}}
+    )
+    decode = spec.engine.replicas()
+    assert decode is not None
+    engine = call_of(spec, replicas=decode, model="m").engine
+    assert isinstance(engine, DisaggregatedEngineFactory)
+    assert (engine.prefill.replicas, engine.decode.replicas) == (replicas, KubernetesReplicas("decode:http"))
+
+
+@pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' beside the servers that decode"),
-        (
-            {
-                "engine": {"url": "http://d:1", "prefill": "http://p:1"},
-                "scaling": {"policy": "queue", "max": 2},
-            },
-            "scaling: expected none with engine.prefill",
-        ),
         ({"engine": {"url": "http://d:1", "prefill": "p:1"}}, "engine.prefill"),
+        ({"engine": {"url": "http://d:1", "prefill": {}}}, "engine.prefill: expected one of .*, found none"),
+        (
+            {"engine": {"url": "http://d:1", "prefill": {"url": "http://p:1", "kubernetes": "p"}}},
+            "engine.prefill: expected one of .*, found url, kubernetes",
+        ),
+        (
+            {"engine": {"url": "http://d:1", "prefill": {"kubernetes": "P P"}}},
+            "engine.prefill.kubernetes: expected .NAMESPACE/.SERVICE",
+        ),
     ],
 )
 def test_prefill_alone_is_nothing(more: dict[str, Any], message: str) -> None:

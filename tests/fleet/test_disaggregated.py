@@ -87,7 +87,7 @@ async def pools(
         second = [await opened.enter_async_context(FakeReplica(decode)) for _ in range(each)]
         urls = tuple(replica.url for replica in second)
         fleet = FleetConfig(FixedReplicas(urls), model="m", capacity=capacity)
-        engine = engine_factory(fleet, [replica.url for replica in first])()
+        engine = engine_factory(fleet, FixedReplicas(tuple(replica.url for replica in first)))()
         opened.push_async_callback(engine.close)
         yield Pools(first, second, engine)
 
@@ -374,6 +374,6 @@ def test_a_prefill_is_of_the_same_prompt_and_asks_for_one_token() -> None:
 def test_without_addresses_for_it_nothing_is_apart() -> None:
     fleet = FleetConfig(FixedReplicas(("http://a:1",)))
     assert engine_factory(fleet) == FleetEngineFactory(fleet)
-    apart = engine_factory(fleet, ["http://p:1"])
+    apart = engine_factory(fleet, FixedReplicas(("http://p:1",)))
     assert isinstance(apart, DisaggregatedEngineFactory)
     assert (apart.prefill.stream, apart.decode.stream) == (False, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet import prefill_check as module
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.prefill_check import check_prefill
 from forebay.settings import SecretRef
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -27,7 +30,8 @@ def checked(
     with ExitStack() as opened:
         urls = [opened.enter_context(ReplicaThread(script)).url for script in scripts]
         more = [AWAY] if away else []
-        return check_prefill([*urls, *more], "m", chat=chat, api_key=key, key="engine.prefill"), urls
+        replicas = FixedReplicas((*urls, *more))
+        return check_prefill(replicas, "m", chat=chat, api_key=key, key="engine.prefill"), urls
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -64,6 +68,43 @@ def test_where_none_answers_it_is_told_and_nothing_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "CHECK_S", 0.05)
     for script in (replace(FIT, delay=Fixed(60.0)), replace(FIT, faults=Faults((("503", 1.0),)))):
         assert "until one of its servers answers" in checked(script)[0]
+
+
+class Told:
+    """A list that is empty, or cannot be read, or that nobody tells."""
+
+    def __init__(self, error: SettingError | None = None, *, silent: bool = False) -> None:
+        self._error = error
+        self._silent = silent
+
+    async def urls(self) -> tuple[str, ...]:
+        if self._silent:
+            await asyncio.Event().wait()
+        if self._error is not None:
+            raise self._error
+        return ()
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("replicas", "words"),
+    [
+        (Told(), "there is none yet"),
+        (Told(SettingError("the name p cannot be resolved")), "the name p cannot be resolved"),
+        (Told(silent=True), "which they are was not told within 0.05 s"),
+    ],
+)
+def test_a_list_of_which_nothing_is_known_is_told(
+    replicas: Told, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK_S", 0.05)
+    said = check_prefill(replicas, "m", chat=True, api_key=None, key="engine.prefill")
+    assert said == (
+        "engine.prefill: prompts are prefilled where they are decoded until one of its servers answers: "
+        + words
+    )
 
 
 def test_a_server_that_lists_no_models_is_asked_for_a_kv_cache_all_the_same() -> None:

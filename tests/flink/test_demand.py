@@ -19,6 +19,7 @@ from forebay.engine.prompt import PromptTemplate
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.fleet.listing import Listing, ScaledReplicas, write_listing
@@ -95,6 +96,33 @@ class Cached:
         return Result(item.id, "", {}, "x", Usage(100, 5, 90), 1, 0, 0.1, 0.1)
 
     async def close(self) -> None: ...
+
+
+async def test_replicas_that_prefill_count_and_requests_are_where_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    counts = InferenceCounters()
+    async with FakeReplica(SCRIPT) as one, FakeReplica(SCRIPT) as two, FakeReplica(SCRIPT) as three:
+        fleet = FleetConfig(FixedReplicas((one.url,)), model="m", check_s=0.05)
+        engine = engine_factory(fleet, FixedReplicas((two.url, three.url)))
+        link = ScalingLink(SETTINGS, str(tmp_path))
+        call = InferenceSpec(engine, "m", PromptTemplate("{{ text }}"), scaling=link)
+        handler = await OpenRequestHandler(call)(counts)
+        urls = {one.url, two.url, three.url}
+
+        def seen() -> bool:
+            return [one.usable for one in read_reports(tmp_path).values()] == [3]
+
+        await until(seen)
+        each = item(1)
+        handler.accept(each, again=False)
+        assert isinstance(await handler.answer(each), Result)
+        await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [1])
+        (report,) = read_reports(tmp_path).values()
+        assert set(report.at_replicas) == urls
+        await handler.close()
+    assert sum(two.report().calls.values()) + sum(three.report().calls.values()) == 1
 
 
 async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

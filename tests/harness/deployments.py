@@ -70,6 +70,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "engine": {**ENGINE, "pools": [{"name": "prefill"}, {"name": "decode", "share": 2}]},
         "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 6},
     },
+    "prefill and decode": {
+        "pipeline": JOB,
+        "engine": {
+            **ENGINE,
+            "gpu": {"resource": "nvidia.com/gpu"},
+            "pools": [
+                {"name": "prefill", "role": "prefill"},
+                {"name": "decode", "role": "decode", "share": 3, "args": ["--max-num-seqs=64"]},
+            ],
+        },
+        "gateway": GATEWAY,
+        "scaling": {**SCALING, "min": 0, "max": 8},
+    },
     "inference pool": {
         "pipeline": JOB,
         "engine": ENGINE,

@@ -65,7 +65,8 @@ class Fleet:
             holds it back while all servers are full.
         kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
             nowhere.
-        prefill: URLs of servers that prefill prompts and hand over their KV cache; the others then decode.
+        prefill: URLs of servers that prefill prompts and hand over their KV cache, or a fleet of them; the
+            others then decode.
 
     Raises `SettingError` for a wrong argument. No server is contacted here.
 
@@ -76,7 +77,7 @@ class Fleet:
     replicas: ReplicaList
     routing: str
     kv_events: str | None
-    prefill: tuple[str, ...]
+    prefill: ReplicaList | None
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Fleet:
         kubernetes: str | None = None,
         routing: str = DEFAULT_POLICY,
         kv_events: str | None = None,
-        prefill: Sequence[str] = (),
+        prefill: Sequence[str] | Fleet = (),
     ) -> None:
         if sum(value is not None for value in (urls or None, file, dns, kubernetes)) != 1:
             raise SettingError("a fleet needs one of: URLs, file=, dns=, kubernetes=")
@@ -105,8 +106,7 @@ class Fleet:
         object.__setattr__(self, "replicas", replicas)
         object.__setattr__(self, "routing", routing)
         object.__setattr__(self, "kv_events", kv_events)
-        # Checks the URLs.
-        object.__setattr__(self, "prefill", FixedReplicas(tuple(prefill)).given if prefill else ())
+        object.__setattr__(self, "prefill", _prefill(prefill))
 
     def factory(
         self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
@@ -123,6 +123,15 @@ class Fleet:
             deadline_s=deadline_s,
         )
         return engine_factory(fleet, self.prefill)
+
+
+def _prefill(given: Sequence[str] | Fleet) -> ReplicaList | None:
+    """The servers of `Fleet(prefill=…)`. Raises `SettingError`."""
+    if not isinstance(given, Fleet):
+        return FixedReplicas(tuple(given)) if given else None
+    if given.prefill is not None:
+        raise SettingError("prefill: expected servers that prefill, found a fleet with 'prefill' of its own")
+    return given.replicas
 
 
 @dataclass(frozen=True)
@@ -253,7 +262,7 @@ class Inference:
             # Nobody can be asked: a name has no meaning but what the factory gives it.
             return self.model or str(getattr(self.engine, "model", "none"))
         model = self._served_model(fleet)
-        if fleet.prefill:
+        if fleet.prefill is not None:
             check = partial(
                 check_prefill,
                 fleet.prefill,

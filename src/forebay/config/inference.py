@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
 
 from forebay.documents.fields import (
     AnyInt,
-    HttpUrl,
     LocalPath,
     Model,
     NotNegativeFloat,
@@ -25,10 +24,8 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
-from forebay.fleet.config import KubernetesService, KvEvents, RayApplication, Urls
-from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.endpoints import KubernetesReplicas
-from forebay.fleet.ray_replicas import RayReplicas
+from forebay.fleet.config import ByUrl, KvEvents, Urls
+from forebay.fleet.places import PrefillSpec, ReplicaPlaces
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 
@@ -80,10 +77,6 @@ class OutputSpec(Model):
     )
 
 
-WHERE = ("url", "file", "dns", "kubernetes", "ray", "prefill", "inference_gateway")
-"""The keys of an engine that say where its replicas are, and who chooses among them."""
-
-
 class InferenceGatewaySpec(Model):
     """`engine.url` is an inference gateway of Kubernetes' Gateway API: its endpoint picker chooses the
     replica. Forebay's router steps aside, and each request has headers that say how urgent it is."""
@@ -105,7 +98,7 @@ class InferenceGatewaySpec(Model):
         return PickerHeaders(tuple(self.objectives.items()), self.fairness_id)
 
 
-class EngineSpec(Model):
+class EngineSpec(ReplicaPlaces):
     """The engine that answers. A URL or a list of them may stand here in place of the mapping."""
 
     url: Urls = Field(
@@ -114,28 +107,11 @@ class EngineSpec(Model):
         "Forebay starts, where none of `file`, `dns`, `kubernetes` and `ray` is given.",
         json_schema_extra={"derived": "`null`"},
     )
-    file: LocalPath | None = Field(
+    prefill: Annotated[PrefillSpec | None, ByUrl] = Field(
         None,
-        description="File with the addresses, one per line or a list in YAML or JSON; changes are noticed.",
-    )
-    dns: HttpUrl | None = Field(
-        None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
-    )
-    kubernetes: KubernetesService | None = Field(
-        None,
-        description="`[NAMESPACE/]SERVICE[:PORT]`: every endpoint of the Service that is ready is a replica; "
-        "the API server tells of changes at once. PORT is the name or number of the pods' port.",
-    )
-    ray: RayApplication | None = Field(
-        None,
-        description="`http://HEAD:8265/NAME`: the address of a Ray cluster's dashboard, and a fleet that "
-        "`forebay deploy ray` put there; every replica that runs is one.",
-    )
-    prefill: Urls = Field(
-        (),
-        description="Addresses of servers that prefill prompts and hand over their KV cache; those above "
-        "then decode. For vLLM with a KV connector; see `forebay plan`.",
-        json_schema_extra={"derived": "none: the same servers do both"},
+        description="Servers that prefill prompts and hand over their KV cache; those above then decode. An "
+        "address, a list of them, or another place, such as `{kubernetes: SERVICE}`. For vLLM with a KV "
+        "connector; see `forebay plan`. null: the same servers do both.",
     )
     model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Name of the model; null: the only one that the engine serves."
@@ -163,10 +139,10 @@ class EngineSpec(Model):
     )
 
     def model_post_init(self, context: Any, /) -> None:
-        given = (self.url or None, self.file, self.dns, self.kubernetes, self.ray)
-        if sum(value is not None for value in given) > 1:
+        given = self.given()
+        if len(given) > 1:
             raise wrong("expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray', found several")
-        if self.prefill and not any(given):
+        if self.prefill is not None and not given:
             raise wrong(
                 "expected 'prefill' beside the servers that decode ('url', 'file', …), found it alone"
             )
@@ -176,18 +152,6 @@ class EngineSpec(Model):
             for name in ("prefill", "kv_events"):
                 if getattr(self, name):
                     raise wrong(f"expected no {name!r} with 'inference_gateway', which chooses the replica")
-
-    def replicas(self) -> ReplicaList | None:
-        """Where the replicas are; None where Forebay is to start one. Raises `SettingError`."""
-        if self.file is not None:
-            return FileReplicas(self.file)
-        if self.dns is not None:
-            return DnsReplicas(self.dns)
-        if self.kubernetes is not None:
-            return KubernetesReplicas(self.kubernetes)
-        if self.ray is not None:
-            return RayReplicas(self.ray)
-        return FixedReplicas(self.url) if self.url else None
 
     def secret(self) -> SecretRef | None:
         """Where the API key is; None where the engine needs none."""

@@ -251,8 +251,6 @@ class PipelineSpec(Model):
             yield "retry.max_backoff_s", f"expected at least base_s, found {self.retry.max_backoff_s:g}"
         if self.scaling is not None:
             yield from self.scaling.problems()
-            if self.engine.prefill:
-                yield "scaling", "expected none with engine.prefill, whose servers it does not start"
         if self.engine.inference_gateway is not None:
             if self.scaling is not None:
                 yield (

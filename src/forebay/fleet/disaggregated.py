@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from forebay.engine import Deadline, EngineFactory
@@ -12,7 +11,7 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.errors import EngineError, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.discovery import ReplicaList
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
 from forebay.records import JSON, Completion, KvHandover, Request
 
@@ -99,6 +98,11 @@ class DisaggregatedEngine:
             usage = replace(usage, cached_tokens=prefilled.usage.cached_tokens)
         return replace(answer, usage=usage, timing=timing, handover=handover)
 
+    @property
+    def clients(self) -> TwoClients:
+        """The two fleets, as one is seen by what counts replicas."""
+        return TwoClients(self._prefill.client, self._decode.client)
+
     async def close(self) -> None:
         await self._prefill.close()
         await self._decode.close()
@@ -134,6 +138,47 @@ class DisaggregatedEngine:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TwoClients:
+    """What `FleetClient` says of a fleet, of two that share the work: replicas of both count. A request has
+    its place at one that decodes from the first on, so those there are all that are in flight."""
+
+    prefill: FleetClient
+    decode: FleetClient
+
+    @property
+    def in_flight(self) -> int:
+        return self.decode.in_flight
+
+    @property
+    def usable(self) -> int:
+        return self.prefill.usable + self.decode.usable
+
+    @property
+    def kv_usage(self) -> float:
+        return self.decode.kv_usage
+
+    @property
+    def listing(self) -> int:
+        return self.decode.listing
+
+    @property
+    def wanted(self) -> int | None:
+        return self.decode.wanted
+
+    @property
+    def probed(self) -> bool:
+        """Whether all were asked; a list of those that prefill that cannot be read is not waited for."""
+        return self.decode.probed and (self.prefill.probed or bool(self.prefill.fault))
+
+    def at_replicas(self) -> dict[str, int]:
+        return {**self.prefill.at_replicas(), **self.decode.at_replicas()}
+
+    def watch(self) -> None:
+        self.prefill.watch()
+        self.decode.watch()
+
+
 def prefill_of(request: Request) -> Request:
     """`request` for a replica that prefills: the same prompt, and one token."""
     left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
@@ -161,11 +206,9 @@ class DisaggregatedEngineFactory:
         return DisaggregatedEngine(FleetEngine(self.prefill), FleetEngine(self.decode))
 
 
-def engine_factory(fleet: FleetConfig, prefill: Sequence[str] = ()) -> EngineFactory:
-    """What opens `fleet`, or where there are addresses of replicas for `prefill`, both."""
-    if not prefill:
+def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> EngineFactory:
+    """What opens `fleet`, or where there are replicas for `prefill`, both."""
+    if prefill is None:
         return FleetEngineFactory(fleet)
     # vLLM says where a KV cache is in answers in one piece alone.
-    return DisaggregatedEngineFactory(
-        replace(fleet, replicas=FixedReplicas(tuple(prefill)), stream=False), fleet
-    )
+    return DisaggregatedEngineFactory(replace(fleet, replicas=prefill, stream=False), fleet)

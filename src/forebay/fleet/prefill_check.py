@@ -4,12 +4,12 @@ and the KV cache of a short prompt."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Literal
 
 from forebay.engine.replica import NO_LIST, HttpReplica
 from forebay.errors import EngineError, SettingError
 from forebay.fleet.disaggregated import prefill_of
+from forebay.fleet.discovery import ReplicaList
 from forebay.records import Message, Request
 from forebay.settings import SecretRef, read_secret
 
@@ -22,20 +22,22 @@ Verdict = tuple[Literal["fit", "wrong", "away"], str]
 """What is to be thought of a server, and why."""
 
 
-def check_prefill(urls: Sequence[str], model: str, *, chat: bool, api_key: SecretRef | None, key: str) -> str:
-    """What is to be said of the servers at `urls`, which are asked as `chat` or for a plain completion; empty
-    where nothing is. Blocks for at most two times `CHECK_S`.
+def check_prefill(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
+    """What is to be said of the servers in `replicas`, which are asked as `chat` or for a plain completion;
+    empty where nothing is. Blocks for at most three times `CHECK_S`.
 
     Raises `SettingError`, naming the setting `key`, where servers answer and none of them can prefill for
     `model`: it serves another one, gives no KV cache, or refuses. Where none answers, prompts are prefilled
     where they are decoded until one does, and where some are fit and others not, those are used: both is
-    said. Nothing is asked where the API key is not here.
+    said, and so is a list that is empty, or cannot be read. Nothing is asked where the API key is not here.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
     except SettingError:
         return ""
-    verdicts = asyncio.run(_ask_all(urls, _asked(model, chat=chat), secret))
+    verdicts = asyncio.run(_ask_all(replicas, _asked(model, chat=chat), secret))
     wrong = "; ".join(why for verdict, why in verdicts if verdict == "wrong")
     away = "; ".join(why for verdict, why in verdicts if verdict == "away")
     if any(verdict == "fit" for verdict, _ in verdicts):
@@ -52,7 +54,15 @@ def _asked(model: str, *, chat: bool) -> Request:
     )
 
 
-async def _ask_all(urls: Sequence[str], asked: Request, secret: str | None) -> list[Verdict]:
+async def _ask_all(replicas: ReplicaList, asked: Request, secret: str | None) -> list[Verdict]:
+    try:
+        urls = await asyncio.wait_for(replicas.urls(), CHECK_S)
+    except SettingError as error:
+        return [("away", str(error))]
+    except asyncio.TimeoutError:
+        return [("away", f"which they are was not told within {CHECK_S:g} s")]
+    if not urls:
+        return [("away", "there is none yet")]
     return await asyncio.gather(*(_ask(url, asked, secret) for url in urls))
 
 

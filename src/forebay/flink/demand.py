@@ -20,6 +20,7 @@ from forebay.autoscale.settings import ScalingLink
 from forebay.autoscale.step_log import StepLog
 from forebay.clock import Clock
 from forebay.fleet.client import FleetClient
+from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
 from forebay.records import KeyedEvent, Result
@@ -28,6 +29,7 @@ from forebay.stateful.outputs import ProgramRequest
 log = logging.getLogger(__name__)
 
 REPORT_S = 1.0
+Clients = FleetClient | TwoClients
 
 
 def prompt_chars(item: KeyedEvent) -> int:
@@ -61,7 +63,7 @@ class MeteredHandler:
     def __init__(
         self,
         handler: Handler,
-        client: FleetClient,
+        client: Clients,
         link: ScalingLink,
         gauges: ScalingGauges,
         clock: Clock,
@@ -176,7 +178,7 @@ def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
 
 def _loop_here(
     link: ScalingLink,
-    client: FleetClient,
+    client: Clients,
     reports: Callable[[], dict[str, DemandReport]],
     gauges: ScalingGauges,
     clock: Clock,

@@ -28,7 +28,7 @@ from forebay.errors import (
 )
 from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
-from forebay.flink.demand import MeteredHandler
+from forebay.flink.demand import Clients, MeteredHandler
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
 from forebay.records import (
@@ -346,11 +346,16 @@ class OpenProgramRequestHandler:
 
 def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCounters, clock: Clock) -> Handler:
     """`handler`, and where the replicas are scaled, around it what tells of what waits. Raises `SettingError`
-    where `call.scaling` is given for another engine than a fleet."""
+    where `call.scaling` is given for another engine than a fleet, or two of which one prefills."""
     if call.scaling is None:
         return handler
-    if not isinstance(handler.engine, FleetEngine):
+    engine = handler.engine
+    client: Clients | None = None
+    if isinstance(engine, FleetEngine):
+        client = engine.client
+    elif isinstance(engine, DisaggregatedEngine):
+        client = engine.clients
+    if client is None:
         raise SettingError("scaling: expected a fleet as the engine, found another one")
     counts.scaling = ScalingGauges()
-    client = handler.engine.client
     return MeteredHandler(handler, client, call.scaling, counts.scaling, clock, model=call.model)

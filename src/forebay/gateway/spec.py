@@ -24,41 +24,19 @@ from forebay.errors import SettingError
 from forebay.fleet.config import (
     ByUrl,
     FleetConfig,
-    KubernetesService,
     KvEvents,
-    RayApplication,
     Routing,
-    Urls,
 )
-from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.endpoints import KubernetesReplicas
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.places import PLACES, ReplicaPlaces
 from forebay.fleet.policies import DEFAULT_POLICY
-from forebay.fleet.ray_replicas import RayReplicas
 from forebay.gateway.keys import KeyLimits
 from forebay.gateway.relay import RelayRules
 
 
-class EngineSpec(Model):
+class EngineSpec(ReplicaPlaces):
     """The replicas that answer: exactly one of `url`, `file`, `dns`, `kubernetes` and `ray`."""
 
-    url: Urls = Field((), description="Address of an OpenAI-compatible server, or a list of them.")
-    file: LocalPath | None = Field(
-        None,
-        description="File with the addresses, one per line or a list in YAML or JSON; changes are noticed.",
-    )
-    dns: HttpUrl | None = Field(
-        None, description="`http://NAME:PORT`: every address that the name has, now and later, is a replica."
-    )
-    kubernetes: KubernetesService | None = Field(
-        None,
-        description="`[NAMESPACE/]SERVICE[:PORT]`: every endpoint of the Service that is ready is a replica; "
-        "the API server tells of changes at once. PORT is the name or number of the pods' port.",
-    )
-    ray: RayApplication | None = Field(
-        None,
-        description="`http://HEAD:8265/NAME`: the address of a Ray cluster's dashboard, and a fleet that "
-        "`forebay deploy ray` put there; every replica that runs is one.",
-    )
     api_key: SecretField | None = Field(
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
     )
@@ -71,16 +49,6 @@ class EngineSpec(Model):
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
         "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
     )
-
-    def replicas(self) -> ReplicaList:
-        """Where the replicas are. Raises `SettingError` for what cannot be one."""
-        if self.file is not None:
-            return FileReplicas(self.file)
-        if self.kubernetes is not None:
-            return KubernetesReplicas(self.kubernetes)
-        if self.ray is not None:
-            return RayReplicas(self.ray)
-        return DnsReplicas(self.dns) if self.dns is not None else FixedReplicas(self.url)
 
 
 class KeySpec(Model):
@@ -233,7 +201,7 @@ class GatewaySpec(Model):
         engine = self.engine
         key = engine.api_key.ref() if engine.api_key is not None else None
         return FleetConfig(
-            engine.replicas(),
+            engine.replicas() or FixedReplicas(()),
             model=engine.model,
             api_key=key,
             routing=self.routing,
@@ -242,7 +210,7 @@ class GatewaySpec(Model):
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine = self.engine
-        given = [name for name in ("url", "file", "dns", "kubernetes", "ray") if getattr(engine, name)]
+        given = engine.given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
             yield "engine", f"expected exactly one of url, file, dns, kubernetes and ray; found {found}"
@@ -271,9 +239,7 @@ def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> Gate
 
 def _with_replicas(engine: Any, engines: tuple[str, ...]) -> Any:
     kept = engine if isinstance(engine, dict) else {}
-    return {key: kept[key] for key in kept if key not in ("file", "dns", "kubernetes", "ray")} | {
-        "url": list(engines)
-    }
+    return {key: kept[key] for key in kept if key not in PLACES} | {"url": list(engines)}
 
 
 def _or_inf(limit: float | None) -> float:

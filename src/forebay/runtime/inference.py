@@ -45,7 +45,7 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
         raise SettingError("engine.url: expected the address of an engine, found none")
     model = served_model(spec, replicas, say)
     prefill = _prefill(spec, replicas)
-    if prefill:
+    if prefill is not None:
         words = check_prefill(
             prefill,
             model,
@@ -58,9 +58,10 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
     return Served(replicas, model, published_scaling(spec))
 
 
-def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> tuple[str, ...]:
+def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
     # Other replicas than the file's are given with what they are for.
-    return spec.engine.prefill if replicas == spec.engine.replicas() else ()
+    prefill = spec.engine.prefill if replicas == spec.engine.replicas() else None
+    return None if prefill is None else prefill.replicas()
 
 
 def published_scaling(spec: PipelineSpec) -> ScalingLink | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from tests.harness.deployments import ENGINE, JOB, PIPELINE, SCALING, deployment_of, variant
 
@@ -79,6 +80,53 @@ def test_pools_have_a_deployment_a_service_and_a_budget_each_and_share_one_servi
     assert "forebay/pool" not in shared["selector"]
     assert shared["clusterIP"] == "None"
     assert container(dict(found["Deployment", "triage-engine-decode"]))["args"][-1] == "--max-num-seqs=64"
+
+
+APART = {(each.kind, each.name): dict(each.body) for each in render(variant("prefill and decode"))}
+POOLS = ("triage-engine-prefill", "triage-engine-decode")
+
+
+def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> None:
+    for name in POOLS:
+        found = container(APART["Deployment", name])
+        (config,) = [each for each in found["args"] if each.startswith("--kv-transfer-config=")]
+        assert orjson.loads(config.partition("=")[2]) == {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+        }
+        env = {each["name"]: each for each in found["env"]}
+        host = env["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]
+        assert host == {"fieldRef": {"fieldPath": "status.podIP"}}
+        assert {each["name"] for each in found["ports"]} == {"http", "nixl"}
+    ordinary = container(made())
+    assert not any(each.startswith("--kv-transfer") for each in ordinary["args"])
+    assert "VLLM_NIXL_SIDE_CHANNEL_HOST" not in {each["name"] for each in ordinary["env"]}
+    # Whoever names another address means it.
+    pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
+    own = container(made("triage-engine-a", pools=pools, env={"VLLM_NIXL_SIDE_CHANNEL_HOST": "rdma"}))
+    assert [each["value"] for each in own["env"] if each["name"].startswith("VLLM_NIXL")] == ["rdma"]
+
+
+def test_each_role_has_a_service_and_no_service_mixes_them() -> None:
+    services = {name: body["spec"] for (kind, name), body in APART.items() if kind == "Service"}
+    assert set(services) == {*POOLS, "triage-gateway"}
+    for name in POOLS:
+        assert services[name]["selector"]["forebay/pool"] == name.rpartition("-")[2]
+
+
+def test_replicas_reach_each_other_at_all_ports_and_nobody_else_does() -> None:
+    policy = APART["NetworkPolicy", "triage-engine"]["spec"]
+    replicas = {"podSelector": {"matchLabels": policy["podSelector"]["matchLabels"]}}
+    assert [each for each in policy["ingress"] if "ports" not in each] == [{"from": [replicas]}]
+    assert [each for each in policy["egress"] if "ports" not in each] == [{"to": [replicas]}]
+    for name in ("smallest", "pools by dra"):
+        (other,) = (
+            each.body["spec"]
+            for each in render(variant(name))
+            if (each.kind, each.name) == ("NetworkPolicy", "triage-engine")
+        )
+        assert all("ports" in each for each in (*other["ingress"], *other["egress"]))
 
 
 def test_without_a_hub_nothing_but_names_is_reached() -> None:

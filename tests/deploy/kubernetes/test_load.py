@@ -75,6 +75,23 @@ SMALL = VARIANTS["smallest"]
             "scaling.max: expected at least one replica for each of the 2 pools, found 1",
         ),
         (
+            {**SMALL, "engine": {**ENGINE, "pools": [{"name": "a", "role": "prefill"}, {"name": "b"}]}},
+            {},
+            "engine.pools: expected two, one with role: prefill and one with role: decode, found prefill, "
+            "none",
+        ),
+        (
+            {
+                **VARIANTS["inference pool"],
+                "engine": {
+                    **ENGINE,
+                    "pools": [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}],
+                },
+            },
+            {},
+            "engine.pools: expected no role with 'inference_pool'",
+        ),
+        (
             {**SMALL, "engine": {**ENGINE, "gpu": {"resource": "gpu"}}},
             {},
             "engine.gpu.resource: expected an extended resource such as nvidia.com/gpu",
@@ -101,6 +118,11 @@ SMALL = VARIANTS["smallest"]
             "is on this machine, and no pod has it: mount it",
         ),
         (SMALL, {"journal": {"path": "journal.db"}}, "journal.path: "),
+        (
+            {"pipeline": JOB},
+            {"engine": {"url": "http://gpu-box:8000", "prefill": {"file": "/prefill"}}},
+            "engine.prefill.file: /prefill is on this machine",
+        ),
     ],
 )
 def test_a_mistake_is_named(settings: dict[str, Any], pipeline: dict[str, Any], said: str) -> None:

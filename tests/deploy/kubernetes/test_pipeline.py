@@ -15,6 +15,7 @@ from forebay.deploy.kubernetes import Deployment, pipeline, render
 from forebay.deploy.kubernetes.pipeline import flink_configuration, job_document, quantity
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
+from forebay.fleet.endpoints import KubernetesReplicas
 
 
 def objects(deployment: Deployment) -> dict[tuple[str, str], Any]:
@@ -110,12 +111,40 @@ PLACES: list[Any] = [
 def test_replicas_that_the_pipeline_file_names_make_place_for_those_of_the_deployment(
     name: str, engine: Any
 ) -> None:
-    made = deployment_of(VARIANTS[name], {**UNSCALED, "engine": engine})
+    made = deployment_of(VARIANTS[name], {**PIPELINE, "engine": engine})
     text = objects(made)["ConfigMap", "triage"]["data"]["pipeline.yaml"]
     document = parse_yaml(text, "the job's")[0]
     spec = parse_spec(document)
     assert spec.engine.replicas() == parse_spec(job_document(variant(name))).engine.replicas()
     assert set(document["engine"]) == {*job_document(variant(name))["engine"], "model"} - {"api_key"}
+
+
+def test_the_router_finds_both_pools_and_the_gateway_those_that_decode() -> None:
+    found = objects(variant("prefill and decode"))
+    text = found["ConfigMap", "triage"]["data"]["pipeline.yaml"]
+    engine = parse_spec(parse_yaml(text, "the job's")[0]).engine
+    assert engine.replicas() == KubernetesReplicas("triage-engine-decode:http")
+    assert engine.prefill is not None
+    assert engine.prefill.replicas() == KubernetesReplicas("triage-engine-prefill:http")
+    assert {("Service", f"triage-engine-{role}") for role in ("prefill", "decode")} <= found.keys()
+    gateway = parse_yaml(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"], "the gateway's")[0]
+    assert gateway["engine"]["kubernetes"] == "triage-engine-decode:http"
+    assert "prefill" not in gateway["engine"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "watches"),
+    [
+        ("http://gpu-box:8000", False),
+        ({"kubernetes": "decode"}, True),
+        ({"url": "http://gpu-box:8000", "prefill": {"kubernetes": "prefill"}}, True),
+        ({"url": "http://gpu-box:8000", "prefill": "http://other:8000"}, False),
+    ],
+)
+def test_a_job_that_watches_endpoints_may_do_so(engine: Any, watches: bool) -> None:
+    made = deployment_of({"pipeline": JOB}, {**UNSCALED, "engine": engine})
+    rules = objects(made)["Role", "triage"]["rules"]
+    assert ("endpointslices" in [name for rule in rules for name in rule["resources"]]) == watches
 
 
 def test_a_job_that_would_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

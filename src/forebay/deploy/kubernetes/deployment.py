@@ -15,6 +15,8 @@ from forebay.deploy.kubernetes.settings import DeploymentSpec, EnginePods, PoolS
 from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
+PREFILL, DECODE = "prefill", "decode"
+"""The roles of pools."""
 HTTP = "http"
 """What the ports of engine and gateway are called."""
 ENGINE_PORT = 8000
@@ -64,8 +66,22 @@ class Deployment:
 
     @property
     def engine_service(self) -> str:
-        """Every replica: the Service of all, and the port of its pods."""
-        return f"{self.name(ENGINE)}:{HTTP}"
+        """The replicas that answer: the Service of all, or of those that decode, and the port of its pods."""
+        return f"{self._service(DECODE) or self.name(ENGINE)}:{HTTP}"
+
+    @property
+    def prefill_service(self) -> str | None:
+        """The replicas that prefill for those, likewise; None where there are no such ones."""
+        name = self._service(PREFILL)
+        return None if name is None else f"{name}:{HTTP}"
+
+    @property
+    def apart(self) -> bool:
+        """Whether some replicas prefill, and others decode."""
+        return self._service(DECODE) is not None
+
+    def _service(self, role: str) -> str | None:
+        return next((pool.name for pool in self.pools() if pool.pool.role == role), None)
 
     @property
     def ray_dashboard(self) -> str:

@@ -32,6 +32,11 @@ DRAIN = Path(__file__).parent.parent / "drain.py"
 AFTER_DRAIN_S = 30
 """How long vLLM may take to end once nothing is in it."""
 PROBE_S = 5
+KV_TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+"""Any replica can do both, so that those that decode prefill, too, where none of the others works."""
+NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+NIXL_PORT = 5600
+"""vLLM's default, and for further ranks those after it."""
 CONTAINER = ("spec", "template", "spec", "containers", 0)
 
 
@@ -54,7 +59,8 @@ def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
     yield manifest(ENGINE, "v1", "ConfigMap", name, {"data": _files()}, labels=labels)
     if engine.gpu is not None and engine.gpu.device_class is not None:
         yield claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
-    yield _service(name, deployment.selector(ENGINE), labels)
+    if not deployment.apart:
+        yield _service(name, deployment.selector(ENGINE), labels)
     for pool in deployment.pools():
         if pool.name != name:
             yield _service(pool.name, dict(pool.selector), dict(pool.labels))
@@ -145,10 +151,14 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
             f"--port={ENGINE_PORT}",
             "--disable-uvicorn-access-log",
             "--enable-prompt-tokens-details",
+            *((f"--kv-transfer-config={KV_TRANSFER}",) if deployment.apart else ()),
             *pool.args,
         ],
         "env": engine_environment(deployment, engine),
-        "ports": [{"name": "http", "containerPort": ENGINE_PORT}],
+        "ports": [
+            {"name": "http", "containerPort": ENGINE_PORT},
+            *([{"name": "nixl", "containerPort": NIXL_PORT}] if deployment.apart else ()),
+        ],
         "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
         "startupProbe": http_probe(
             "/health", "http", every_s=PROBE_S, failures=-(-engine.startup_s // PROBE_S)
@@ -200,7 +210,14 @@ def engine_environment(
         "VLLM_NO_USAGE_STATS": "1",
         **({} if engine.egress else {"HF_HUB_OFFLINE": "1"}),
     }
-    return [*environment(engine, own), *_api_key(deployment, engine)]
+    return [*environment(engine, own), *_api_key(deployment, engine), *_side_channel(deployment, engine)]
+
+
+def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
+    """Where the other replicas ask this one for a KV cache."""
+    if not deployment.apart or NIXL_HOST in engine.env or NIXL_HOST in engine.secrets:
+        return []
+    return [{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
 def _api_key(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:

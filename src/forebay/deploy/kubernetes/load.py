@@ -228,6 +228,9 @@ def _paths(spec: PipelineSpec, settings: DeploymentSpec) -> Iterator[tuple[str, 
     # Where the deployment has an engine, its replicas take the place of those.
     if spec.engine.file is not None and settings.engine is None:
         yield "engine.file", spec.engine.file
+    prefill = spec.engine.prefill
+    if prefill is not None and prefill.file is not None and settings.engine is None:
+        yield "engine.prefill.file", prefill.file
     key = spec.engine.api_key
     if key is not None and key.file is not None:
         yield "engine.api_key.file", key.file

@@ -69,12 +69,14 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
         callers = [own] if settings.inference_pool is None else [{"namespaceSelector": {}}]
         if settings.gateway is not None:
             callers.append(_pods(deployment, GATEWAY))
+        replicas = [_pods(deployment, ENGINE)] if deployment.apart else []
+        other = "the other replicas (KV caches, at ports that NIXL chooses), " if replicas else ""
         yield _policy(
             deployment,
             ENGINE,
-            [_from([*callers, *scrape], ENGINE_PORT)],
-            egress=_engine_egress(settings.engine.egress),
-            notes={("spec", "egress"): "Names, and models from the hub by HTTPS; nothing else."},
+            [_from([*callers, *scrape], ENGINE_PORT), *({"from": [each]} for each in replicas)],
+            egress=[*({"to": [each]} for each in replicas), *_engine_egress(settings.engine.egress)],
+            notes={("spec", "egress"): f"Names, {other}models from the hub by HTTPS; nothing else."},
         )
     if settings.engine is not None and settings.ray is not None:
         yield from _ray_policies(deployment, settings.ray, settings.engine)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from forebay.config.inference import WHERE
 from forebay.config.plan import to_yaml as document_yaml
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -25,6 +24,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
+from forebay.fleet.places import PLACES
 
 FLINK_VERSION = "v2_3"
 DRIVER = "org.apache.flink.client.python.PythonDriver"
@@ -33,6 +33,8 @@ FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The name by which the operator knows the container that runs Flink."""
 STOP_S = 60
+WHERE = (*PLACES, "prefill", "inference_gateway")
+"""Keys of `engine` that say where replicas are: those of the deployment take their place."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -84,7 +86,10 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
     kept = {key: value for key, value in given.items() if key not in WHERE} if isinstance(given, dict) else {}
     pool = settings.inference_pool
     if pool is None:
-        document["engine"] = {**deployment.engine_place, **kept, "model": deployment.served_model}
+        places: dict[str, Any] = {**deployment.engine_place}
+        if deployment.prefill_service is not None:
+            places["prefill"] = {"kubernetes": deployment.prefill_service}
+        document["engine"] = {**places, **kept, "model": deployment.served_model}
         return document
     told = {"objectives": dict(pool.objectives), "fairness_id": deployment.instance}
     place = {"url": pool.url, "inference_gateway": told}
@@ -109,9 +114,14 @@ def _rules(deployment: Deployment) -> list[Rule]:
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["delete", "get"]},
         {"apiGroups": ["apps"], "resources": ["deployments/finalizers"], "verbs": ["update"]},
     ]
-    if "kubernetes" in (job_document(deployment).get("engine") or {}):
+    if _watches_endpoints(job_document(deployment).get("engine")):
         rules.append(ENDPOINTS)
     return rules
+
+
+def _watches_endpoints(engine: Any) -> bool:
+    """Whether replicas are the endpoints of a Service, those that answer or those that prefill for them."""
+    return isinstance(engine, dict) and ("kubernetes" in engine or _watches_endpoints(engine.get("prefill")))
 
 
 def flink_configuration(deployment: Deployment) -> dict[str, str]:

@@ -136,6 +136,11 @@ class PoolSpec(Model):
 
     name: PoolName = Field(description="Name of the pool, such as `decode`.")
     replicas: Replicas = Field(1, description="Replicas to begin with.")
+    role: Literal["prefill", "decode"] | None = Field(
+        None,
+        description="`prefill`: it prefills prompts, and hands over their KV cache to the pool with "
+        "`decode`. There are two pools then, of one role each. null: it does both.",
+    )
     share: Count = Field(
         1,
         description="Parts of the wanted replicas that it gets, rounded up: of pools with `share: 1` and "
@@ -328,6 +333,7 @@ class DeploymentSpec(Model):
             names = [pool.name for pool in engine.pools]
             if len(set(names)) < len(names):
                 yield "engine.pools", "expected names that differ"
+            yield from self._problems_of_roles(engine)
         if scaling is not None:
             yield from self._problems_of_scaling(scaling)
         if scaling is not None and self.inference_pool is not None and scaling.by != "keda":
@@ -357,6 +363,23 @@ class DeploymentSpec(Model):
                 "scaling.by",
                 f"expected controller with 'ray', where Serve starts the replicas, found {self.scaling.by}",
             )
+
+    def _problems_of_roles(self, engine: EnginePods) -> Iterator[tuple[str, str]]:
+        roles = [pool.role or "none" for pool in engine.pools]
+        if set(roles) <= {"none"}:
+            return
+        if sorted(roles) != ["decode", "prefill"]:
+            yield (
+                "engine.pools",
+                f"expected two, one with role: prefill and one with role: decode, found {', '.join(roles)}",
+            )
+        if self.inference_pool is not None:
+            yield (
+                "engine.pools",
+                "expected no role with 'inference_pool', whose picker sends to one replica only",
+            )
+        if self.ray is not None:
+            yield "engine.pools", "expected no role with 'ray', where all replicas are of one kind"
 
     def _problems_of_scaling(self, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
         if scaling.min > scaling.max:
