@@ -61,9 +61,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
-    one worker, those of the session's broker to one, those of a control plane to one, those of a JVM one by
-    one, all others by file. What takes one worker minutes comes first, the quick ones last: a long one that
-    began late would keep one worker busy, and no other."""
+    one worker, those of the session's broker to one, those of a control plane or a Ray cluster to one,
+    those of a JVM one by one, all others by file. What takes one worker minutes comes first, the quick ones
+    last: a long one that began late would keep one worker busy, and no other."""
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
@@ -78,12 +78,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("kafka"))
         elif _has(item, "kubernetes"):
             item.add_marker(pytest.mark.xdist_group("kubernetes"))
+        elif "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray"))
         elif not _has(item, "flink", "kafka", "xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
     items.sort(key=_turn)
 
 
-FIRST = ("vllm", "kubernetes", "object-store", "kafka")
+FIRST = ("vllm", "kubernetes", "object-store", "kafka", "ray")
 """What takes longest on one worker, in the order in which it begins."""
 
 
