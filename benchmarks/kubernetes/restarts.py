@@ -1,9 +1,9 @@
 """The API server killed again and again under controller and router, with others who write the same objects.
 
 The controller makes rounds all the time, the router's watch is open, somebody else writes the Deployment, and
-what the pipeline wants changes while the server is away, or is not known. Where fewer replicas are wanted,
-requests are in flight that need more of them until they are answered. A number that was wanted neither before
-nor after is wrong, and so is one that is too small for the requests in flight.
+what the pipeline wants changes while the server is away, or is not known. Now and then fewer replicas are
+wanted, and requests are in flight that need more of them until they are answered. A number that was wanted
+neither before nor after is wrong, and so is one that is too small for the requests in flight.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ ROUND_S = 0.2
 LOOK_S = 0.02
 LONGEST_S = 60.0
 SEED = 1
+HOLD_EVERY = 10
+READY_S = 300.0
+"""Kubernetes' own programs ask a server that restarts again and again less and less often."""
 PER_REPLICA = 32
 ROUNDS = 3
 """So many rounds have to leave the replicas alone that requests in flight need."""
@@ -166,6 +169,7 @@ class Restarts:
         self._scale = self._ready = 0
         self._urls: tuple[str, ...] = ()
         self._watched = False
+        self._next_hold = 0
         self._random = Random(SEED)
         self._name = self._deployment.name(ENGINE)
         self._slices = Collection(
@@ -258,9 +262,12 @@ class Restarts:
     async def _restart(self, number: int) -> None:
         before = self._scale
         wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
-        # Of fewer replicas, some have requests in flight.
-        kept = self._random.randint(wanted + 1, before) if wanted < before else wanted
-        await self._until(f"{before} replicas that are ready", lambda: self._ready == before)
+        kept = wanted
+        if wanted < before and number >= self._next_hold:
+            # Fewer are wanted, and more have requests in flight, which only replicas that are ready can have.
+            self._next_hold = number + HOLD_EVERY
+            kept = self._random.randint(wanted + 1, before)
+            await self._until(f"{before} replicas ready", lambda: self._ready == before, within_s=READY_S)
         self._signal.in_flight = kept * PER_REPLICA if kept > wanted else 0
         self._allowed = {before, kept}
         # The wish changes before, while the server is away, or after it; or is unknown until it is back.
@@ -320,11 +327,11 @@ class Restarts:
             await asyncio.sleep(ROUND_S)
         return False
 
-    async def _until(self, what: str, done: Callable[[], bool]) -> None:
-        ends_s = time.monotonic() + LONGEST_S
+    async def _until(self, what: str, done: Callable[[], bool], *, within_s: float = LONGEST_S) -> None:
+        ends_s = time.monotonic() + within_s
         while not done():
             if time.monotonic() > ends_s:
-                raise LaunchError(f"not within {LONGEST_S:.0f} s: {what}")
+                raise LaunchError(f"not within {within_s:.0f} s: {what}")
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self) -> None:
