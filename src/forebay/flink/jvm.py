@@ -68,10 +68,6 @@ SMALL = (
     # An archive of classes is read where it lies: elsewhere, all of it would be loaded and written to.
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:ArchiveRelocationMode=0",
-    # A start looks up the hundreds of thousands of names that Flink's classes have: of lists as few as Java
-    # makes by itself, each gets long. So many take two megabytes.
-    "-XX:+UnlockExperimentalVMOptions",
-    "-XX:SymbolTableSize=262144",
 )
 """For a machine that an engine needs, too: what is new is cleared away before much has been filled, and what
 is not needed is given back. Both of the JVM's compilers are kept: with the first alone, records went from
