@@ -62,8 +62,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
     one worker, those of the session's broker to one, those of a control plane or a Ray cluster to one,
-    those of a JVM one by one, all others by file. What takes one worker minutes comes first, the quick ones
-    last: a long one that began late would keep one worker busy, and no other."""
+    those of a JVM one by one, all others by file. What runs on one worker comes first, the quick ones last: on
+    two cores, all that takes minutes at once would be late for its own limits."""
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
@@ -85,15 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_turn)
 
 
-FIRST = ("vllm", "kubernetes", "object-store", "kafka", "ray")
-"""What takes longest on one worker, in the order in which it begins."""
-
-
 def _turn(item: pytest.Item) -> int:
-    group = item.get_closest_marker("xdist_group")
-    if group is not None and group.args[0] in FIRST:
-        return FIRST.index(group.args[0])
-    return len(FIRST) + ((not _has(item, "flink")) + 2 * (not _has(item, "slow", "kafka")))
+    for turn, mark in enumerate(("vllm", "kafka", "flink")):
+        if _has(item, mark):
+            return turn
+    return 3
 
 
 def _has(item: pytest.Item, *marks: str) -> bool:
