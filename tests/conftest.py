@@ -62,8 +62,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
     one worker, those of the session's broker to one, those of a control plane or a Ray cluster to one,
-    those of a JVM one by one, all others by file. What runs on one worker comes first, the quick ones last: on
-    two cores, all that takes minutes at once would be late for its own limits."""
+    those of a JVM one by one, all others by file. What runs on one worker comes first, the quick ones last;
+    not all that takes minutes at once, which two cores cannot bear."""
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")

@@ -162,13 +162,15 @@ class Seen:
 
     def scaled_up_s(self) -> list[float]:
         """For each time that there were to be more replicas: seconds from the moment when the pipeline's
-        metric asked for so many, to that at which the Deployment's scale said so."""
+        metric asked for so many, to that at which the Deployment's scale said so. 0 where the scale was seen
+        first: the controller had read the metric before it was read here."""
         found = []
         before_s = 0.0
-        for (_, old), (at_s, new) in zip(self.scale.found, self.scale.found[1:], strict=False):
-            asked = [when for when, wanted in self.wanted.found if wanted >= new and before_s <= when <= at_s]
+        ends_s = [*(at_s for at_s, _ in self.scale.found[2:]), math.inf]
+        for (_, old), (at_s, new), end_s in zip(self.scale.found, self.scale.found[1:], ends_s, strict=False):
+            asked = [when for when, wanted in self.wanted.found if wanted >= new and before_s <= when < end_s]
             if new > old and asked:
-                found.append(round(at_s - asked[0], 2))
+                found.append(round(max(at_s - asked[0], 0.0), 2))
             before_s = at_s
         return found
 

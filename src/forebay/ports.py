@@ -71,3 +71,20 @@ def _free() -> Iterator[int]:
     for port in random.sample(PORTS, TRIED):
         if port_is_free(port):
             yield port
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a server at `host`, a name or an address, could be on this machine; blocks to look a name up.
+    One that is not known is not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    for family, kind, _, _, address in found:
+        with socket.socket(family, kind) as probe:
+            try:
+                probe.bind((address[0], 0, *address[2:]))
+            except OSError:
+                continue
+            return True
+    return False

@@ -60,6 +60,17 @@ def test_times_are_read_off_what_is_seen() -> None:
     assert [each.name for each in seen.here()] == ["a"]
 
 
+def test_a_scale_that_is_seen_before_the_wish_followed_it_at_once() -> None:
+    seen = Seen()
+    seen.deployment({"spec": {"replicas": 1}}, 0.0)
+    seen.pipeline(f"{WANTED} 1\n", 1.0)
+    seen.deployment({"spec": {"replicas": 2}}, 4.0)
+    seen.pipeline(f"{WANTED} 2\n", 5.5)
+    seen.deployment({"spec": {"replicas": 1}}, 20.0)
+    seen.deployment({"spec": {"replicas": 2}}, 30.0)
+    assert seen.scaled_up_s() == [0.0], "of the second nobody saw a wish"
+
+
 def test_a_request_to_a_replica_that_stops_is_seen_and_one_that_was_on_its_way_is_not() -> None:
     replica = ReplicaSeen("a")
     replica.metrics(vllm(2, 5), 9.9)

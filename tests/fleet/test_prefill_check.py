@@ -49,10 +49,16 @@ def test_of_servers_that_can_nothing_is_said(chat: bool) -> None:
         (replace(FIT, faults=Faults((("400", 1.0),))), r"^engine\.prefill: http://\S+ answered 400"),
     ],
 )
-def test_where_none_that_answers_can_it_is_a_wrong_setting(script: ReplicaScript, words: str) -> None:
-    for away in (False, True):
-        with pytest.raises(SettingError, match=words):
-            checked(script, away=away)
+def test_where_all_answer_and_none_can_it_is_a_wrong_setting(script: ReplicaScript, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        checked(script)
+
+
+def test_while_one_does_not_answer_one_that_cannot_ends_nothing() -> None:
+    said, (wrong,) = checked(OTHER, away=True)
+    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
+    assert AWAY in said
+    assert f"{wrong} serves x, y, not 'm'" in said
 
 
 @pytest.mark.parametrize("script", [OTHER, NO_CACHE])

@@ -11,8 +11,9 @@ from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.config.inference import EngineSpec
 from forebay.errors import SettingError
-from forebay.fleet.ray_replicas import RayPlace, RayReplicas
+from forebay.fleet.ray_replicas import RayPlace, RayReplicas, look_at
 from forebay.gateway.spec import EngineSpec as GatewayEngine
+from forebay.ray_serve.instance import ServeInstance
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,23 @@ async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch:
         ("http://10.0.1.1:20100", "http://10.0.1.2:20100"),
         ("http://10.0.1.2:20100",),
     ], "of a cluster that fails the last list stays"
+
+
+async def test_a_name_that_gets_a_second_address_keeps_the_list_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, silent = body(application("fleet", states=("RUNNING",))), b"no JSON"
+    async with ScriptedServe([there, silent]).served() as one, ScriptedServe([body()]).served() as other:
+        heads = [("http://heads:8265",), (one.address, other.address)]
+
+        async def each_address(url: str) -> tuple[str, ...]:
+            return heads.pop(0)
+
+        async def look(address: str, fresh_s: float) -> ServeInstance:
+            return await look_at(one.address if address == "http://heads:8265" else address)
+
+        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
+        monkeypatch.setattr("forebay.fleet.ray_replicas.LOOKS.instance", look)
+        async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
+            found = [await anext(updates) for _ in range(2)]
+    assert found == [("http://127.0.0.2:20100",)] * 2

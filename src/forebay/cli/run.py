@@ -223,6 +223,7 @@ def _run(
     context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenAnyEngine = nullcontext(engine)
     if local and spec.scaling is not None:
+        _check_reach(options["cluster"])
         place = scaled_engine(spec, context, settings, ConsoleProgress(errors))
     elif local:
         place = local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
@@ -254,6 +255,17 @@ def _run(
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
     _write_page(page, folder, errors)
+
+
+def _check_reach(cluster: str | None) -> None:
+    """Local replicas follow what subtasks on this machine tell, and listen on its loopback interface."""
+    from forebay.ports import is_this_machine
+
+    if cluster is not None and not is_this_machine(cluster.rpartition(":")[0].strip("[]")):
+        raise SettingError(
+            f"scaling: expected a cluster on this machine with local replicas, found --cluster {cluster}; "
+            f"start replicas that it can reach, and name them with --engine"
+        )
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:

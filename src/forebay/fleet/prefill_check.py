@@ -28,10 +28,11 @@ def check_prefill(
     """What is to be said of the servers in `replicas`, which are asked as `chat` or for a plain completion;
     empty where nothing is. Blocks for at most three times `CHECK_S`.
 
-    Raises `SettingError`, naming the setting `key`, where servers answer and none of them can prefill for
-    `model`: it serves another one, gives no KV cache, or refuses. Where none answers, prompts are prefilled
-    where they are decoded until one does, and where some are fit and others not, those are used: both is
-    said, and so is a list that is empty, or cannot be read. Nothing is asked where the API key is not here.
+    Raises `SettingError`, naming the setting `key`, where all servers answer and none of them can prefill
+    for `model`: it serves another one, gives no KV cache, or refuses. Where some do not answer, prompts are
+    prefilled where they are decoded until one does, and where some are fit and others not, those are used:
+    both is said, and so is a list that is empty, or cannot be read. Nothing is asked where the API key is not
+    here.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
@@ -42,9 +43,10 @@ def check_prefill(
     away = "; ".join(why for verdict, why in verdicts if verdict == "away")
     if any(verdict == "fit" for verdict, _ in verdicts):
         return f"{key}: {wrong}" if wrong else ""
-    if wrong:
+    if not away:
         raise SettingError(f"{key}: {wrong}. Or leave {key} out: the others then do both")
-    return f"{key}: prompts are prefilled where they are decoded until one of its servers answers: {away}"
+    why = f"{away}; {wrong}" if wrong else away
+    return f"{key}: prompts are prefilled where they are decoded until one of its servers answers: {why}"
 
 
 def _asked(model: str, *, chat: bool) -> Request:

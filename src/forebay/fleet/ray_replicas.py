@@ -96,14 +96,17 @@ class RayReplicas:
             heads = await each_address(place.address)
         except DeployError as error:
             raise SettingError(f"ray: {error}") from None
+        # A name that gets a second address was one cluster, under its own name: that may be any of them.
+        alone = before.get(place.address, ()) if len(before) == 1 else ()
+        before = {head: before.get(head, alone) for head in heads}
         answers = await asyncio.gather(
-            *(_replicas_of(head, place.name, before.get(head, ()), look) for head in heads)
+            *(_replicas_of(head, place.name, before[head], look) for head in heads)
         )
         failures = [answer for answer in answers if isinstance(answer, DeployError)]
         if len(failures) == len(heads):
             raise SettingError(f"ray: {failures[0]}")
         return {
-            head: before.get(head, ()) if isinstance(answer, DeployError) else answer
+            head: before[head] if isinstance(answer, DeployError) else answer
             for head, answer in zip(heads, answers, strict=True)
         }
 

@@ -12,6 +12,7 @@ from forebay.clock import Clock
 from forebay.errors import DeployError
 from forebay.ray_serve.instance import ServeInstance
 
+FORGET_S = 600.0
 Answer = ServeInstance | DeployError | None
 """None: whoever looked was cancelled."""
 
@@ -46,6 +47,7 @@ class SharedLooks:
                 found = self._looks.get(address)
                 good_for_s = fresh_s if found is None or found.answer.done() else self._limit_s
                 if found is None or now_s - found.begun_s >= good_for_s:
+                    self._forget(now_s)
                     mine = self._looks[address] = _Look(now_s)
                     break
             answer = await self._wait(found, now_s)
@@ -54,6 +56,12 @@ class SharedLooks:
             if answer is not None:
                 raise DeployError(str(answer))
         return await self._ask(address, mine)
+
+    def _forget(self, now_s: float) -> None:
+        """Addresses that nobody asks any more: clusters come and go."""
+        for address, look in list(self._looks.items()):
+            if now_s - look.begun_s > FORGET_S:
+                del self._looks[address]
 
     async def _wait(self, look: _Look, now_s: float) -> Answer:
         left_s = max(0.0, look.begun_s + self._limit_s - now_s)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,13 +60,14 @@ class NothingKept:
 
 
 class Fences:
-    """Checkpoints of a silent job that are taken by `take`, after `later_s` or at `finish`, whichever is
+    """Checkpoints of the silent `job` that are taken by `take`, after `later_s` or at `finish`, whichever is
     first, in a thread of their own. Where the store does not answer, they are tried again."""
 
-    def __init__(self, take: Callable[[int], None], numbers: Sequence[int], later_s: float) -> None:
+    def __init__(self, job: str, take: Callable[[int], None], numbers: Sequence[int], later_s: float) -> None:
+        self.job = job
         self._take = take
-        self._numbers = deque(numbers)
-        self._hurry, self._ended = threading.Event(), threading.Event()
+        self._numbers = tuple(numbers)
+        self._hurry, self._ended, self._cancelled = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, args=(later_s,), name="s3-fences", daemon=True)
         self._thread.start()
 
@@ -77,17 +77,26 @@ class Fences:
         self._hurry.set()
         self._thread.join()
 
+    def cancel(self) -> None:
+        """Take no more: what the job left is deleted. Blocks until none is on its way."""
+        self._cancelled.set()
+        self.finish()
+
     def _run(self, pause_s: float) -> None:
         self._hurry.wait(pause_s)
-        while self._numbers:
+        while not self._cancelled.is_set():
             try:
-                self._take(self._numbers[0])
-                self._numbers.popleft()
+                with ThreadPoolExecutor(AT_A_TIME) as pool:
+                    list(pool.map(self._take, self._numbers))
+                return
             except (StoreAway, StoreRefused) as error:
                 if self._ended.is_set():
                     log.warning("the checkpoints of a silent job could not all be taken: %s", error)
                     return
                 self._ended.wait(PAUSE_S)
+            except Exception:
+                log.exception("the checkpoints of a silent job could not all be taken")
+                return
 
 
 class S3Store:
@@ -117,9 +126,9 @@ class S3Store:
             try:
                 yield
             finally:
-                # Who comes after one that let go in order takes none.
+                # Who comes after one that let go in order takes none; who took over from this one takes all.
                 for each in self._fences:
-                    each.finish()
+                    each.cancel() if hold.lost else each.finish()
 
     def check_held(self) -> None:
         if self._hold is not None:
@@ -172,7 +181,7 @@ class S3Store:
         next_ones = range(newest + 1, newest + 1 + FENCES)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             list(pool.map(take, next_ones[:AT_ONCE]))
-        self._fences.append(Fences(take, next_ones[AT_ONCE:], LATER_S))
+        self._fences.append(Fences(job, take, next_ones[AT_ONCE:], LATER_S))
         # One that is being written is complete when its upload is, whatever lies there.
         self._client.abort_uploads(self._key(job))
         self._hold.silent = False
@@ -208,6 +217,9 @@ class S3Store:
         return NothingKept()
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
+        for each in self._fences:
+            if each.job == job:
+                each.cancel()
         try:
             self._client.delete(self._key(job))
         except (StoreAway, StoreRefused):

@@ -206,7 +206,7 @@ class EngineSupervisor:
     """Whether there is something to answer, as far as is known here."""
     scaling: Scaling | None = None
 
-    def heard(self, backlog: Backlog | None) -> None:
+    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None:
         """So much waits; the number of replicas is fixed."""
 
     def mend(self, say: Say = lambda _: None) -> None:

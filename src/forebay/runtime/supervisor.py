@@ -258,7 +258,7 @@ class Supervisor:
     def _looked(self, look: Look) -> None:
         assert self._tidy is not None
         self._state = self._tidy(self._state, look.signs.checkpoint_ms)
-        self._keeper.heard(look.snapshot.backlog)
+        self._keeper.heard(look.snapshot.backlog, runs=look.snapshot.state == "RUNNING")
         if self._printed is not None:
             self._printed.check()
         failed = self._failed_before + look.snapshot.failed_commits

@@ -118,6 +118,10 @@ def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:
     bench.clock.advance(SILENT_S)
     bench.mend()
     assert bench.said == [], "it has not been submitted yet"
+    bench.engine.heard(None, runs=False)
+    bench.clock.advance(2 * SILENT_S)
+    bench.mend()
+    assert bench.said == [], "it waits for slots"
     bench.engine.heard(None)
     bench.clock.advance(SILENT_S - 2.0)
     bench.mend()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 POD_S = 2.0
 ROUND_S = 3.0
 AT_ONCE = 32
+MAX_LINE = 64 << 10
+OWN = PREFIX.encode()
 Told = Sequence["str | DeployError"]
 """For each URL its text, or why there is none."""
 Scrape = Callable[[Sequence[str]], Told]
@@ -75,12 +77,17 @@ async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
         # As it is: what is packed may be of any size once unpacked.
         async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
             answer.raise_for_status()
-            found = bytearray()
+            own: list[bytes] = []
+            size, rest = 0, b""
             async for chunk in answer.aiter_raw():
-                found += chunk
-                if len(found) > MAX_CHARS:
+                size += len(chunk)
+                if size > MAX_CHARS:
                     raise DeployError(f"{url}: more than {MAX_CHARS >> 20} MiB of metrics")
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > MAX_LINE:
+                    raise DeployError(f"{url}: a line of more than {MAX_LINE >> 10} KiB among the metrics")
+                own += [line for line in lines if line.startswith(OWN)]
+            own += [rest] if rest.startswith(OWN) else []
     except httpx2.HTTPError as error:
         raise DeployError(f"{url} tells no metrics: {str(error) or type(error).__name__}") from None
-    own = PREFIX.encode()
-    return b"\n".join(line for line in found.splitlines() if line.startswith(own)).decode("utf-8", "replace")
+    return b"\n".join(own).decode("utf-8", "replace")

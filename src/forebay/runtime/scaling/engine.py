@@ -42,7 +42,7 @@ LOOK_S = 0.5
 COUNTED_S = 30.0
 """What waits in topics counts for so long after it was counted."""
 SILENT_S = 60.0
-"""A job whose subtasks have told nothing for so long since it was submitted cannot reach the folder."""
+"""A job that has run for so long and whose subtasks have told nothing cannot reach the folder."""
 
 
 class ScaledEngine:
@@ -78,7 +78,7 @@ class ScaledEngine:
         self._cost = RecordCost(settings.answer_tokens if asks_each else 0.0)
         self._queued: Tokens | None = None
         self._counted_s = self._looked_s = float("-inf")
-        self._submitted_s: float | None = None
+        self._runs_since_s: float | None = None
         self._told_silence = False
         self._reason = self._failure = ""
         self.scaling = Scaling()
@@ -122,10 +122,10 @@ class ScaledEngine:
         """How many replicas ended that were not told to, or were not healthy in time."""
         return self.replicas.failed
 
-    def heard(self, backlog: Backlog | None) -> None:
-        """The job was looked at, and so much waits in the source's topics."""
-        if self._submitted_s is None:
-            self._submitted_s = self._clock.monotonic_s()
+    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None:
+        """The job was looked at: whether it `runs`, and how much waits in the source's topics."""
+        if runs and self._runs_since_s is None:
+            self._runs_since_s = self._clock.monotonic_s()
         if backlog is None:
             return
         self._queued = self._cost.tokens(backlog)
@@ -181,8 +181,8 @@ class ScaledEngine:
         """Say it once where no subtask has ever told what waits."""
         if self._reports:
             self._told_silence = True
-        elif self._submitted_s is not None and not self._told_silence:
-            silent_s = now_s - self._submitted_s
+        elif self._runs_since_s is not None and not self._told_silence:
+            silent_s = now_s - self._runs_since_s
             if silent_s >= SILENT_S:
                 self._told_silence = True
                 self._say(
