@@ -148,7 +148,8 @@ async def test_a_name_that_gets_a_second_address_keeps_the_list_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there, silent = body(application("fleet", states=("RUNNING",))), b"no JSON"
-    async with ScriptedServe([there, silent]).served() as one, ScriptedServe([body()]).served() as other:
+    empty = body(application("fleet", states=()))
+    async with ScriptedServe([there, silent]).served() as one, ScriptedServe([empty]).served() as other:
         heads = [("http://heads:8265",), (one.address, other.address)]
 
         async def each_address(url: str) -> tuple[str, ...]:

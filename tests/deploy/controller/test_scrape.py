@@ -127,8 +127,9 @@ def test_of_a_long_text_our_own_lines_are_kept_and_of_too_long_a_one_none() -> N
     own = [f'{WANTED}{{host="a"}} 3.0', f"{IN_FLIGHT} 2.0"]
     text = "\n".join(["# HELP x", "flink_jobmanager_Status 1", *own, "jvm 4", ""]).encode()
     assert asyncio.run(told_by(answers(text))) == "\n".join(own)
-    huge = b"x" * (MAX_CHARS + 1)
+    huge = b"x\n" * (MAX_CHARS // 2 + 1)
     assert "more than 16 MiB of metrics" in words(asyncio.run(told_by(answers(huge))))
+    assert "a line of more than 64 KiB" in words(asyncio.run(told_by(answers(b"x" * 70_000))))
 
 
 def test_it_is_read_over_http() -> None:
