@@ -76,7 +76,7 @@ def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[
             continue  # in a default that is derived from a setting with the same mistake
         where, value, model = _walk(spec, item["loc"], data, missing=item["type"] == "missing")
         if item["type"] == "together":
-            together = [(tuple(key.split(".")), text) for key, text in item["ctx"]["problems"]]
+            together = [(_parsed(key), text) for key, text in item["ctx"]["problems"]]
             problems += [(path, path, text) for path, text in together]
         elif item["type"] == "extra_forbidden":
             problems.append((where, where[:-1], _unknown_key(where, model, known_paths(spec, data))))
@@ -84,6 +84,12 @@ def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[
             at = (*where, "type") if item["type"] == "union_tag_invalid" else where
             problems.append((at, where, _text(item, where, value)))
     return problems
+
+
+def _parsed(key: str) -> Where:
+    """The path that is written as `key.path[0].key`."""
+    steps = re.findall(r"\[(\d+)\]|([^.\[]+)", key)
+    return tuple(name or int(at) for at, name in steps)
 
 
 def _walk(

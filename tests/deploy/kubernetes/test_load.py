@@ -9,10 +9,11 @@ import orjson
 import pytest
 from tests.harness.deployments import ENGINE, GATEWAY, JOB, PIPELINE, SCALING, VARIANTS, deployment_of
 
-from forebay.deploy.kubernetes import load_deployment, render
+from forebay.deploy.kubernetes import load_deployment, render, warnings_of
 from forebay.errors import SettingError
 
 SMALL = VARIANTS["smallest"]
+POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,20 @@ SMALL = VARIANTS["smallest"]
             "scaling.max: expected at least one replica for each of the 2 pools, found 1",
         ),
         (
+            {
+                **SMALL,
+                "engine": {**ENGINE, "pools": [{"name": "b", "share": 3}, {"name": "a", "replicas": 2}]},
+                "scaling": {**SCALING, "max": 5},
+            },
+            {},
+            ".yaml:1: engine.pools[1].replicas: expected at most 1, its share of scaling.max (5), found 2",
+        ),
+        (
+            {**SMALL, "inference_pool": {**POOL, "objectives": {"a": 1, "b": 1}}},
+            {},
+            "deploy.yaml:1: inference_pool: expected 'objectives' with priorities that differ",
+        ),
+        (
             {**SMALL, "engine": {**ENGINE, "pools": [{"name": "a", "role": "prefill"}, {"name": "b"}]}},
             {},
             "engine.pools: expected two, one with role: prefill and one with role: decode, found prefill, "
@@ -104,7 +119,7 @@ SMALL = VARIANTS["smallest"]
         (
             {
                 **SMALL,
-                "inference_pool": {"url": "http://gateway", "endpoint_picker": {"name": "picker"}},
+                "inference_pool": POOL,
                 "scaling": {"by": "controller", "image": "registry.example/gateway:1", "max": 4},
             },
             {},
@@ -271,3 +286,29 @@ def test_the_settings_of_a_gateway_are_checked_and_keep_their_keys(tmp_path: Pat
     (tmp_path / "gateway.yaml").write_text("kees: []\n")
     with pytest.raises(SettingError, match=r"gateway\.yaml:1: unknown key 'kees'; did you mean 'keys'"):
         deployment_of({**SMALL, "gateway": gateway})
+
+
+@pytest.mark.parametrize(
+    ("more", "left_out"),
+    [
+        ({}, None),
+        ({"scaling": {"max": 9}}, "scaling"),
+        (
+            {"scaling": {"max": 9}, "routing": "session_affinity", "engine": {"kv_events": "tcp://{host}:1"}},
+            "routing, scaling, engine.kv_events",
+        ),
+    ],
+)
+def test_what_an_inference_pool_leaves_out_is_told_and_nothing_of_it_else(
+    more: dict[str, Any], left_out: str | None
+) -> None:
+    pipeline = {key: value for key, value in PIPELINE.items() if key != "scaling"} | more
+    made = list(warnings_of(deployment_of({**SMALL, "inference_pool": POOL, "scaling": SCALING}, pipeline)))
+    assert len(made) == (left_out is not None)
+    assert all(f"left out of the pipeline file: {left_out};" in text for text in made)
+
+
+def test_limits_that_contradict_each_other_are_told() -> None:
+    pipeline = {**PIPELINE, "scaling": {"max": 9}}
+    (told,) = warnings_of(deployment_of({**SMALL, "scaling": SCALING}, pipeline))
+    assert told.startswith("scaling.max: the pipeline file wants up to 9 replicas")

@@ -150,7 +150,10 @@ def test_a_job_that_watches_endpoints_may_do_so(engine: Any, watches: bool) -> N
 def test_a_job_that_would_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # As where a key is new, and nobody has thought of it here.
     monkeypatch.setattr(pipeline, "WHERE", ("url", "file", "dns", "kubernetes"))
-    with pytest.raises(SettingError, match=r"pipeline\.yaml: engine: expected one of .*, found several"):
+    with pytest.raises(
+        SettingError,
+        match=r"pipeline\.yaml as rendered for the job: engine: expected one of .*, found several",
+    ):
         deployment_of(VARIANTS["smallest"], {**PIPELINE, "engine": {"ray": "http://head:8265/fleet"}})
 
 

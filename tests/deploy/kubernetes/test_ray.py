@@ -57,6 +57,7 @@ def test_the_pipeline_finds_every_head_by_the_name_of_the_fleet() -> None:
     heads = found["Service", "triage-ray"]["spec"]
     cluster = service(variant("ray"))["rayClusterConfig"]
     assert heads["clusterIP"] == "None"
+    assert heads["publishNotReadyAddresses"] is True, "its engines run on while a head misses a probe"
     assert heads["selector"] == cluster["headGroupSpec"]["template"]["metadata"]["labels"]
 
 
@@ -94,6 +95,15 @@ def test_kuberay_gets_what_its_incremental_upgrade_wants() -> None:
         0,
         8,
     )
+
+
+def test_a_step_of_an_upgrade_begins_from_the_most_where_an_autoscaler_says_how_many() -> None:
+    def configured(deployment: Deployment) -> int:
+        (fleet,) = yaml.safe_load(service(deployment)["serveConfigV2"])["applications"]
+        return int(fleet["deployments"][0]["num_replicas"])
+
+    assert configured(variant("ray, scaled")) == 8
+    assert configured(deployment_of({**VARIANTS["ray"], "engine": {**ENGINE, "replicas": 3}})) == 3
 
 
 def test_a_pod_is_ready_without_a_proxy_of_serve() -> None:
@@ -205,6 +215,7 @@ def test_without_scaling_nothing_scales_it() -> None:
             {"engine": {**ENGINE, "pools": [{"name": "a"}]}},
             "engine.pools: expected none with 'ray', where all replicas are of one kind",
         ),
+        ({"scaling": {**SCALED["scaling"], "max": 1001}}, "scaling.max: expected at most 1000 with 'ray'"),
         (
             {"inference_pool": {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}},
             "inference_pool: expected none with 'ray', whose engines have no port in common",
@@ -216,3 +227,10 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], said: st
     with pytest.raises(SettingError) as caught:
         deployment_of({"pipeline": JOB, "engine": ENGINE, "ray": RAY, **settings})
     assert said in str(caught.value)
+
+
+def test_a_mistake_is_said_once() -> None:
+    pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
+    with pytest.raises(SettingError) as caught:
+        deployment_of({"pipeline": JOB, "engine": {**ENGINE, "pools": pools}, "ray": RAY})
+    assert str(caught.value).count("engine.pools") == 1

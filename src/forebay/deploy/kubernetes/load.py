@@ -48,7 +48,7 @@ def load_deployment(
         raise SettingError("\n".join(problems))
     made = Deployment(spec, document, chosen, gateway, gateway_value)
     # What is written into the manifests is what the job and the gateway will read.
-    parse_spec(job_document(made), base=Path(CONFIG_PATH), name=str(pipeline))
+    parse_spec(job_document(made), base=Path(CONFIG_PATH), name=f"{pipeline} as rendered for the job")
     if gateway is not None:
         check_document(GatewaySpec, gateway_document(made), what="gateway", name="gateway.config")
     return made
@@ -165,8 +165,14 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
 
 def warnings_of(deployment: Deployment) -> Iterator[str]:
     """What works, but not as it seems to be meant."""
+    left_out = list(_left_out(deployment))
+    if left_out:
+        yield (
+            f"inference_pool: left out of the pipeline file: {', '.join(left_out)}; behind an inference "
+            f"gateway the pipeline sees no replicas"
+        )
     wanted, allowed = deployment.pipeline.scaling, deployment.settings.scaling
-    if wanted is None or allowed is None:
+    if wanted is None or allowed is None or "scaling" in left_out:
         return
     most = wanted.limits.ceiling
     if most > allowed.max:
@@ -179,6 +185,16 @@ def warnings_of(deployment: Deployment) -> Iterator[str]:
             f"scaling.min: the deployment file keeps at least {allowed.min} replicas, and the pipeline file "
             f"never wants more than {most}: raise its scaling.max or its budget, or lower this"
         )
+
+
+def _left_out(deployment: Deployment) -> Iterator[str]:
+    """Keys of the pipeline file that the job does not get."""
+    written, rendered = deployment.document, job_document(deployment)
+    yield from sorted(written.keys() - rendered.keys())
+    before, after = written.get("engine"), rendered.get("engine")
+    # Where other replicas are makes room for those of the deployment, as it is meant.
+    if isinstance(before, dict) and isinstance(after, dict) and "kv_events" in before.keys() - after.keys():
+        yield "engine.kv_events"
 
 
 def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Iterator[str]:

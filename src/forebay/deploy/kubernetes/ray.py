@@ -75,6 +75,7 @@ def _heads(deployment: Deployment) -> Manifest:
     content = {
         "spec": {
             "clusterIP": "None",
+            "publishNotReadyAddresses": True,
             "selector": deployment.selector(RAY),
             "ports": [{"name": "dashboard", "port": DASHBOARD_PORT, "targetPort": "dashboard"}],
         }
@@ -90,7 +91,10 @@ def _heads(deployment: Deployment) -> Manifest:
         deployment.name(RAY),
         content,
         labels=deployment.labels(RAY),
-        notes={("spec", "clusterIP"): why},
+        notes={
+            ("spec", "clusterIP"): why,
+            ("spec", "publishNotReadyAddresses"): "Engines run on while their head misses a probe.",
+        },
     )
 
 
@@ -172,7 +176,7 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
             "--enable-prompt-tokens-details",
         ),
         args=engine.args,
-        replicas=max(1, engine.replicas),
+        replicas=_submitted(deployment, engine),
         cpu=float(_cpus(engine)),
         gpu=float(_gpus(engine)),
         startup_s=engine.startup_s,
@@ -180,11 +184,18 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
     )
 
 
+def _submitted(deployment: Deployment, engine: EnginePods) -> int:
+    """The replicas that Serve is configured with. With `scaling` they are the most: at each step of an
+    upgrade Serve wants its share of them until the autoscaler says otherwise, and fewer than there are would
+    stop engines at work."""
+    scaling = deployment.settings.scaling
+    return max(1, engine.replicas) if scaling is None else scaling.max
+
+
 def _cluster(
     deployment: Deployment, ray: RaySpec, engine: EnginePods, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    scaling = deployment.settings.scaling
-    most = max(1, engine.replicas) if scaling is None else scaling.max
+    most = _submitted(deployment, engine)
     store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
     head = {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **store},

@@ -9,7 +9,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from forebay.autoscale.base import Limits
+from forebay.autoscale.shares import limits_of_pools
 from forebay.deploy.fields import (
+    MAX_REPLICAS,
     Count,
     Image,
     Label,
@@ -144,7 +147,7 @@ class PoolSpec(Model):
     share: Count = Field(
         1,
         description="Parts of the wanted replicas that it gets, rounded up: of pools with `share: 1` and "
-        "`share: 3`, a quarter and three quarters.",
+        "`share: 3`, a quarter and three quarters. All pools together may so have a few more than wanted.",
     )
     args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Arguments for vLLM behind those of `engine.args`."
@@ -214,7 +217,9 @@ class ScalingSpec(Model):
         None, description="Image of the controller; that of the gateway has all that it needs."
     )
     min: Replicas = Field(
-        1, description="Fewest replicas, of all pools together; 0 needs `keda` or `controller`."
+        1,
+        description="Fewest replicas, of all pools together; from 1 on, each pool has at least one. 0 needs "
+        "`keda` or `controller`.",
     )
     max: Count = Field(description="Most replicas, of all pools together.")
     prometheus: HttpUrl | None = Field(
@@ -259,6 +264,10 @@ class InferencePoolSpec(Model):
         description="Your InferenceObjectives, each with the `priority` of the pipeline's events from which "
         "on they have it: `{urgent: 0, batch: 10}`.",
     )
+
+    def model_post_init(self, context: object, /) -> None:
+        if len(set(self.objectives.values())) < len(self.objectives):
+            raise wrong("expected 'objectives' with priorities that differ")
 
 
 class RaySpec(Model):
@@ -333,7 +342,8 @@ class DeploymentSpec(Model):
             names = [pool.name for pool in engine.pools]
             if len(set(names)) < len(names):
                 yield "engine.pools", "expected names that differ"
-            yield from self._problems_of_roles(engine)
+            if self.ray is None:
+                yield from self._problems_of_roles(engine)
         if scaling is not None:
             yield from self._problems_of_scaling(scaling)
         if scaling is not None and self.inference_pool is not None and scaling.by != "keda":
@@ -363,23 +373,23 @@ class DeploymentSpec(Model):
                 "scaling.by",
                 f"expected controller with 'ray', where Serve starts the replicas, found {self.scaling.by}",
             )
+        if self.scaling is not None and self.scaling.max > MAX_REPLICAS:
+            yield "scaling.max", f"expected at most {MAX_REPLICAS} with 'ray', found {self.scaling.max}"
 
     def _problems_of_roles(self, engine: EnginePods) -> Iterator[tuple[str, str]]:
         roles = [pool.role or "none" for pool in engine.pools]
         if set(roles) <= {"none"}:
             return
-        if sorted(roles) != ["decode", "prefill"]:
-            yield (
-                "engine.pools",
-                f"expected two, one with role: prefill and one with role: decode, found {', '.join(roles)}",
-            )
         if self.inference_pool is not None:
             yield (
                 "engine.pools",
                 "expected no role with 'inference_pool', whose picker sends to one replica only",
             )
-        if self.ray is not None:
-            yield "engine.pools", "expected no role with 'ray', where all replicas are of one kind"
+        elif sorted(roles) != ["decode", "prefill"]:
+            yield (
+                "engine.pools",
+                f"expected two, one with role: prefill and one with role: decode, found {', '.join(roles)}",
+            )
 
     def _problems_of_scaling(self, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
         if scaling.min > scaling.max:
@@ -396,17 +406,27 @@ class DeploymentSpec(Model):
                 "scaling.min",
                 "expected at least 1 with scaling.by hpa, found 0; KEDA and controller go to 0",
             )
-        engine = self.engine
-        if engine is not None:
-            pools = engine.pools or (engine,)
-            begin = sum(pool.replicas for pool in pools)
-            if begin > scaling.max:
+        if self.engine is not None:
+            yield from _problems_of_replicas(self.engine, scaling)
+
+
+def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
+    """Where there would be more replicas to begin with than there may be."""
+    pools = engine.pools or (engine,)
+    begin = sum(pool.replicas for pool in pools)
+    if len(pools) > scaling.max:
+        yield (
+            "scaling.max",
+            f"expected at least one replica for each of the {len(pools)} pools, found {scaling.max}",
+        )
+    if begin > scaling.max:
+        yield "scaling.max", f"expected at least the {begin} replicas to begin with, found {scaling.max}"
+    elif 0 < len(engine.pools) <= scaling.max:
+        bounds = limits_of_pools(Limits(0, scaling.max), [pool.share for pool in engine.pools])
+        for i, (pool, limits) in enumerate(zip(engine.pools, bounds, strict=True)):
+            if pool.replicas > limits.most:
                 yield (
-                    "scaling.max",
-                    f"expected at least the {begin} replicas to begin with, found {scaling.max}",
-                )
-            if len(pools) > scaling.max:
-                yield (
-                    "scaling.max",
-                    f"expected at least one replica for each of the {len(pools)} pools, found {scaling.max}",
+                    f"engine.pools[{i}].replicas",
+                    f"expected at most {limits.most}, its share of scaling.max ({scaling.max}), found "
+                    f"{pool.replicas}",
                 )
