@@ -211,6 +211,24 @@ def test_a_run_that_ends_keeps_what_it_has_learned(tmp_path: Path) -> None:
     assert parts(bench)["record cost"] == {"prompt": 30.0, "output": 4.0}
 
 
+def test_what_could_not_be_written_is_written_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    bench = Bench(tmp_path)
+    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(learned, "write_atomic", full)
+        bench.clock.advance(KEEP_S)
+        bench.mend()
+    assert not (bench.folder / LEARNED).exists()
+    # Nothing more was learned.
+    bench.engine.close()
+    assert parts(bench)["record cost"] == {"prompt": 30.0, "output": 4.0}
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

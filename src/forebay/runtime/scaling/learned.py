@@ -66,6 +66,7 @@ class LearnedFile:
         self._path = folder / LEARNED
         self._memory = memory
         self._saved_s = now_s
+        self._unwritten: bytes | None = None
         self.problems = self._recall()
 
     def save_if_due(self, now_s: float, at_ms: int) -> None:
@@ -75,10 +76,12 @@ class LearnedFile:
             self.save(at_ms)
 
     def save(self, at_ms: int) -> None:
-        """Replace the file. Raises `OSError` where that cannot be written."""
-        data = self._memory.save(at_ms)
-        if data is not None:
-            write_atomic(self._path, data)
+        """Replace the file, where something was learned since it was last written. Raises `OSError` where
+        that cannot be written; the next call tries it again."""
+        self._unwritten = self._memory.save(at_ms) or self._unwritten
+        if self._unwritten is not None:
+            write_atomic(self._path, self._unwritten)
+            self._unwritten = None
 
     def _recall(self) -> list[str]:
         if not self._path.exists():
