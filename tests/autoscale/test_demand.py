@@ -230,6 +230,39 @@ def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
     assert came(5.0) == Tokens(5, 50, 25)
 
 
+def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
+    """Of the records that are drained, one in ten leads to a call."""
+    queued, called = Tokens(100_000, 100_000, 100_000), 0
+    reports, wall = {"a": report()}, Wall()
+    stream = StreamDemand(lambda: reports, wall, slo_s=60.0, queued=lambda: queued)
+
+    def came(second: int, calls: int) -> float:
+        nonlocal called, reports
+        called += calls
+        wall.now_ms = NOW_MS + second * 1000
+        reports = {"a": report(wall.now_ms, arrived=called)}
+        return dict(stream.take(float(second)).arrived)["default"].requests
+
+    came(0, 0)
+    for second in range(5, 505, 5):
+        queued = Tokens(*[100_000 - 200 * second] * 3)
+        assert came(second, 100) == 0
+    queued = Tokens()
+    later = [came(second, 3) for second in range(505, 605, 5)]
+    # For a minute they may be those that have left.
+    assert later == [0] * 12 + [3] * 8
+
+
+def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was() -> None:
+    queued, reports = Tokens(10, 10, 10), {"a": report()}
+    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+    stream.take(0.0)
+    queued = Tokens()
+    assert dict(stream.take(1.0).arrived)["default"] == Tokens()
+    reports = {"a": report(arrived=10)}
+    assert dict(stream.take(1.0 + 3 * GONE_S).arrived)["default"] == Tokens()
+
+
 def test_what_waits_in_a_topic_and_turns_out_to_cost_more_has_not_come_again() -> None:
     queued = Tokens(100, 0, 6400)
     stream = StreamDemand(lambda: {"a": report()}, Wall(), slo_s=60.0, queued=lambda: queued)

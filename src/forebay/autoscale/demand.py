@@ -71,7 +71,8 @@ class StreamDemand:
     is known): they count as due when the SLO is over, as nobody knows how long they have waited. Those that
     wait at first came before, and do not arrive at this time of day. What leaves the queue arrives in a
     subtask, and is heard of from both at different moments: what has left and not arrived yet is taken off
-    what arrives later.
+    what arrives within `GONE_S`, or until the next look. What has not arrived by then never will, as records
+    that lead to no call.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class StreamDemand:
         self._before_s: float | None = None
         self._before: tuple[bool, int] = (False, 0)
         self._queued_before: Tokens | None = None
-        self._came = Tokens()
+        self._left: list[tuple[float, Tokens]] = []
         self._heard_ms: int | None = None
 
     def take(self, now_s: float) -> Demand:
@@ -105,7 +106,7 @@ class StreamDemand:
         silent = len(every) - len(fresh)
         if fresh:
             self._heard_ms = max(one.at_ms for one in fresh.values())
-        self._came += _growth(self._arrived, {name: one.arrived for name, one in every.items()})
+        came = _growth(self._arrived, {name: one.arrived for name, one in every.items()})
         done = _growth(self._done, {name: one.done for name, one in every.items()})
         backlog = [
             Backlog((part.due_ms - now_ms) / 1000, part.tokens)
@@ -117,10 +118,9 @@ class StreamDemand:
             if queued.requests > 0:
                 backlog.append(Backlog(self._slo_s, queued))
             if self._queued_before is not None:
-                self._came += _change(self._queued_before, queued)
+                came += _change(self._queued_before, queued)
             self._queued_before = queued
-        arrived = _positive(self._came)
-        self._came += arrived.times(-1)
+        arrived = self._settle(came, now_s)
         if fresh and not silent:
             self._learn(now_s, done, waits=bool(backlog))
         else:
@@ -137,6 +137,17 @@ class StreamDemand:
             wall_s=now_ms / 1000,
             silent=silent,
         )
+
+    def _settle(self, came: Tokens, now_s: float) -> Tokens:
+        """What has arrived, less what had left the queue before and has not been taken off yet."""
+        arrived, left = _positive(came), []
+        for at_s, gone in [*self._left, (now_s, _positive(came.times(-1)))]:
+            rest = _positive(gone + arrived.times(-1))
+            arrived = _positive(arrived + gone.times(-1))
+            if rest != Tokens() and now_s - at_s < GONE_S:
+                left.append((at_s, rest))
+        self._left = left
+        return arrived
 
     def _learn(self, now_s: float, done: Tokens, *, waits: bool) -> None:
         ready = self._ready()
