@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.autoscale.base import Backlog, Limits, ReplicaSpeed, Timings, Tokens
 from forebay.autoscale.loop import Demand, ReplicaCounts, ScalingLoop, ScalingStep
+from forebay.autoscale.memory import Memory, memory_of
 from forebay.autoscale.published import PATIENCE, PublishedReplicas
 from forebay.autoscale.settings import ScalingSettings
 
@@ -113,6 +116,36 @@ def test_boots_of_ten_times_the_time_are_learned_step_by_step() -> None:
     assert (learned[0], learned[-1]) == (PATIENCE * BOOT_S, 10 * BOOT_S)
 
 
+def test_boots_that_are_remembered_are_awaited_and_not_unlearned() -> None:
+    """A restart begins with the assumed boot, which is a sixth of what boots have taken."""
+    settings = ScalingSettings(Limits(0, 8), timings=Timings(boot_s=BOOT_S, interval_s=STEP_S))
+
+    def made(platform: Platform) -> tuple[Memory, ScalingLoop]:
+        owner = PublishedReplicas(platform.ready, platform.publish, BOOT_S)
+        scaler, speed = settings.scaler()
+        memory = memory_of(settings, "m", {"replicas": owner}, scaler.policy, speed)
+        return memory, ScalingLoop(scaler, owner, Work(), STEP_S)
+
+    def booted_s(platform: Platform, loop: ScalingLoop, until_s: float) -> list[float]:
+        found: list[float] = []
+        while platform.now_s < until_s:
+            step = loop.tick(platform.now_s)
+            assert step is not None
+            found += step.signals.booted_s
+            platform.now_s += STEP_S
+        return found
+
+    platform = Platform(room=8, boot_s=6 * BOOT_S)
+    before, loop = made(platform)
+    booted_s(platform, loop, 3000.0)
+    data = before.save(1)
+    assert data is not None
+    again = Platform(room=8, boot_s=6 * BOOT_S)
+    after, loop = made(again)
+    assert after.recall(data) == []
+    assert set(booted_s(again, loop, 3000.0)) == {6 * BOOT_S}
+
+
 @given(
     rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.floats(0, 500)), max_size=60),
     boot_s=st.floats(0, 600),
@@ -134,3 +167,11 @@ def test_no_more_are_awaited_than_are_missing_and_none_for_long(
         missing = max(wanted - there, 0)
         now_s += gap_s
     assert isinstance(owner.counts(now_s), ReplicaCounts)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"boot_s": -1.0}, {"boot_s": math.inf}, {"boot_s": "x"}])
+def test_what_is_no_boot_is_not_remembered(wrong: dict[str, object]) -> None:
+    owner = PublishedReplicas(lambda: 0, lambda wanted: None, BOOT_S)
+    with pytest.raises(ValueError, match="boot_s"):
+        owner.recall(wrong)
+    assert owner.remembers() == {"boot_s": BOOT_S}

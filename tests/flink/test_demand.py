@@ -211,7 +211,7 @@ def test_a_wanted_number_that_changes_alone_is_told() -> None:
 async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
     folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lengths of answers; and where it decides itself, what the policy has learned, and the speed."""
+    """The lengths of answers; and where it decides itself, what is learned of load, speed and boots."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     monkeypatch.setattr(demand, "KEEP_S", 0.01)
     link = ScalingLink(SETTINGS, str(tmp_path) if folder else None)
@@ -239,7 +239,7 @@ async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
 
     first, _ = await subtask(None, answers=3)
     assert first.learned.newest is not None
-    parts = {"lengths"} if folder else {"lengths", "speed", "policy deadline"}
+    parts = {"lengths"} if folder else {"lengths", "speed", "policy deadline", "replicas"}
     assert set(orjson.loads(first.learned.newest)["parts"]) == parts
     _, expected = await subtask(first.learned.newest, answers=0)
     # As `Cached` answers.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from forebay.autoscale.loop import ReplicaCounts
 
@@ -14,13 +18,25 @@ LEARNED = 0.5
 """What a boot counts for beside those before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class BootMemory:
+    """What outlives a restart: how long boots took."""
+
+    boot_s: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+
+
+_MEMORY: TypeAdapter[BootMemory] = TypeAdapter(BootMemory)
+
+
 class PublishedReplicas:
     """A `ReplicaOwner` that tells `publish` the wanted number and sees only how many replicas are `ready`.
 
     Those that are wanted and not there count as starting, each from the decision that asked for it: whoever
     scales acts on what is published. One that has not come after several times the known boot, at first
     `boot_s`, does not count until it is there: the platform may have no room for it. If it comes after all,
-    its boot counts as so long, for nobody knows when it was started. `ready` is what the router may send to.
+    its boot counts as so long, for nobody knows when it was started. What is known of boots is
+    remembered, as it is by a policy: a boot that counts as so long would otherwise lower what that one knows.
+    `ready` is what the router may send to.
     """
 
     def __init__(self, ready: Callable[[], int], publish: Callable[[int], None], boot_s: float) -> None:
@@ -29,6 +45,14 @@ class PublishedReplicas:
         self._boot_s = boot_s
         self._asked_s: list[float] = []
         self._was_ready: int | None = None
+
+    def remembers(self) -> Mapping[str, object]:
+        """What outlives a restart."""
+        return asdict(BootMemory(self._boot_s))
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        self._boot_s = _MEMORY.validate_python(memory).boot_s
 
     def counts(self, now_s: float) -> ReplicaCounts:
         ready = self._ready()

@@ -160,8 +160,8 @@ class MeteredHandler:
 def _memory(link: ScalingLink, model: str, lengths: AnswerLengths, loop: ScalingLoop | None) -> Memory:
     if loop is None:
         return Memory(holds_for(link.settings, model), {"lengths": lengths})
-    scaler = loop.scaler
-    return memory_of(link.settings, model, {"lengths": lengths}, scaler.policy, scaler.speed)
+    scaler, parts = loop.scaler, {"lengths": lengths, "replicas": loop.owner}
+    return memory_of(link.settings, model, parts, scaler.policy, scaler.speed)
 
 
 def _replace(path: Path, data: bytes) -> None:
