@@ -63,6 +63,15 @@ def birth_s(pid: int) -> float | None:
         return None
 
 
+def pid_namespace() -> int:
+    """The number of the PID namespace of this process: a pid says nothing in another one. 0 where a system
+    has only one."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
 def is_same(pid: int, born_s: float) -> bool:
     """Whether `pid` still is the process that was born then."""
     now = birth_s(pid)

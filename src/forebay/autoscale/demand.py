@@ -34,15 +34,16 @@ def encode_demand(report: DemandReport) -> bytes:
     return orjson.dumps(report)
 
 
-def report_name(pid: int, mark: str) -> str:
-    """What the file of a subtask in this process is called; `mark` is its own."""
-    return f"{pid}-{mark}{SUFFIX}"
+def report_name(namespace: int, pid: int, mark: str) -> str:
+    """What the file of a subtask in this process of this PID namespace is called; `mark` is its own."""
+    return f"{namespace}-{pid}-{mark}{SUFFIX}"
 
 
-def process_of(name: str) -> int | None:
-    """The process in the name of a report's file; None where there is none."""
-    pid = name.partition("-")[0]
-    return int(pid) if pid.isascii() and pid.isdigit() else None
+def process_of(name: str, namespace: int) -> int | None:
+    """The process in the name of a report's file; None where there is none, or one of another PID namespace,
+    as of a container: its number says nothing here."""
+    of, pid, *_ = [*name.split("-"), ""]
+    return int(pid) if of == str(namespace) and pid.isascii() and pid.isdigit() else None
 
 
 def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandReport]:

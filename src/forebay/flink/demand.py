@@ -23,6 +23,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
+from forebay.processes import pid_namespace
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.outputs import ProgramRequest
 
@@ -80,7 +81,7 @@ class MeteredHandler:
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
         self._memory = _memory(link, model, self._meter.lengths, self._loop)
         self._kept_s = clock.monotonic_s()
-        name = report_name(os.getpid(), secrets.token_hex(4))
+        name = report_name(pid_namespace(), os.getpid(), secrets.token_hex(4))
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
         client.watch()
