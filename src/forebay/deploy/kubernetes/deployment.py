@@ -11,7 +11,8 @@ from forebay.autoscale.shares import WHOLE, Share, limits_of_pools, shares
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
-from forebay.deploy.kubernetes.settings import DeploymentSpec, EnginePods, PoolSpec
+from forebay.deploy.kubernetes.pod_settings import EnginePods, PoolSpec
+from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"

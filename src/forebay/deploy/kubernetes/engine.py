@@ -8,6 +8,7 @@ from typing import Any
 
 from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
     Volume,
@@ -24,7 +25,6 @@ from forebay.deploy.kubernetes.pods import (
     spread,
     with_volumes,
 )
-from forebay.deploy.kubernetes.settings import EnginePods
 from forebay.engine.launch.spec import API_KEY
 
 CACHE = "/cache"

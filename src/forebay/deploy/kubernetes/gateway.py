@@ -8,6 +8,7 @@ from typing import Any
 from forebay.config.plan import to_yaml as document_yaml
 from forebay.deploy.kubernetes.deployment import GATEWAY, GATEWAY_PORT, METRICS_PORT, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.pod_settings import GatewayPods
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
     config_files,
@@ -24,7 +25,6 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, role
-from forebay.deploy.kubernetes.settings import GatewayPods
 
 FILE = "gateway.yaml"
 NOTICE_S = 10.0

@@ -13,8 +13,9 @@ from forebay.connectors.stdout import StdoutSink
 from forebay.deploy.kubernetes.deployment import Deployment
 from forebay.deploy.kubernetes.gateway import gateway_document
 from forebay.deploy.kubernetes.pipeline import job_document
+from forebay.deploy.kubernetes.pod_settings import PodSpec
 from forebay.deploy.kubernetes.pods import CONFIG_PATH
-from forebay.deploy.kubernetes.settings import DeploymentSpec, PodSpec
+from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.documents.fields import secret_variables
 from forebay.errors import SettingError

@@ -19,8 +19,9 @@ from forebay.deploy.kubernetes.deployment import (
     Deployment,
 )
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.ray import ray_fleet
-from forebay.deploy.kubernetes.settings import EnginePods, RaySpec
+from forebay.deploy.kubernetes.settings import RaySpec
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FLINK_REST_PORT = 8081

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forebay.deploy.kubernetes.settings import PodSpec
+from forebay.deploy.kubernetes.pod_settings import PodSpec
 
 USER = 9999
 """Flink's own user in its image; the other images run as anybody."""

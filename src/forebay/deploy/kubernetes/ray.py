@@ -13,6 +13,7 @@ from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, De
 from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pipeline import quantity
+from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
     Volume,
     config_hash,
@@ -25,7 +26,7 @@ from forebay.deploy.kubernetes.pods import (
     spread,
     with_volumes,
 )
-from forebay.deploy.kubernetes.settings import EnginePods, RaySpec
+from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.deploy.ray.config import whole_config
 from forebay.deploy.ray.settings import RayFleetSpec
 
