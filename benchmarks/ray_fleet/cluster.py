@@ -139,10 +139,12 @@ class RayCluster:
         process = self._process
         if process is not None:
             # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
-            found = psutil.Process(process.pid)
-            for each in [*found.children(recursive=True), found]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+            # It may have ended by itself, which is told elsewhere.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found = psutil.Process(process.pid)
+                for each in [*found.children(recursive=True), found]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
             process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
