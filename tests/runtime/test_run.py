@@ -141,7 +141,7 @@ class Scaled(ScaledEngine):
     def failed(self) -> int:
         return self._failed
 
-    def heard(self, backlog: Backlog | None) -> None: ...
+    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None: ...
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
         if self._left:
