@@ -354,7 +354,7 @@ def await_archive(process: PipelineProcess) -> None:
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
     # To list a store's objects takes the processor's time from what is measured.
-    pause_s = STORE_LOOK_S if getattr(process, "environment", None) else LOOK_S
+    pause_s = STORE_LOOK_S if process.environment else LOOK_S
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         yield

@@ -98,6 +98,7 @@ class Warming:
 
     def __init__(self, home: Path, ends: bool) -> None:
         self.home = home
+        self.environment: dict[str, str] = {}
         self._ends = ends
         self.looks = 0
 

@@ -330,7 +330,8 @@ async def test_a_call_can_be_sent_to_a_cluster() -> None:
 async def test_two_pools_tell_what_was_handed_over_and_how_many_decode() -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.0))
     async with FakeReplica(script) as prefills, FakeReplica(script) as decodes:
-        engine = engine_factory(FleetConfig(FixedReplicas((decodes.url,)), model="m"), [prefills.url])()
+        fleet = FleetConfig(FixedReplicas((decodes.url,)), model="m")
+        engine = engine_factory(fleet, FixedReplicas((prefills.url,)))()
         counts = InferenceCounters()
         found = await answer(item(), call(engine), counts)
         assert isinstance(found, Result)
@@ -341,7 +342,7 @@ async def test_a_fleet_tells_how_many_may_get_requests() -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.0))
     async with FakeReplica(script) as prefills, FakeReplica(script) as one, FakeReplica(script) as other:
         fleet = FleetConfig(FixedReplicas((one.url, other.url)), model="m")
-        for factory in (engine_factory(fleet), engine_factory(fleet, [prefills.url])):
+        for factory in (engine_factory(fleet), engine_factory(fleet, FixedReplicas((prefills.url,)))):
             counts, told = InferenceCounters(), asyncio.Event()
             counts.replicas.tell = told.set
             handler = RequestHandler(call(factory()), counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forebay.deploy.kubernetes.deployment import PIPELINE, Deployment
@@ -52,18 +52,16 @@ def _rules(deployment: Deployment) -> list[Rule]:
     ]
 
 
-def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
-    chosen = deployment.selector(AUTOSCALER)
-    pods = ",".join(f"{key}={value}" for key, value in deployment.selector(PIPELINE).items())
-    volumes, mounts = with_volumes([scratch("tmp", "/tmp", "64Mi")])
-    container: dict[str, Any] = {
+def autoscaler_container(
+    scaling: ScalingSpec, words: Sequence[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The container that runs `forebay autoscale` with these words, and with what `scaling` says."""
+    return {
         "name": AUTOSCALER,
         "image": scaling.image,
         "args": [
             "autoscale",
-            "kubernetes",
-            *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
-            f"--pods={pods}",
+            *words,
             f"--min={scaling.min}",
             f"--max={scaling.max}",
             f"--requests-per-replica={scaling.requests_per_replica}",
@@ -75,6 +73,21 @@ def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
         "securityContext": container_security(),
         "volumeMounts": mounts,
     }
+
+
+def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
+    chosen = deployment.selector(AUTOSCALER)
+    pods = ",".join(f"{key}={value}" for key, value in deployment.selector(PIPELINE).items())
+    volumes, mounts = with_volumes([scratch("tmp", "/tmp", "64Mi")])
+    container = autoscaler_container(
+        scaling,
+        (
+            "kubernetes",
+            *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
+            f"--pods={pods}",
+        ),
+        mounts,
+    )
     content = {
         "spec": {
             "replicas": 1,

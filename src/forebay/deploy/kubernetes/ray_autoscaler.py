@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from forebay.config.plan import to_yaml
-from forebay.deploy.kubernetes.autoscaler import AUTOSCALER, INTERVAL_S
+from forebay.deploy.kubernetes.autoscaler import AUTOSCALER, autoscaler_container
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
     config_files,
     config_hash,
-    container_security,
     pod_security,
     scratch,
     with_volumes,
@@ -66,25 +64,8 @@ def _files(deployment: Deployment) -> dict[str, str]:
 def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
     name, chosen = deployment.name(AUTOSCALER), deployment.selector(AUTOSCALER)
     volumes, mounts = with_volumes([config_files(name), scratch("tmp", "/tmp", "64Mi")])
-    container: dict[str, Any] = {
-        "name": AUTOSCALER,
-        "image": scaling.image,
-        "args": [
-            "autoscale",
-            "ray",
-            f"{CONFIG_PATH}/{FILE}",
-            f"--metrics=http://{name}:{FLINK_METRICS_PORT}/metrics",
-            f"--min={scaling.min}",
-            f"--max={scaling.max}",
-            f"--requests-per-replica={scaling.requests_per_replica}",
-            f"--settle-s={scaling.settle_s}",
-            f"--interval-s={INTERVAL_S}",
-        ],
-        "env": [{"name": "HOME", "value": "/tmp"}],
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
-    }
+    metrics = f"--metrics=http://{name}:{FLINK_METRICS_PORT}/metrics"
+    container = autoscaler_container(scaling, ("ray", f"{CONFIG_PATH}/{FILE}", metrics), mounts)
     pod = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
