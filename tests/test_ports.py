@@ -10,7 +10,7 @@ import pytest
 
 from forebay import ports
 from forebay.errors import LaunchError
-from forebay.ports import PORTS, free_port, free_ports
+from forebay.ports import PORTS, free_port, free_ports, is_this_machine
 
 
 def test_a_server_can_take_each() -> None:
@@ -40,3 +40,19 @@ def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ports, "PORTS", range(second, second + 1))
     assert free_port() == second
     assert first in PORTS
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("192.0.2.1", False),
+        ("no.such.invalid", False),
+    ],
+)
+def test_what_is_on_this_machine(host: str, here: bool) -> None:
+    if host == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    assert is_this_machine(host) is here

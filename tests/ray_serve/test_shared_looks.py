@@ -11,7 +11,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.errors import DeployError
 from forebay.ray_serve.instance import ServeInstance
-from forebay.ray_serve.shared_looks import SharedLooks
+from forebay.ray_serve.shared_looks import FORGET_S, SharedLooks
 
 
 class Cluster:
@@ -120,3 +120,18 @@ async def test_a_look_that_never_ends_is_not_waited_for() -> None:
     cluster.may_answer.set()
     assert (await looks.instance("a", 0.5)).settings["number"] == 2
     await stuck
+
+
+async def test_clusters_that_nobody_asks_any_more_are_forgotten() -> None:
+    cluster, clock = Cluster(), ManualClock()
+    cluster.may_answer.set()
+    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    for address in "abc":
+        await looks.instance(address, 2 * FORGET_S)
+    clock.advance(FORGET_S + 1)
+    assert (await looks.instance("a", 2 * FORGET_S)).settings["number"] == 1, (
+        "there is nothing to look at anew"
+    )
+    await looks.instance("d", 1.0)
+    await looks.instance("b", 2 * FORGET_S)
+    assert cluster.asked == Counter({"b": 2, "a": 1, "c": 1, "d": 1})

@@ -64,6 +64,8 @@ class SharedLooks:
                 del self._looks[address]
 
     async def _wait(self, look: _Look, now_s: float) -> Answer:
+        if look.answer.done():
+            return look.answer.result()
         left_s = max(0.0, look.begun_s + self._limit_s - now_s)
         try:
             # Shielded: others wait for the same.
