@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from forebay.errors import SettingError
 
 MOST_REPLICAS = 10_000
+Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""A number of seconds, tokens or replicas in what is remembered: nothing else is read back."""
 HOUR_S = 3600.0
 
 

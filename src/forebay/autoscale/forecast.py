@@ -19,6 +19,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from forebay.autoscale.base import Amount
+
 DAY_S = 86_400.0
 DAYS = 7
 SLOT_S = 300.0
@@ -107,19 +109,16 @@ class Arrivals:
         return found, jumped
 
 
-Rate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
-
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
     """Mean rates by the time of day and of the week, in slots of five minutes; None where nothing is known.
     `work_s` came in `span_s` of the slot that had not ended."""
 
-    days: Annotated[tuple[Rate | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
-    weeks: Annotated[tuple[Rate | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
+    days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
+    weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
     slot: int | None
-    work_s: Rate
-    span_s: Rate
+    work_s: Amount
+    span_s: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class ForecastMemory:
     wrong.
     """
 
-    errors: Annotated[tuple[Rate, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
+    errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
     season: SeasonMemory
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from forebay.autoscale.base import ReplicaSpeed, Tokens
+from forebay.autoscale.base import Amount, ReplicaSpeed, Tokens
 
 ENOUGH_S = 20.0
 """Seconds of replicas' time after which what was seen is believed."""
@@ -18,15 +17,12 @@ MOST = 1000.0
 """A replica is at most so many times faster or slower than assumed."""
 
 
-Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
-
 @dataclass(frozen=True, slots=True)
 class SpeedMemory:
     """Replicas' time that counts, and the work done in it, as long as it was assumed to take."""
 
-    spent_s: Seconds
-    work_s: Seconds
+    spent_s: Amount
+    work_s: Amount
 
 
 _MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from forebay.autoscale.base import Tokens
+from forebay.autoscale.base import Amount, Tokens
 from forebay.autoscale.memory import KEEP_S, Memory
 from forebay.errors import SettingError
 from forebay.files import MAX_STATE_BYTES, read_bytes, write_atomic
 from forebay.runtime.snapshot import Backlog
 
 LEARNED = "learned.json"
-Each = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class CostMemory:
     """Tokens of a record that waits, as last estimated."""
 
-    prompt: Each
-    output: Each
+    prompt: Amount
+    output: Amount
 
 
 _MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
