@@ -17,7 +17,7 @@ from forebay.errors import SettingError
 
 MOST_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-"""A number of seconds, tokens or replicas in what is remembered: nothing else is read back."""
+"""A number in what a part remembers: one that is read back is held to this."""
 HOUR_S = 3600.0
 
 
