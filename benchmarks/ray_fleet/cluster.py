@@ -65,7 +65,7 @@ class RayCluster:
             "model": "small",
             "command": [*module, "--host", "{host}", "--port", "{port}"],
             "cpu": 0.1,
-            "startup_s": 60,
+            "startup_s": 180,
             "drain_s": 20,
             "health_period_s": 1,
         }

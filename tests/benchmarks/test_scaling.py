@@ -15,6 +15,7 @@ from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_sca
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch import LocalPlaces, Registry, Replicas
 from forebay.engine.launch.spec import Launch
+from forebay.ports import free_port
 from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.scaling.record import scaling_folder
 from forebay.settings import Settings
@@ -70,7 +71,7 @@ def test_a_burst_on_scripted_replicas_is_answered_and_leaves_none(tmp_path: Path
             )
             folder = scaling_folder(settings, spec.name, str(spec.checkpoint.dir))
             places = LocalPlaces(replicas, ((),) * 2)
-            yield ScaledEngine(places, quick, folder, name="scaling", model="fake", port_base=18400)
+            yield ScaledEngine(places, quick, folder, name="scaling", model="fake", port_base=free_port())
 
     work = tmp_path / "work"
     work.mkdir()

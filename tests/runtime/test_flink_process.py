@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from forebay.config import parse_spec
+from forebay.ports import free_port
 from forebay.processes import alive, wait_gone
 from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
@@ -344,7 +345,7 @@ def test_nothing_outlives_a_run_in_whatever_order_it_is_killed(
     """Some are killed, the run itself among them, and some others can do nothing themselves any more."""
     killed = killed[: data.draw(st.integers(killed.index("run") + 1, len(killed)))]
     mark, folder = uuid.uuid4().hex, tmp_path_factory.mktemp("tree")
-    command = [sys.executable, "-c", TREE, str(folder), str(18300 + os.getpid() % 100 * 10)]
+    command = [sys.executable, "-c", TREE, str(folder), str(free_port())]
     environment = {**os.environ, MARK: mark}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

@@ -12,6 +12,7 @@ import pytest
 from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.errors import PipelineFailed, SettingError
+from forebay.ports import free_port
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -59,7 +60,7 @@ def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any
     said: set[str] = set()
     killed_at: list[int] = []
     with Replicas(Registry(pipelines.folder / "replicas.json"), fake_replica, model="fake") as replicas:
-        replicas.start([()], port_base=18100)
+        replicas.start([()], port_base=free_port())
 
         def watch(now: Snapshot) -> None:
             said.add(now.engine_failure)

@@ -18,6 +18,7 @@ from forebay.autoscale.settings import ScalingSettings
 from forebay.autoscale.speed import LearnedSpeed
 from forebay.engine.launch import LocalPlaces, Registry, Replicas
 from forebay.engine.launch.spec import Launch
+from forebay.ports import free_port
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.scaling.record import COURSE, read_course, running_statuses
@@ -76,7 +77,7 @@ def engine_of(
     with Replicas(registry, launch, model="fake", grace_s=grace_s) as replicas:
         places = LocalPlaces(replicas, ((),) * most)
         scaling = folder / "home" / "run" / "scaling" / "p"
-        engine = ScaledEngine(places, settings, scaling, name="p", model="fake", port_base=18300)
+        engine = ScaledEngine(places, settings, scaling, name="p", model="fake", port_base=free_port())
         yield engine
         engine.close()
     assert registry.read() == []
