@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.autoscale.base import Backlog, ReplicaSpeed, Tokens
+from forebay.autoscale.base import Backlog, ReplicaSpeed, ServiceClass, Tokens
 from forebay.autoscale.demand import (
     FRESH_S,
     GONE_S,
@@ -26,12 +26,13 @@ from forebay.autoscale.published import PublishedReplicas
 from forebay.autoscale.speed import LearnedSpeed
 
 NOW_MS = 1_700_000_000_000
+USUAL, ALARM, ARCHIVE = ServiceClass(slo_s=60.0), ServiceClass("alarm", 5.0), ServiceClass("archive", 3600.0)
 
 
 def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
-    meter = DemandMeter(slo_s=60.0, answer_tokens=100.0)
+    meter = DemandMeter(answer_tokens=100.0)
     for number in range(10):
-        meter.accept(number, 400, NOW_MS + number * 1000)
+        meter.accept(number, 400, NOW_MS + number * 1000, USUAL)
     found = meter.report(NOW_MS + 10_000, running=4)
     assert found.running == 4
     assert sum(part.tokens.requests for part in found.waiting) == 6
@@ -49,22 +50,40 @@ def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
 
 
 def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
-    meter = DemandMeter(60.0, 10.0)
-    meter.accept(1, 40, NOW_MS - 3_600_000, again=True)
-    meter.accept(2, 40, NOW_MS)
+    meter = DemandMeter(10.0)
+    meter.accept(1, 40, NOW_MS - 3_600_000, USUAL, again=True)
+    meter.accept(2, 40, NOW_MS, USUAL)
     found = meter.report(NOW_MS, running=0)
     assert found.arrived.requests == 1
     assert [part.tokens.requests for part in found.waiting] == [1, 1]
     assert found.waiting[0].due_ms < NOW_MS < found.waiting[1].due_ms
 
 
+def test_what_waits_is_due_by_its_class_and_the_first_due_are_at_replicas() -> None:
+    meter = DemandMeter(10.0)
+    for number, service in enumerate((ARCHIVE, USUAL, ALARM, ARCHIVE)):
+        meter.accept(number, 40, NOW_MS, service)
+    found = meter.report(NOW_MS, running=1)
+    assert found.by_class == {
+        "default": Tokens(1, 10, 10),
+        "alarm": Tokens(1, 10, 10),
+        "archive": Tokens(2, 20, 20),
+    }
+    due_s = [((part.due_ms - NOW_MS) / 1000, part.tokens.requests) for part in found.waiting]
+    # The alarm runs. Moments are told to a twelfth of an SLO.
+    assert [count for _, count in due_s] == [1, 2]
+    assert [at_s for at_s, _ in due_s] == [pytest.approx(60, abs=5), pytest.approx(3600, abs=300)]
+    twice = found.times(2)
+    assert (twice.by_class["archive"], twice.arrived) == (Tokens(4, 40, 40), Tokens(8, 80, 80))
+
+
 @given(read_s=st.lists(st.integers(-10_000_000, 60), max_size=300), running=st.integers(0, 400))
 def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
     read_s: list[int], running: int
 ) -> None:
-    meter = DemandMeter(60.0, 10.0)
+    meter = DemandMeter(10.0)
     for number, second in enumerate(read_s):
-        meter.accept(number, 40, NOW_MS + second * 1000)
+        meter.accept(number, 40, NOW_MS + second * 1000, USUAL)
     found = meter.report(NOW_MS, running=running)
     assert len(found.waiting) <= MOST_PARTS
     assert sum(part.tokens.requests for part in found.waiting) == max(len(read_s) - running, 0)
@@ -105,7 +124,7 @@ def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: in
 
 def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> None:
     reports, wall = {"a": report(arrived=5, waits=2, running=1), "b": report(arrived=7, running=2)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
     first = stream.take(0.0)
     assert (first.running, first.backlog) == (3, (Backlog(30.0, Tokens(2, 2, 2)),))
     assert dict(first.arrived)["default"].requests == 12
@@ -117,7 +136,7 @@ def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> 
 
 def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
     reports, wall = {"a": report(arrived=5, waits=2)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
     assert stream.take(0.0).age_s == 0
     wall.now_ms += 60_000
     found = stream.take(60.0)
@@ -125,7 +144,7 @@ def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
     wall.now_ms += 1_000
     found = stream.take(61.0)
     assert (found.age_s, found.silent, found.backlog) == (61.0, 0, ())
-    assert StreamDemand(dict, wall, slo_s=60.0).take(0.0).age_s == math.inf
+    assert StreamDemand(dict, wall, classes=(USUAL,)).take(0.0).age_s == math.inf
 
 
 @given(
@@ -140,7 +159,7 @@ def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended
     }
     here = [one for one in subtasks if round(one[0] * 1000) <= GONE_S * 1000]
     fresh = [one for one in here if round(one[0] * 1000) <= FRESH_S * 1000]
-    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0)
+    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,))
     found = stream.take(0.0)
     assert found.running == sum(running for _, running, _ in here)
     assert sum(part.tokens.requests for part in found.backlog) == sum(waits for *_, waits in here)
@@ -153,7 +172,7 @@ def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended
 
 def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
     reports, wall = {"a": report(arrived=5), "b": report(arrived=5)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, slo_s=60.0)
+    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
     came = []
     for age_s, arrived in ((0, 5), (20, 5), (40, 5), (0, 9), (0, 9)):
         wall.now_ms += 20_000
@@ -169,7 +188,7 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     """What it waits for may not be sent, and what it did comes at once when it goes on."""
     speed, wall, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), list[float]()
     reports: dict[str, DemandReport] = {}
-    stream = StreamDemand(lambda: reports, wall, slo_s=60.0, speed=speed, ready=lambda: 1)
+    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,), speed=speed, ready=lambda: 1)
     hung: DemandReport | None = None
     for second in range(0, 120, 2):
         wall.now_ms = NOW_MS + second * 1000
@@ -190,7 +209,7 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     waits = Tokens(100, 1000, 500)
     queued: Tokens | None = waits
     reports = {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
 
     def came(now_s: float) -> Tokens:
         return dict(stream.take(now_s).arrived)["default"]
@@ -208,9 +227,25 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     assert came(3.0) == Tokens(5, 50, 25)
 
 
+def test_arrivals_and_what_waits_in_a_topic_are_shared_out_among_the_classes() -> None:
+    queued, reports = Tokens(40, 4000, 400), {"a": report()}
+    classes = (USUAL, ALARM)
+    stream = StreamDemand(lambda: reports, Wall(), classes=classes, queued=lambda: queued)
+    # Before anything is known, all is as usual.
+    assert stream.take(0.0).backlog == (Backlog(60.0, queued),)
+    # Of a hundred requests that came a quarter are alarms, with half of the tokens.
+    by_class = {"default": Tokens(75, 5000, 750), "alarm": Tokens(25, 5000, 250)}
+    reports = {"a": DemandReport(NOW_MS, arrived=Tokens(100, 10_000, 1000), by_class=by_class)}
+    found = stream.take(1.0)
+    assert found.arrived == (("default", by_class["default"]), ("alarm", by_class["alarm"]))
+    alarm, usual = found.backlog
+    assert (alarm.due_in_s, usual.due_in_s) == (5.0, 60.0)
+    assert (alarm.tokens, usual.tokens) == (Tokens(10, 2000, 100), Tokens(30, 2000, 300))
+
+
 def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
     queued, reports = Tokens(100, 1000, 500), {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
 
     def came(now_s: float) -> Tokens:
         return dict(stream.take(now_s).arrived)["default"]
@@ -234,7 +269,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
     """Of the records that are drained, one in ten leads to a call."""
     queued, called = Tokens(100_000, 100_000, 100_000), 0
     reports, wall = {"a": report()}, Wall()
-    stream = StreamDemand(lambda: reports, wall, slo_s=60.0, queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,), queued=lambda: queued)
 
     def came(second: int, calls: int) -> float:
         nonlocal called, reports
@@ -255,7 +290,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
 
 def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was() -> None:
     queued, reports = Tokens(10, 10, 10), {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), slo_s=60.0, queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
     stream.take(0.0)
     queued = Tokens()
     assert dict(stream.take(1.0).arrived)["default"] == Tokens()
@@ -265,7 +300,7 @@ def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was
 
 def test_what_waits_in_a_topic_and_turns_out_to_cost_more_has_not_come_again() -> None:
     queued = Tokens(100, 0, 6400)
-    stream = StreamDemand(lambda: {"a": report()}, Wall(), slo_s=60.0, queued=lambda: queued)
+    stream = StreamDemand(lambda: {"a": report()}, Wall(), classes=(USUAL,), queued=lambda: queued)
     stream.take(0.0)
     queued = Tokens(100, 90_000, 20_000)
     found = stream.take(1.0)
@@ -277,7 +312,12 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
     speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
     reports: dict[str, DemandReport] = {}
     stream = StreamDemand(
-        lambda: reports, wall, slo_s=60.0, speed=speed, ready=lambda: 1, queued=lambda: Tokens(9, 900, 900)
+        lambda: reports,
+        wall,
+        classes=(USUAL,),
+        speed=speed,
+        ready=lambda: 1,
+        queued=lambda: Tokens(9, 900, 900),
     )
     for second in range(0, 180, 2):
         wall.now_ms = NOW_MS + second * 1000
@@ -294,7 +334,8 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
 
 def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:
     whole = DemandReport(
-        NOW_MS, (Waiting(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8), Tokens(9, 9, 9), 3,
+        NOW_MS, (Waiting(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8),
+        {"alarm": Tokens(1, 1, 1)}, Tokens(9, 9, 9), 3,
         {"http://a:1": 2}, 1,
     )  # fmt: skip
     (tmp_path / f"a{SUFFIX}").write_bytes(encode_demand(whole))

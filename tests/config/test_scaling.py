@@ -17,6 +17,7 @@ from forebay.config import load_spec
 from forebay.config.scaling import replicas_settings
 from forebay.errors import SettingError
 from forebay.fleet.discovery import FixedReplicas
+from forebay.records import Event, KeyedEvent
 from forebay.runtime.inference import call_of, published_scaling
 
 FILE = """
@@ -68,6 +69,17 @@ def test_a_budget_and_times_reach_the_policy_and_its_limits(tmp_path: Path) -> N
         ("{max: 2, slo_s: 0}", "scaling.slo_s"),
         ("{max: 2, warm_up_s: -1}", "scaling.warm_up_s"),
         ("{max: 2, drain_s: .inf}", "scaling.drain_s"),
+        ("{max: 2, classes: {of: '{{ tier }}'}}", "scaling.classes.slo_s"),
+        ("{max: 2, classes: {slo_s: {a: 5}}}", "scaling.classes.of"),
+        ("{max: 2, classes: {of: '{{ tier }', slo_s: {a: 5}}}", "scaling.classes.of"),
+        ("{max: 2, classes: {of: '{{ tier }}', slo_s: {}}}", "scaling.classes.slo_s"),
+        ("{max: 2, classes: {of: '{{ tier }}', slo_s: {a: 0}}}", "scaling.classes.slo_s.a"),
+        ("{max: 2, classes: {of: '{{ tier }}', slo_s: {A B: 5}}}", "expected a name of a-z, 0-9"),
+        ("{max: 2, classes: {of: '{{ tier }}', slo_s: {default: 5}}}", "scaling.slo_s is that class's"),
+        (
+            "{max: 2, classes: {of: x, slo_s: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1, h: 1, i: 1}}}",
+            "at most 8",
+        ),
         ("{max: 2, price_per_hour: 0}", "scaling.price_per_hour"),
         (
             "{max: 2, price_per_hour: 1.5}",
@@ -124,3 +136,30 @@ def test_a_job_whose_replicas_are_others_decides_by_itself(tmp_path: Path) -> No
     assert call.scaling is link
     assert call.engine.config.scaled  # type: ignore[attr-defined]
     assert published_scaling(spec(tmp_path)) is None
+
+
+def test_classes_of_service_reach_the_policy_and_the_operator(tmp_path: Path) -> None:
+    scaling = "{max: 9, slo_s: 30, classes: {of: '{{ tier }}', slo_s: {alarm: 5, archive: 3600}}}"
+    pipeline = spec(tmp_path, scaling)
+    link = published_scaling(pipeline)
+    assert link is not None
+    assert [(each.name, each.slo_s) for each in link.settings.classes] == [
+        ("default", 30.0),
+        ("alarm", 5.0),
+        ("archive", 3600.0),
+    ]
+    call = call_of(pipeline, replicas=FixedReplicas(("http://a:1",)), model="m", scaling=link)
+    assert call.classes is not None
+    found = [
+        call.classes.of(KeyedEvent("i", "", Event(b"", fields), 0)).slo_s
+        for fields in ({"tier": "alarm"}, {"tier": "archive"}, {"tier": "default"}, {"tier": "x"}, {})
+    ]
+    assert found == [5.0, 3600.0, 30.0, 30.0, 30.0]
+    # Ten requests in ten seconds, and again: those that may wait for an hour need hardly anybody.
+    wanted = []
+    for name in ("alarm", "archive"):
+        scaler, _ = link.settings.scaler()
+        came = ((name, Tokens(100, 50_000, 20_000)),)
+        decisions = [scaler.decide(Signals(5.0 * step, ready=1, arrived=came)) for step in range(40)]
+        wanted.append(decisions[-1].wanted)
+    assert wanted[0] > wanted[1]

@@ -74,6 +74,19 @@ def test_order_is_due_moment_then_priority_then_arrival() -> None:
     assert names(admission.ready(0.0)) == order
 
 
+def test_what_keeps_its_place_goes_first_although_it_is_late() -> None:
+    """Or urgent events that wait would be behind all that have time: for ever, where those keep coming."""
+    one = fleet()
+    admission: Admission[str] = Admission(one)
+    admission.add("runs", RoutingRequest(1000), 0.0)
+    [(_, ticket)] = admission.ready(0.0)
+    admission.add("has time", RoutingRequest(100, due_s=100.0, keeps_place=True), 0.1)
+    admission.add("late", RoutingRequest(100, due_s=0.5, keeps_place=True), 0.2)
+    assert admission.ready(0.3) == []
+    one.first_token(ticket, 2.0)
+    assert names(admission.ready(2.0)) == ["late", "has time"]
+
+
 def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=0.001))
     admission.add("running", RoutingRequest(1000), 0.0)

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
-from forebay.autoscale.base import Limits, Timings, Tokens
+from forebay.autoscale.base import Limits, ServiceClass, Timings, Tokens
 from forebay.autoscale.demand import read_reports
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.clock import SystemClock
-from forebay.engine.prompt import PromptTemplate
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
@@ -26,12 +27,14 @@ from forebay.fleet.listing import Listing, ScaledReplicas, write_listing
 from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
+from forebay.flink.service_class import EventClasses
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing import ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 
 SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.05))
+ALARM = ServiceClass("alarm", 1.0)
 SETTINGS = ScalingSettings(Limits(0, 4), slo_s=30.0, timings=Timings(boot_s=5.0, interval_s=0.01))
 
 
@@ -85,6 +88,30 @@ async def test_the_demand_is_a_file_while_the_subtask_runs(
         assert (report.listing, report.usable, report.at_replicas) == (4, 1, {replica.url: 0})
         await handler.close()
     assert list(folder.iterdir()) == []
+
+
+async def test_what_is_due_first_by_its_class_is_sent_first(tmp_path: Path) -> None:
+    link = ScalingLink(replace(SETTINGS, others=(ALARM,)), str(tmp_path))
+    classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))
+    clock, order = SystemClock(), []
+    async with FakeReplica(ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1, max_calls=2)) as replica:
+        call = replace(spec(FixedReplicas((replica.url,)), link), classes=classes)
+        handler = await OpenRequestHandler(call)(InferenceCounters())
+
+        async def ask(number: int, tier: str) -> None:
+            event = Event(b"x", {"text": f"event {number}", "tier": tier})
+            each = KeyedEvent(f"id-{number}", "", event, read_ms=clock.wall_ms())
+            handler.accept(each, again=False)
+            assert isinstance(await handler.answer(each), Result)
+            order.append(tier)
+
+        usual = [asyncio.ensure_future(ask(number, "none")) for number in range(30)]
+        await until(lambda: len(order) >= 3)
+        alarms = [asyncio.ensure_future(ask(number, "alarm")) for number in range(30, 33)]
+        await asyncio.gather(*usual, *alarms)
+        await handler.close()
+    last = max(place for place, tier in enumerate(order) if tier == "alarm")
+    assert last < len(order) - 10, order
 
 
 class Cached:

@@ -19,6 +19,8 @@ MOST_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """A number in what a part remembers: one that is read back is held to this."""
 HOUR_S = 3600.0
+DEFAULT_CLASS = "default"
+"""The class of service of requests that are of no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class ServiceClass:
     """Requests with an SLO of their own: the first token is to come `slo_s` seconds after the request, plus
     what its prompt takes alone."""
 
-    name: str = "default"
+    name: str = DEFAULT_CLASS
     slo_s: float = 10.0
 
     def __post_init__(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from forebay.autoscale.base import Backlog, Tokens
+from forebay.autoscale.base import Backlog, ServiceClass, Tokens
+from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.loop import Demand
 from forebay.autoscale.meter import DemandReport
 from forebay.autoscale.speed import LearnedSpeed
@@ -22,7 +23,6 @@ GONE_S = 60.0
 """A report that is older still is of a subtask that has ended."""
 MOST_BYTES = 1 << 20
 SUFFIX = ".demand.json"
-CLASS = "default"
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]
@@ -69,11 +69,11 @@ class StreamDemand:
     a subtask that was not known begins with what it has. One that is silent still counts with what it told
     last, until its report is taken away or `GONE_S` old. `speed` learns from what is done, given how many
     replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic (None: nothing
-    is known): they count as due when the SLO is over, as nobody knows how long they have waited. Those that
-    wait at first came before, and do not arrive at this time of day. What leaves the queue arrives in a
-    subtask, and is heard of from both at different moments: what has left and not arrived yet is taken off
-    what arrives within `GONE_S`, or until the next look. What has not arrived by then never will, as records
-    that lead to no call.
+    is known): they count as due when their SLO is over, as nobody knows how long they have waited, and are
+    shared out among `classes` as the last ones that arrived. Those that wait at first came before, and do not
+    arrive at this time of day. What leaves the queue arrives in a subtask, and is heard of from both at
+    different moments: what has left and not arrived yet is taken off what arrives within `GONE_S`, or until
+    the next look. What has not arrived by then never will, as records that lead to no call.
     """
 
     def __init__(
@@ -81,18 +81,19 @@ class StreamDemand:
         reports: Callable[[], Reports],
         wall_ms: Callable[[], int],
         *,
-        slo_s: float,
+        classes: Sequence[ServiceClass],
         speed: LearnedSpeed | None = None,
         ready: Callable[[], int] = lambda: 0,
         queued: Callable[[], Tokens | None] = lambda: None,
     ) -> None:
         self._reports = reports
         self._wall_ms = wall_ms
-        self._slo_s = slo_s
+        self._mix = ClassMix(classes)
         self._speed = speed
         self._ready = ready
         self._queued = queued
         self._arrived: dict[str, Tokens] = {}
+        self._of_classes: dict[str, dict[str, Tokens]] = {}
         self._done: dict[str, Tokens] = {}
         self._before_s: float | None = None
         self._before: tuple[bool, int] = (False, 0)
@@ -108,6 +109,7 @@ class StreamDemand:
         if fresh:
             self._heard_ms = max(one.at_ms for one in fresh.values())
         came = _growth(self._arrived, {name: one.arrived for name, one in every.items()})
+        self._mix.add(self._grown_classes(every))
         done = _growth(self._done, {name: one.done for name, one in every.items()})
         backlog = [
             Backlog((part.due_ms - now_ms) / 1000, part.tokens)
@@ -117,7 +119,8 @@ class StreamDemand:
         queued = self._queued()
         if queued is not None:
             if queued.requests > 0:
-                backlog.append(Backlog(self._slo_s, queued))
+                parts = self._mix.split(queued)
+                backlog += [Backlog(of.slo_s, part) for of, part in parts if part.requests > 0]
             if self._queued_before is not None:
                 came += _change(self._queued_before, queued)
             self._queued_before = queued
@@ -130,7 +133,7 @@ class StreamDemand:
         kv = [one.kv_usage for one in fresh.values() if one.usable]
         return Demand(
             backlog=tuple(sorted(backlog, key=lambda part: part.due_in_s)),
-            arrived=((CLASS, arrived),),
+            arrived=tuple((of.name, part) for of, part in self._mix.split(arrived)),
             running=sum(one.running for one in every.values()),
             running_tokens=sum(one.running_tokens for one in every.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
@@ -138,6 +141,14 @@ class StreamDemand:
             wall_s=now_ms / 1000,
             silent=silent,
         )
+
+    def _grown_classes(self, reports: Reports) -> dict[str, Tokens]:
+        grown = {}
+        for name in {name for one in reports.values() for name in one.by_class}:
+            before = self._of_classes.setdefault(name, {})
+            totals = {report: one.by_class.get(name, Tokens()) for report, one in reports.items()}
+            grown[name] = _growth(before, totals)
+        return grown
 
     def _settle(self, came: Tokens, now_s: float) -> Tokens:
         """What has arrived, less what had left the queue before and has not been taken off yet."""

@@ -8,11 +8,12 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from forebay.autoscale.base import Tokens
+from forebay.autoscale.base import ServiceClass, Tokens
 
 PARTS = 12
-"""What waits is told in so many parts per SLO."""
-MOST_PARTS = 64
+"""What waits of one class of service is told in so many parts per SLO."""
+MOST_PARTS = 160
+"""And in so many in all: enough for eight classes."""
 FADE = 0.02
 """What one answer counts for in what is expected of the next ones."""
 CHARS_PER_TOKEN = 4.0
@@ -30,8 +31,9 @@ class Waiting:
 class DemandReport:
     """What one subtask knows at one moment, `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began. Prompts count whole in both: how much of them replicas
-    find in their caches is part of their speed.
+    `arrived` and `done` are totals since it began; `by_class` is what of `arrived` is of which class of
+    service. Prompts count whole in all of them: how much of them replicas find in their caches is part of
+    their speed.
     `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
     replicas may get requests. `listing` is the version of the list of replicas that it goes by.
     """
@@ -42,6 +44,7 @@ class DemandReport:
     running_tokens: float = 0.0
     kv_usage: float = 0.0
     arrived: Tokens = field(default_factory=Tokens)
+    by_class: Mapping[str, Tokens] = field(default_factory=dict)
     done: Tokens = field(default_factory=Tokens)
     listing: int = 0
     at_replicas: Mapping[str, int] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class DemandReport:
             running=self.running * factor,
             running_tokens=self.running_tokens * factor,
             arrived=self.arrived.times(factor),
+            by_class={name: tokens.times(factor) for name, tokens in self.by_class.items()},
             done=self.done.times(factor),
         )
 
@@ -128,6 +132,15 @@ class AnswerLengths:
             self._x, self._y, self._xx, self._xy = found.x, found.y, found.xx, found.xy
 
 
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """An event between its acceptance and its answer."""
+
+    chars: int
+    due_ms: int
+    service: ServiceClass
+
+
 class DemandMeter:
     """Follows the events of one subtask, each under a number that is its own while it is here.
 
@@ -135,23 +148,30 @@ class DemandMeter:
     before one has come. Events that the restore of a checkpoint brings back wait, but have not arrived.
     """
 
-    def __init__(self, slo_s: float, answer_tokens: float) -> None:
-        self._slo_ms = round(slo_s * 1000)
+    def __init__(self, answer_tokens: float) -> None:
         self.lengths = AnswerLengths(answer_tokens)
-        self._here: dict[int, tuple[int, int]] = {}
+        self._here: dict[int, _Here] = {}
         self._arrived = self._done = Tokens()
+        self._by_class: dict[str, Tokens] = {}
 
-    def accept(self, number: int, chars: int, read_ms: int, *, again: bool = False) -> None:
-        """An event was accepted."""
-        self._here[number] = chars, read_ms
+    def accept(
+        self, number: int, chars: int, read_ms: int, service: ServiceClass, *, again: bool = False
+    ) -> None:
+        """An event of this class of service was accepted, which was read at `read_ms`."""
+        self._here[number] = _Here(chars, read_ms + round(service.slo_s * 1000), service)
         if not again:
-            self._arrived += self._expected(chars)
+            tokens = self._expected(chars)
+            self._arrived += tokens
+            self._by_class = {
+                **self._by_class,
+                service.name: self._by_class.get(service.name, Tokens()) + tokens,
+            }
 
     def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
         """It has its answer, or was given up; with the tokens that the engine counted, if it was asked."""
-        chars, _ = self._here.pop(number, (0, 0))
+        here = self._here.pop(number, None)
         if prompt_tokens:
-            self.lengths.learn(chars, prompt_tokens, output_tokens)
+            self.lengths.learn(0 if here is None else here.chars, prompt_tokens, output_tokens)
             self._done += Tokens(1, prompt_tokens, output_tokens)
 
     def report(
@@ -164,10 +184,12 @@ class DemandMeter:
         at_replicas: Mapping[str, int] | None = None,
         usable: int = 0,
     ) -> DemandReport:
-        """What is known at `now_ms`, of the wall clock. The `running` oldest events are at replicas, all
-        others wait."""
+        """What is known at `now_ms`, of the wall clock. The `running` events that are due first are at
+        replicas, all others wait."""
+        # Copied in one step: another thread adds to it.
         here = list(self._here.values())
-        each = self.lengths.prompt(round(sum(chars for chars, _ in here) / len(here))) if here else 0.0
+        here.sort(key=lambda one: one.due_ms)
+        each = self.lengths.prompt(round(sum(one.chars for one in here) / len(here))) if here else 0.0
         return DemandReport(
             at_ms=now_ms,
             waiting=self._parts(here[running:]),
@@ -175,24 +197,25 @@ class DemandMeter:
             running_tokens=min(running, len(here)) * (each + self.lengths.output / 2),
             kv_usage=kv_usage,
             arrived=self._arrived,
+            by_class=self._by_class,
             done=self._done,
             listing=listing,
             at_replicas=dict(at_replicas or {}),
             usable=usable,
         )
 
-    def _parts(self, waiting: Iterable[tuple[int, int]]) -> tuple[Waiting, ...]:
-        step_ms = max(self._slo_ms // PARTS, 1)
+    def _parts(self, waiting: Iterable[_Here]) -> tuple[Waiting, ...]:
         parts: dict[int, Tokens] = {}
-        for chars, read_ms in waiting:
-            due = (read_ms + self._slo_ms) // step_ms
-            parts[due] = parts.get(due, Tokens()) + self._expected(chars)
+        for one in waiting:
+            step_ms = max(round(one.service.slo_s * 1000) // PARTS, 1)
+            due_ms = one.due_ms // step_ms * step_ms
+            parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(one.chars)
         found = sorted(parts.items())
         if len(found) > MOST_PARTS:
             # What is long late is all the same.
             early = sum((tokens for _, tokens in found[:-MOST_PARTS]), Tokens())
             found = [(found[-MOST_PARTS][0], found[-MOST_PARTS][1] + early), *found[1 - MOST_PARTS :]]
-        return tuple(Waiting(due * step_ms, tokens) for due, tokens in found)
+        return tuple(Waiting(due_ms, tokens) for due_ms, tokens in found)
 
     def _expected(self, chars: int) -> Tokens:
         return Tokens(1, self.lengths.prompt(chars), self.lengths.output)

@@ -11,8 +11,9 @@ from forebay.autoscale.speed import LearnedSpeed
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """`slo_s`: how long a record may wait until its answer begins. `speed` is what is assumed of a replica
-    until it is known better, `answer_tokens` what is expected of an answer until one has come."""
+    """`slo_s`: how long a record may wait until its answer begins; `others`: classes of service for which
+    that is another time. `speed` is what is assumed of a replica until it is known better, `answer_tokens`
+    what is expected of an answer until one has come."""
 
     limits: Limits
     policy: str = DEFAULT_SCALING
@@ -20,11 +21,17 @@ class ScalingSettings:
     timings: Timings = field(default_factory=Timings)
     speed: ReplicaSpeed = field(default_factory=lambda: ReplicaSpeed(1 / 5000, 1 / 500))
     answer_tokens: float = 64.0
+    others: tuple[ServiceClass, ...] = ()
+
+    @property
+    def classes(self) -> tuple[ServiceClass, ...]:
+        """All classes of service, that of all other records first."""
+        return (ServiceClass(slo_s=self.slo_s), *self.others)
 
     def scaler(self) -> tuple[Scaler, LearnedSpeed]:
         """A fresh scaler, and the speed that it goes by. Raises `SettingError` as `make_scaling`."""
         speed = LearnedSpeed(self.speed)
-        setup = ScalingSetup(speed, (ServiceClass(slo_s=self.slo_s),), self.timings)
+        setup = ScalingSetup(speed, self.classes, self.timings)
         return Scaler(make_scaling(self.policy, setup), speed, self.limits), speed
 
 

@@ -8,14 +8,25 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, Strict
 
-from forebay.autoscale.base import MOST_REPLICAS, Limits, ReplicaSpeed, Timings, replicas_for
+from forebay.autoscale.base import (
+    DEFAULT_CLASS,
+    MOST_REPLICAS,
+    Limits,
+    ReplicaSpeed,
+    ServiceClass,
+    Timings,
+    replicas_for,
+)
 from forebay.autoscale.demand import FRESH_S
 from forebay.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
 from forebay.autoscale.settings import ScalingSettings
+from forebay.config.inference import FieldText
 from forebay.documents import suggestion
 from forebay.documents.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.errors import SettingError
 
+CLASS = re.compile(r"[a-z0-9_-]{1,40}")
+MOST_CLASSES = 8
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -24,6 +35,30 @@ def _policy(name: str) -> str:
     if name not in names:
         raise wrong(f"expected one of {', '.join(names)}; found {name[:80]!r}{suggestion(name, names)}")
     return name
+
+
+def _class(name: str) -> str:
+    if not CLASS.fullmatch(name):
+        raise wrong(f"expected a name of a-z, 0-9, '-' and '_', at most 40 of them; found {name[:80]!r}")
+    if name == DEFAULT_CLASS:
+        raise wrong(f"expected another name than {DEFAULT_CLASS!r}: scaling.slo_s is that class's")
+    return name
+
+
+class ClassesSpec(Model):
+    """Records whose answers are due sooner or later than others."""
+
+    of: FieldText = Field(
+        description="Template of the name of an event's class. An event for which it gives no name of "
+        "`slo_s` is of the class `default`, with `scaling.slo_s`."
+    )
+    slo_s: Annotated[
+        dict[
+            Annotated[str, AfterValidator(_class)],
+            Annotated[PositiveFloat, Field(le=1e6)],
+        ],
+        Field(min_length=1, max_length=MOST_CLASSES),
+    ] = Field(description="For each class, how long its records may wait until their answers begin.")
 
 
 class ScalingSpec(Model):
@@ -38,6 +73,11 @@ class ScalingSpec(Model):
     max: Annotated[int, Strict(), Field(ge=1, le=MOST_REPLICAS)] = Field(description="Most replicas.")
     slo_s: PositiveFloat = Field(
         60.0, le=1e6, description="How long a record may wait until its answer begins."
+    )
+    classes: ClassesSpec | None = Field(
+        None,
+        description="Classes of service, for which that is another time: what is due first is sent first; "
+        "null: all records are alike.",
     )
     boot_s: PositiveFloat = Field(
         60.0, le=1e6, description="How long a replica takes to start; learned once one has started."
@@ -97,6 +137,7 @@ class ScalingSpec(Model):
     def settings(self, answer_tokens: int) -> ScalingSettings:
         """The same as a value; an answer is expected to have half of `answer_tokens`, its most, until one has
         come."""
+        others = {} if self.classes is None else self.classes.slo_s
         return ScalingSettings(
             limits=self.limits,
             policy=self.policy,
@@ -106,6 +147,7 @@ class ScalingSpec(Model):
                 1 / self.prompt_tokens_per_s, 1 / self.answer_tokens_per_s, self.requests_per_replica
             ),
             answer_tokens=max(answer_tokens / 2, 1.0),
+            others=tuple(ServiceClass(name, slo_s) for name, slo_s in others.items()),
         )
 
 

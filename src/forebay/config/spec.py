@@ -327,6 +327,11 @@ class PipelineSpec(Model):
     def key_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.key, what="key") if self.key is not None else None
 
+    def class_template(self) -> FieldTemplate | None:
+        """What makes the name of an event's class of service; None where there is one class."""
+        classes = None if self.scaling is None else self.scaling.classes
+        return None if classes is None else FieldTemplate(classes.of, what="scaling.classes.of")
+
     def priority_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.priority, what="priority") if self.priority is not None else None
 

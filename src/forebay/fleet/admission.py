@@ -116,8 +116,8 @@ class Admission(Generic[Item]):
 
     What waits is ordered by the moment it is due, then priority, then arrival. A tenant's requests are due
     the later the more of its own wait before them, by the time they take at its fair share. What can no
-    longer get its first token when it is due waits until nothing else can be sent; what has passed its
-    deadline is given up.
+    longer get its first token when it is due waits until nothing else can be sent, unless it keeps its place;
+    what has passed its deadline is given up.
 
     Whatever a replica says of others' requests, it has room for one of ours: nothing that it reports can stop
     the stream, and our own first token shows whether it is true.
@@ -191,7 +191,8 @@ class Admission(Generic[Item]):
                 firsts = work_s + queues
                 costs = stall_s(fleet, work_s) + firsts
                 best = self._best(costs, demand)
-                if heap is self._waiting and now_s + float(firsts[best]) > demand.due_s:
+                late = not demand.keeps_place and now_s + float(firsts[best]) > demand.due_s
+                if heap is self._waiting and late:
                     heappush(self._late, (float(entry[2]), *entry[1:]))
                     continue
                 if has_room[best]:

@@ -142,19 +142,23 @@ class FleetClient:
         text: str,
         *,
         deadline_s: float = math.inf,
+        due_s: float = math.inf,
+        keeps_place: bool = False,
         priority: int = 0,
         tenant: str | None = None,
         session: str | None = None,
         avoid: tuple[int, ...] = (),
         transferred: bool = False,
     ) -> RoutingRequest:
-        """What a request with this prompt asks for; `deadline_s` is in seconds from now. `transferred`: as
-        `RoutingRequest` has it."""
+        """What a request with this prompt asks for; `deadline_s` is in seconds from now. All others as
+        `RoutingRequest` has them."""
         now_s = self._clock.monotonic_s()
         return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
             blocks=() if transferred else text_blocks(text),
             session=session,
+            due_s=due_s,
+            keeps_place=keeps_place,
             deadline_s=now_s + deadline_s,
             priority=priority,
             tenant=tenant,

@@ -145,10 +145,11 @@ class FleetEngine:
     there is another.
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised when every
-    replica that could be asked has failed so, all else at once. A request waits for room, in the order of
-    deadlines, then its `priority`; its own deadline does not count meanwhile, unless no replica works.
-    Requests with the same `session` share that fairly with others, and keep to one replica under
-    `session_affinity`. Calls after a failed one are paid from a `RetryBudget` that all share.
+    replica that could be asked has failed so, all else at once. A request waits for room, in the order in
+    which requests are due (`due_s`, or else their deadlines), then its `priority`; its own deadline does not
+    count meanwhile, unless no replica works. Requests with the same `session` share that fairly with others,
+    and keep to one replica under `session_affinity`. Calls after a failed one are paid from a `RetryBudget`
+    that all share.
 
     `connect` opens a replica in place of HTTP.
     """
@@ -232,6 +233,8 @@ class FleetEngine:
         demand = self.client.demand(
             text,
             deadline_s=deadline.left_s(self._clock.monotonic_s()) if begun else math.inf,
+            due_s=math.inf if request.due_s is None else request.due_s,
+            keeps_place=True,
             priority=request.priority,
             tenant=request.session,
             session=request.session,

@@ -23,7 +23,8 @@ class RoutingRequest:
 
     `blocks` are the hashes of the prompt's whole prefix blocks, each standing for all that precedes it.
     `session` is what affinity is kept by, `tenant` what fairness is kept by; None belongs to nobody.
-    `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing.
+    `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing. With
+    `keeps_place` one that comes later is worth as much: what is still in time does not go before it.
     Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
     replicas that it is not to go to while another is available: it has failed there. `transferred`: the KV
     cache of its prompt comes from another replica, so that nothing is prefilled, whoever takes it.
@@ -38,6 +39,7 @@ class RoutingRequest:
     tenant: str | None = None
     avoid: tuple[int, ...] = ()
     transferred: bool = False
+    keeps_place: bool = False
 
 
 def new_tokens(demand: RoutingRequest, cached: float) -> float:

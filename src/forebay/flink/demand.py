@@ -23,6 +23,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
+from forebay.flink.service_class import EventClasses
 from forebay.processes import pid_namespace
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.outputs import ProgramRequest
@@ -58,7 +59,8 @@ class MeteredHandler:
     scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
     them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
     learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
-    Each change of what it wants goes to the log.
+    Each change of what it wants goes to the log. `classes`: of which class of service an event is; None: all
+    are of the one that the link names first.
     """
 
     def __init__(
@@ -70,13 +72,15 @@ class MeteredHandler:
         clock: Clock,
         *,
         model: str,
+        classes: EventClasses | None = None,
     ) -> None:
         self._handler = handler
         self._client = client
         self._link = link
         self._gauges = gauges
         self._clock = clock
-        self._meter = DemandMeter(link.settings.slo_s, link.settings.answer_tokens)
+        self._usual, self._classes = link.settings.classes[0], classes
+        self._meter = DemandMeter(link.settings.answer_tokens)
         self._sight = Sight()
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
         self._memory = _memory(link, model, self._meter.lengths, self._loop)
@@ -88,7 +92,8 @@ class MeteredHandler:
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
     def accept(self, item: KeyedEvent, *, again: bool) -> None:
-        self._meter.accept(id(item), prompt_chars(item), item.read_ms, again=again)
+        service = self._usual if self._classes is None else self._classes.of(item)
+        self._meter.accept(id(item), prompt_chars(item), item.read_ms, service, again=again)
 
     async def answer(self, item: KeyedEvent) -> Answer:
         try:
@@ -190,6 +195,6 @@ def _loop_here(
     def ready() -> int:
         return client.usable
 
-    demand = StreamDemand(reports, clock.wall_ms, slo_s=settings.slo_s, speed=speed, ready=ready)
+    demand = StreamDemand(reports, clock.wall_ms, classes=settings.classes, speed=speed, ready=ready)
     owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
     return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))

@@ -31,6 +31,7 @@ from forebay.fleet.engine import FleetEngine
 from forebay.flink.demand import Clients, MeteredHandler
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
+from forebay.flink.service_class import EventClasses, due_s
 from forebay.records import (
     JSON,
     Completion,
@@ -61,7 +62,8 @@ class InferenceSpec:
     recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
     whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
     `answer_tokens` makes the most tokens of an event's answer, in place of `sampling.max_tokens`. `scaling`:
-    what waits is told to whoever scales the replicas; `engine` then opens a `FleetEngine`.
+    what waits is told to whoever scales the replicas; `engine` then opens a `FleetEngine`. `classes`: what
+    waits is sent in the order in which it is due by its class of service.
     """
 
     engine: EngineFactory
@@ -78,6 +80,7 @@ class InferenceSpec:
     answer_tokens: FieldTemplate | None = None
     accept: Accept | None = None
     scaling: ScalingLink | None = None
+    classes: EventClasses | None = None
 
 
 class RequestHandler:
@@ -194,6 +197,7 @@ class RequestHandler:
             schema=self._call.schema,
             session=item.key or None,
             priority=priority,
+            due_s=self._due_s(item),
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
@@ -216,6 +220,10 @@ class RequestHandler:
         if not PRIORITY.fullmatch(text):
             raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
         return int(text)
+
+    def _due_s(self, item: KeyedEvent) -> float | None:
+        classes = self._call.classes
+        return None if classes is None else due_s(item, classes.of(item), self._clock)
 
     def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
@@ -314,6 +322,7 @@ class ProgramRequestHandler(RequestHandler):
             # One key's calls go where its prefix is.
             session=item.key,
             priority=priority,
+            due_s=self._due_s(item),
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
@@ -358,4 +367,6 @@ def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCount
     if client is None:
         raise SettingError("scaling: expected a fleet as the engine, found another one")
     counts.scaling = ScalingGauges()
-    return MeteredHandler(handler, client, call.scaling, counts.scaling, clock, model=call.model)
+    return MeteredHandler(
+        handler, client, call.scaling, counts.scaling, clock, model=call.model, classes=call.classes
+    )

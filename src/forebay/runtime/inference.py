@@ -20,6 +20,7 @@ from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
 from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.service_class import EventClasses
 
 NO_ENGINE = "http://none.invalid"
 """Where the replicas of a pipeline are that asks no model: the job makes no call."""
@@ -144,4 +145,13 @@ def call_of(
         send_priority=spec.engine.priority,
         answer_tokens=spec.answer_tokens_template(),
         scaling=scaling,
+        classes=None if scaling is None else _classes(spec, scaling),
     )
+
+
+def _classes(spec: PipelineSpec, scaling: ScalingLink) -> EventClasses | None:
+    template = spec.class_template()
+    if template is None:
+        return None
+    usual, *others = scaling.settings.classes
+    return EventClasses(template, usual, tuple(others))

@@ -100,7 +100,7 @@ class ScaledEngine:
         demand = StreamDemand(
             lambda: self._reports,
             self._clock.wall_ms,
-            slo_s=settings.slo_s,
+            classes=settings.classes,
             speed=speed,
             ready=lambda: self.replicas.ready,
             queued=self._waits,

@@ -1,0 +1,37 @@
+"""Which class of service an event is of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.autoscale.base import ServiceClass
+from forebay.clock import Clock
+from forebay.engine.prompt import FieldTemplate
+from forebay.errors import TemplateFailed
+from forebay.records import KeyedEvent
+
+
+@dataclass(frozen=True)
+class EventClasses:
+    """`template` makes the name of an event's class, of which the event's answer is due as its SLO says.
+
+    An event for which it fails, or names none of `others`, is of `usual`: its class decides when it is
+    answered, never whether.
+    """
+
+    template: FieldTemplate
+    usual: ServiceClass
+    others: tuple[ServiceClass, ...]
+
+    def of(self, item: KeyedEvent) -> ServiceClass:
+        """The class of an event."""
+        try:
+            name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
+        except TemplateFailed:
+            return self.usual
+        return next((each for each in self.others if each.name == name), self.usual)
+
+
+def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
+    """When the answer to an event is due, on the monotonic clock."""
+    return clock.monotonic_s() + service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
